@@ -1,0 +1,1 @@
+"""The capture file: plain data, no torch, no CUDA, no terminal."""

@@ -1,0 +1,367 @@
+"""What one capture holds. Everything that a table or a picture shows is made from this.
+
+All structs are frozen plain data: no torch object, no handle, no pointer that means anything
+outside the record. Sizes are bytes, durations are nanoseconds, addresses are device virtual
+addresses as plain integers. Where a field is an index, its comment names the list that it
+points into.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One Python frame."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a node comes from: interned, so that all nodes of one op at one line share it."""
+
+    op: str | None = None
+    """Qualified name of the ATen op (``aten::addmm``, ``aten::add.Tensor``); None when the node
+    was launched outside any op (a Triton kernel, a custom extension)."""
+    module: str | None = None
+    """Path of the innermost ``nn.Module`` (``layers.0.linear1``); ``""`` is the root module, None
+    means that no module was running."""
+    module_type: str | None = None
+    frames: tuple[int, ...] = ()
+    """The Python call chain outside torch, innermost first: indices into ``Capture.frames``."""
+    autograd_node: str | None = None
+    """The autograd node that ran in backward (``AddmmBackward0``)."""
+    forward: int | None = None
+    """In backward: the origin of the forward op that made the autograd node; index into
+    ``Capture.origins``."""
+    annotations: tuple[str, ...] = ()
+    """The user's own ranges around the op, outermost first."""
+
+
+class PointerArgument(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An eight-byte word of a kernel's arguments that is an address which the recorder knows."""
+
+    parameter: int
+    """Index of the kernel parameter."""
+    offset: int
+    """Bytes into that parameter (structs are passed by value)."""
+    address: int
+    allocation: int | None = None
+    """Index into ``Memory.allocations``: memory allocated while capturing."""
+    tensor: int | None = None
+    """Index into ``Memory.tensors``: a tensor that lived before the capture."""
+
+
+class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The parameters of a kernel node."""
+
+    function: int
+    """Index into ``Capture.functions``."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int = 0
+    active_blocks: int | None = None
+    """Blocks that fit on one multiprocessor at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
+    pointers: tuple[PointerArgument, ...] = ()
+    arguments_unread: str | None = None
+    """Why the arguments could not be read, when they could not."""
+
+
+class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memcpy node. ``kind`` is ``dtod``, ``htod``, ``dtoh``, ``htoh`` or ``array``."""
+
+    kind: str
+    bytes: int
+    source: int = 0
+    destination: int = 0
+    source_allocation: int | None = None
+    source_tensor: int | None = None
+    destination_allocation: int | None = None
+    destination_tensor: int | None = None
+
+
+class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memset node."""
+
+    bytes: int
+    value: int
+    destination: int = 0
+    destination_allocation: int | None = None
+    destination_tensor: int | None = None
+
+
+class Node(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One node of a graph."""
+
+    id: int
+    """Position in creation order, from 0: the driver's own number of the node."""
+    type: str
+    """``kernel``, ``memcpy``, ``memset``, ``host``, ``child``, ``empty``, ``event_wait``,
+    ``event_record``, ``semaphore_signal``, ``semaphore_wait``, ``alloc``, ``free``,
+    ``batch_mem_op``, ``conditional``, ``type_<n>`` for a number that this cgtool does not know,
+    or, on the simulated device only, ``op``: one ATen op that would launch device work."""
+    origin: int | None = None
+    """Index into ``Capture.origins``."""
+    call: int | None = None
+    """Ordinal of the op call inside its graph: nodes of one call share it."""
+    stream: int | None = None
+    """Index into ``Capture.streams``: the stream that it was captured on."""
+    kernel: KernelLaunch | None = None
+    copy: Copy | None = None
+    fill: Fill | None = None
+    body: tuple[int, ...] = ()
+    """For child and conditional nodes: indices into ``Capture.graphs``."""
+    shape: str | None = None
+    """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
+    detail: str | None = None
+    """Anything else worth a line (host function, event, unread parameters and why)."""
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """``target`` waits for ``source`` (node ids)."""
+
+    source: int
+    target: int
+    from_port: int = 0
+    """Of a kernel: 0 full completion, 1 programmatic, 2 launch order."""
+    to_port: int = 0
+    type: int = 0
+    """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
+
+
+class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One captured graph, or the body of a child or conditional node."""
+
+    name: str
+    """``forward``, ``backward``, ``step``; with several callables ``forward 0``, ...; a body is
+    ``forward/node 12``."""
+    phase: str
+    """``forward``, ``backward`` or ``step``."""
+    callable: int = 0
+    """Which of the workload's callables, in the order that the factory returned them."""
+    pool: int | None = None
+    """Index into ``Memory.pools``."""
+    nodes: tuple[Node, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    parent: tuple[int, int] | None = None
+    """For a body: (index of the graph, id of the node) that owns it."""
+    capture_ns: int | None = None
+    instantiate_ns: int | None = None
+    upload_ns: int | None = None
+    launch_ns: tuple[int, ...] = ()
+    """Host time of single ``replay()`` calls on an idle stream."""
+    exec_bytes: int | None = None
+    """Device memory that the driver took for the executable graph (cudaMemGetInfo before and
+    after instantiate and upload)."""
+    raw_dot: str | None = None
+    """Name of the part of the file that holds the driver's debug_dump text."""
+
+
+class Function(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A kernel function, as cuFuncGetName and cuFuncGetAttribute report it."""
+
+    name: str
+    """Mangled."""
+    registers: int | None = None
+    static_shared_bytes: int | None = None
+    local_bytes: int | None = None
+    max_threads_per_block: int | None = None
+    binary_version: int | None = None
+    parameter_bytes: tuple[int, ...] = ()
+
+
+class Stream(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A stream that took part in a capture. The first is the capturing stream."""
+
+    handle: int
+    name: str
+    priority: int | None = None
+
+
+class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One lifetime of a block: allocated while a graph was being captured."""
+
+    address: int
+    bytes: int
+    """As the allocator rounded it."""
+    requested_bytes: int
+    pool: int
+    """Index into ``Memory.pools``."""
+    graph: int
+    """Index into ``Capture.graphs``: captured when this was allocated."""
+    allocated_at: int
+    """Position in the sequence of allocator events of the whole capture, from 0."""
+    freed_at: int | None = None
+    """Likewise; None when it is alive at the end."""
+    stream: int | None = None
+    """Index into ``Capture.streams``."""
+    origin: int | None = None
+    """Index into ``Capture.origins``."""
+    node: int | None = None
+    """Id of the first node created after the allocation, in ``graph``."""
+    label: str | None = None
+    """What holds it at the end: ``output 0``, ``gradient of layers.0.weight``,
+    ``cuBLAS workspace``, ``RNG state``."""
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A block of a segment at the end of the capture, as ``memory_snapshot()`` lists it."""
+
+    address: int
+    bytes: int
+    requested_bytes: int
+    state: str
+    """``active_allocated``, ``active_awaiting_free``, ``active_pending_free`` or ``inactive``."""
+
+
+class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory that the allocator reserved with one cudaMalloc."""
+
+    address: int
+    bytes: int
+    stream: int | None
+    """Index into ``Capture.streams``."""
+    size_class: str
+    """``small`` or ``large``."""
+    blocks: tuple[Block, ...] = ()
+    expandable: bool = False
+
+
+class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A memory pool of the caching allocator."""
+
+    id: tuple[int, int]
+    """PyTorch's MempoolId_t."""
+    name: str
+    segments: tuple[Segment, ...] = ()
+
+
+class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Memory that lived before the capture and that the graphs read or write."""
+
+    name: str
+    """``parameter layers.0.weight``, ``buffer bn.running_mean``, ``input x``, ..."""
+    kind: str
+    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``workspace``, ``rng`` or
+    ``other``."""
+    address: int
+    bytes: int
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+
+
+class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The allocator's side of a capture."""
+
+    pools: tuple[Pool, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    """In order of ``allocated_at``."""
+    tensors: tuple[Tensor, ...] = ()
+    exact: bool = True
+    """False for the simulated device's model of the allocator."""
+
+
+class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Raw timings of one thing, one list a round."""
+
+    name: str
+    """``eager`` or ``replay``."""
+    phase: str
+    """``forward``, ``backward``, ``both`` or ``step``."""
+    device_ns: tuple[float, ...] = ()
+    """Per round: mean device time of one iteration, between two CUDA events."""
+    host_ns: tuple[float, ...] = ()
+    """Per round: mean host time to enqueue one iteration."""
+    iterations: int = 1
+    """Iterations inside each pair of events."""
+
+
+class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What NVML said beside the measurement."""
+
+    sm_mhz: tuple[int, ...] = ()
+    memory_mhz: tuple[int, ...] = ()
+    temperature_c: tuple[int, ...] = ()
+    power_w: tuple[float, ...] = ()
+    throttle_reasons: tuple[str, ...] = ()
+
+
+class Bench(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Eager against replay, interleaved in rounds."""
+
+    samples: tuple[Samples, ...] = ()
+    clock: Clock | None = None
+    seed: int = 0
+    timer_grain_ns: float | None = None
+
+
+class Caveat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that the reader must know to judge what is shown."""
+
+    code: str
+    """Short and stable, for scripts: ``simulated``, ``ops-unmatched``, ..."""
+    text: str
+
+
+class Option(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    value: str
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the user pointed at."""
+
+    spec: str
+    kind: str
+    """``callable``, ``callables`` or ``step``."""
+    file: str | None = None
+    line: int | None = None
+    callables: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+
+
+class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The machine and the software that made the capture."""
+
+    device: str
+    """The GPU's name, or ``simulated``."""
+    simulated: bool = False
+    torch: str = ""
+    python: str = ""
+    cuda_runtime: str | None = None
+    driver: str | None = None
+    driver_cuda: str | None = None
+    cuda_bindings: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    max_threads_per_multiprocessor: int | None = None
+    device_bytes: int | None = None
+    platform: str = ""
+    allocator_config: str | None = None
+
+
+class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of it."""
+
+    entry: Entry
+    environment: Environment
+    created: str
+    """UTC, ISO 8601."""
+    cgtool: str
+    """Version that wrote it."""
+    graphs: tuple[Graph, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    functions: tuple[Function, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    memory: Memory = Memory()
+    warmup_iters: int = 0
+    warmup_ns: int | None = None
+    recorder: str = ""
+    """How provenance was found: ``node-callbacks``, ``frontier``, ``simulated``."""
+    bench: Bench | None = None
+    caveats: tuple[Caveat, ...] = ()

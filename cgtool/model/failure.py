@@ -1,0 +1,59 @@
+"""Why an attempt ended without a result, as plain data and as an exception."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cgtool.model.capture import Frame
+
+EXIT_OK = 0
+EXIT_FOUND = 1
+EXIT_USAGE = 2
+EXIT_MACHINE = 3
+EXIT_USER_CODE = 4
+EXIT_UNKNOWN = 5
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong, where, why, and what to do: the four lines that the user reads."""
+
+    what: str
+    """One sentence: ``model.py:build raised ValueError: ...``."""
+    exit_code: int
+    """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured."""
+    frames: tuple[Frame, ...] = ()
+    """The user's frames, innermost first; never cgtool's own."""
+    why: str | None = None
+    fix: str | None = None
+    phase: str | None = None
+    """``load``, ``warm-up``, ``capture forward``, ``capture backward``, ``replay``, ..."""
+
+
+class CgtoolError(Exception):
+    """Raised anywhere below the CLI; the CLI prints the failure and exits with its code."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.what)
+        self.failure = failure
+
+
+def usage(what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
+    """Wrong use, a bad file, a bad option: exit 2."""
+    return CgtoolError(Failure(what, EXIT_USAGE, why=why, fix=fix))
+
+
+def machine(what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
+    """This machine cannot: exit 3."""
+    return CgtoolError(Failure(what, EXIT_MACHINE, why=why, fix=fix))
+
+
+def user_code(
+    what: str,
+    *,
+    frames: tuple[Frame, ...] = (),
+    why: str | None = None,
+    fix: str | None = None,
+    phase: str | None = None,
+) -> CgtoolError:
+    """The user's code could not be loaded or captured: exit 4."""
+    return CgtoolError(Failure(what, EXIT_USER_CODE, frames, why, fix, phase))

@@ -1,0 +1,47 @@
+"""What the user asked for, as it travels from the command line to the worker process."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of every command that captures, in PyTorch's words."""
+
+    device: str | None = None
+    """``cuda``, ``cuda:1``, ``simulated``; None takes a GPU if there is one."""
+    warmup_iters: int | None = None
+    """None: 3, or 11 with DistributedDataParallel."""
+    allow_unused_input: bool = False
+    pool: str = "shared"
+    """``shared`` (one pool for all graphs of the workload) or ``separate``."""
+    stream: str | None = None
+    """None: a fresh stream; ``high``: a fresh one of high priority."""
+    capture_error_mode: str = "global"
+    check_input_liveness: bool = False
+    annotations: bool = True
+    backward: bool = True
+    seed: int | None = None
+
+
+class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of ``cgtool bench``."""
+
+    phase: str | None = None
+    """``forward``, ``backward``, ``both`` or ``step``; None: all that the workload has."""
+    rounds: int = 30
+    min_round_ms: float = 5.0
+    """Each sample repeats the work until a pair of events is at least this far apart."""
+    max_seconds: float = 60.0
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt, for one worker process."""
+
+    spec: str
+    output: str
+    """Where the worker writes the capture file."""
+    inputs: tuple[str, ...] = ()
+    capture: CaptureOptions = CaptureOptions()
+    bench: BenchOptions | None = None
+    """Set for ``cgtool bench``: time what was captured."""

@@ -1,0 +1,102 @@
+"""Python frames: which are the user's, and how to name them.
+
+A frame is kept as ``(code, lasti)`` while recording, because reading a line number costs more
+than the op that is being recorded; lines are looked up afterwards, once for each pair.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+from cgtool.model.capture import Frame
+
+Site = tuple[CodeType, int]
+"""Code object and offset of the last instruction."""
+
+MAX_CHAIN = 24
+"""Frames kept of one call chain; the innermost are kept."""
+
+
+def _roots() -> tuple[str, ...]:
+    package = Path(__file__).resolve().parent.parent
+    roots = {str(package)}
+    for name in ("stdlib", "platstdlib"):
+        roots.add(sysconfig.get_path(name))
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.__file__:
+        roots.add(str(Path(torch.__file__).parent))
+    return tuple(root.rstrip("/") + "/" for root in roots)
+
+
+@lru_cache(maxsize=None)
+def is_internal(code: CodeType) -> bool:
+    """True for frames of torch, of the standard library and of cgtool.
+
+    Installed libraries (transformers, timm) are not internal: their line is where the op is
+    written, and the user's own line follows further out in the chain.
+    """
+    name = code.co_filename
+    if name.startswith("<frozen"):
+        return True
+    if "/site-packages/" in name or "/dist-packages/" in name:
+        # site-packages lies inside the standard library's folder: only torch is internal there.
+        return any(name.startswith(root) for root in _roots() if "-packages/" in root)
+    return any(name.startswith(root) for root in _roots())
+
+
+def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
+    """The frames outside torch from ``frame`` outward, innermost first."""
+    chain: list[Site] = []
+    while frame is not None and len(chain) < MAX_CHAIN:
+        code = frame.f_code
+        if not is_internal(code):
+            chain.append((code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(chain)
+
+
+@lru_cache(maxsize=None)
+def _lines(code: CodeType) -> tuple[int, ...]:
+    lines = [code.co_firstlineno] * (len(code.co_code) // 2 + 1)
+    for start, end, line in code.co_lines():
+        if line is not None:
+            lines[start // 2 : end // 2] = [line] * (end // 2 - start // 2)
+    return tuple(lines)
+
+
+def line_of(site: Site) -> int:
+    """The source line of a site."""
+    code, lasti = site
+    lines = _lines(code)
+    return lines[lasti // 2] if 0 <= lasti // 2 < len(lines) else code.co_firstlineno
+
+
+def frame_of(site: Site) -> Frame:
+    """The site as plain data."""
+    code = site[0]
+    return Frame(code.co_filename, line_of(site), code.co_qualname)
+
+
+def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Frame, ...]:
+    """Frames of a traceback (``traceback.walk_tb``) outside torch and cgtool, innermost first."""
+    kept = [
+        Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+        for frame, line in traceback_frames
+        if not is_internal(frame.f_code)
+    ]
+    return tuple(reversed(kept))[:MAX_CHAIN]
+
+
+def exception_frames(error: BaseException) -> tuple[Frame, ...]:
+    """The user's frames of an exception, innermost first; a SyntaxError names its own line."""
+    frames = user_frames(traceback.walk_tb(error.__traceback__))
+    if isinstance(error, SyntaxError) and error.filename:
+        place = Frame(error.filename, error.lineno or 0, "<module>")
+        return (place, *frames)
+    return frames

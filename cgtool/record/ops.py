@@ -1,0 +1,159 @@
+"""The op record: every ATen call of an iteration, in order, with its place in the user's code.
+
+One recorder serves everything that needs ops: on a GPU it names the nodes of a capture (the
+iteration is a warm-up, so the capture itself stays undisturbed); on the simulated device it is the
+capture.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cgtool.record.annotations import Annotations
+from cgtool.record.frames import Site, chain_of, is_internal
+from cgtool.record.modules import ModuleStack
+
+
+@dataclass(slots=True)
+class OpCall:
+    """One call of an ATen op."""
+
+    index: int
+    name: str
+    """``aten::add.Tensor``; the overload is left out when it is ``default``."""
+    chain: tuple[Site, ...]
+    """The Python frames outside torch, innermost first; empty on autograd's own threads."""
+    innermost: Site | None
+    """The innermost Python frame of all, torch's included."""
+    module: tuple[str, str] | None
+    annotations: tuple[str, ...]
+    thread: int
+    sequence: int | None = None
+    """Sequence number of the autograd node that this call made, if it made one."""
+    autograd_node: str | None = None
+    """In backward: name of the autograd node that is running."""
+    autograd_sequence: int | None = None
+    """In backward: its sequence number, which leads to the forward call that made it."""
+    launches: tuple[int, int] = (0, 0)
+    """Half-open range of the launch log (``OpRecorder.launch_count``) that ran inside the call."""
+    extra: Any = None
+    """For the owner of the recorder."""
+
+
+def op_name(func: Any) -> str:
+    """``aten::add.Tensor`` for an OpOverload; other callables by their own name."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return str(getattr(func, "__name__", func))
+    overload = str(schema.overload_name)
+    return f"{schema.name}.{overload}" if overload else str(schema.name)
+
+
+@dataclass
+class Record:
+    """What a recorder saw."""
+
+    calls: list[OpCall] = field(default_factory=list)
+    makers: dict[int, int] = field(default_factory=dict)
+    """Sequence number of an autograd node to the index of the call that made it."""
+
+    def forward_of(self, call: OpCall) -> OpCall | None:
+        """For a call in backward: the forward call that made its autograd node."""
+        if call.autograd_sequence is None:
+            return None
+        index = self.makers.get(call.autograd_sequence)
+        return None if index is None else self.calls[index]
+
+
+_next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_running_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+class OpRecorder(TorchDispatchMode):
+    """Records every ATen call that runs while it is entered, on this thread and on autograd's.
+
+    ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
+    op knows which of them are its own.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        roots: Mapping[str, torch.nn.Module],
+        annotations: Annotations,
+        launch_count: Callable[[], int] = lambda: 0,
+    ) -> None:
+        super().__init__()
+        self.record = Record()
+        self.modules = ModuleStack(roots)
+        self.annotations = annotations
+        self.launch_count = launch_count
+        self._names: dict[Any, str] = {}
+        self._last_sequence = _next_sequence()
+        self.running = threading.local()
+        """``running.call`` is the call that is executing on this thread."""
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the op. Owners override this to keep arguments, outputs, or to refuse."""
+        return func(*args, **kwargs)
+
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        """Note the place of a call that is about to run."""
+        name = self._names.get(func)
+        if name is None:
+            name = self._names[func] = op_name(func)
+        innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
+        call = OpCall(
+            index=len(self.record.calls),
+            name=name,
+            chain=chain_of(caller),
+            innermost=innermost,
+            module=self.modules.current(),
+            annotations=self.annotations.current(),
+            thread=threading.get_ident(),
+        )
+        node = _running_node()
+        if node is not None:
+            call.autograd_node = type(node).__name__ if node.name is None else node.name()
+            call.autograd_sequence = node._sequence_nr()
+        following = _next_sequence()
+        if following != self._last_sequence:
+            # Autograd numbers its nodes just before the op itself runs.
+            call.sequence = following - 1
+            self.record.makers.setdefault(following - 1, call.index)
+            self._last_sequence = following
+        self.record.calls.append(call)
+        return call
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        call = self.begin(func, sys._getframe(1))
+        outer = getattr(self.running, "call", None)
+        self.running.call = call
+        start = self.launch_count()
+        try:
+            return self.execute(call, func, args, kwargs or {})
+        finally:
+            call.launches = (start, self.launch_count())
+            self.running.call = outer
+
+    def __enter__(self) -> OpRecorder:
+        self.modules.__enter__()
+        self._last_sequence = _next_sequence()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self.modules.__exit__(*exc)

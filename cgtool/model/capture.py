@@ -65,7 +65,8 @@ class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     block: tuple[int, int, int]
     dynamic_shared_bytes: int = 0
     active_blocks: int | None = None
-    """Blocks that fit on one multiprocessor at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
+    """Blocks that fit on one multiprocessor at once, by
+    cuOccupancyMaxActiveBlocksPerMultiprocessor."""
     pointers: tuple[PointerArgument, ...] = ()
     arguments_unread: str | None = None
     """Why the arguments could not be read, when they could not."""

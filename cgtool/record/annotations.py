@@ -40,8 +40,11 @@ def _replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> 
 
 
 def _around(
-    before: Callable[..., Any], *, enter: Callable[..., None] | None = None,
-    leave: Callable[[], None] | None = None, optional: bool = False,
+    before: Callable[..., Any],
+    *,
+    enter: Callable[..., None] | None = None,
+    leave: Callable[[], None] | None = None,
+    optional: bool = False,
 ) -> Callable[..., Any]:
     @functools.wraps(before)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +78,9 @@ def watch() -> Iterator[Annotations]:
     with contextlib.ExitStack() as stack:
         record_function = torch.autograd.profiler.record_function
         _replace(
-            stack, record_function, "__enter__",
+            stack,
+            record_function,
+            "__enter__",
             _around(record_function.__enter__, enter=enter_named),
         )
         _replace(
@@ -88,9 +93,7 @@ def watch() -> Iterator[Annotations]:
             _replace(stack, nvtx, name, value)
         package = sys.modules.get("nvtx")
         if package is not None and hasattr(package, "push_range"):
-            _replace(
-                stack, package, "push_range", _around(package.push_range, enter=enter_message)
-            )
+            _replace(stack, package, "push_range", _around(package.push_range, enter=enter_message))
             _replace(stack, package, "pop_range", _around(package.pop_range, leave=seen.pop))
         for name in ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations"):
             _watch_marks(stack, seen, name)

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -34,20 +34,25 @@ def _roots() -> tuple[str, ...]:
     return tuple(root.rstrip("/") + "/" for root in roots)
 
 
-@lru_cache(maxsize=None)
-def is_internal(code: CodeType) -> bool:
-    """True for frames of torch, of the standard library and of cgtool.
-
-    Installed libraries (transformers, timm) are not internal: their line is where the op is
-    written, and the user's own line follows further out in the chain.
-    """
-    name = code.co_filename
+@cache
+def _is_internal_file(name: str) -> bool:
     if name.startswith("<frozen"):
         return True
     if "/site-packages/" in name or "/dist-packages/" in name:
         # site-packages lies inside the standard library's folder: only torch is internal there.
         return any(name.startswith(root) for root in _roots() if "-packages/" in root)
     return any(name.startswith(root) for root in _roots())
+
+
+def is_internal(code: CodeType) -> bool:
+    """True for frames of torch, of the standard library and of cgtool.
+
+    Installed libraries (transformers, timm) are not internal: their line is where the op is
+    written, and the user's own line follows further out in the chain.
+    """
+    # By file name: hashing a code object hashes its whole bytecode, and two different functions
+    # with the same text are equal.
+    return _is_internal_file(code.co_filename)
 
 
 def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
@@ -61,13 +66,27 @@ def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
     return tuple(chain)
 
 
-@lru_cache(maxsize=None)
-def _lines(code: CodeType) -> tuple[int, ...]:
+_line_tables: dict[int, tuple[CodeType, list[int]]] = {}
+
+
+def _lines(code: CodeType) -> list[int]:
+    known = _line_tables.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
     lines = [code.co_firstlineno] * (len(code.co_code) // 2 + 1)
     for start, end, line in code.co_lines():
         if line is not None:
             lines[start // 2 : end // 2] = [line] * (end // 2 - start // 2)
-    return tuple(lines)
+    _line_tables[id(code)] = (code, lines)
+    return lines
+
+
+SiteKey = tuple[int, int]
+"""A site as a cheap dictionary key; valid while the code object lives."""
+
+
+def key_of(site: Site) -> SiteKey:
+    return id(site[0]), site[1]
 
 
 def line_of(site: Site) -> int:

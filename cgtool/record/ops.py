@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.record.annotations import Annotations
-from cgtool.record.frames import Site, chain_of, is_internal
+from cgtool.record.frames import Site, chain_of
 from cgtool.record.modules import ModuleStack
 
 
@@ -84,6 +84,12 @@ class OpRecorder(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch would wrap __torch_dispatch__ in a guard against torch.compile whose first call
+        # imports torch._dynamo: more than a second, and a frame between the op and its caller.
+        return False
 
     def __init__(
         self,

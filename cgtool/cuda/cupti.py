@@ -1,0 +1,163 @@
+"""CUPTI callbacks through ctypes, on the very library that torch loaded.
+
+Two questions are asked of CUPTI, both from inside the CUDA call that answers them:
+
+- ``watch_nodes``: which node was just added to a graph (resource domain, GRAPHNODE_CREATED);
+- ``watch_launches``: which launch, copy or fill was just asked for (API domains), for eager runs.
+
+CUPTI admits one subscriber a process before CUDA 13.5, so a profiler that is already attached
+(Nsight Systems, ``torch.profiler`` in the user's code) makes ``subscribe`` raise ``CuptiBusy``.
+
+Source of the constants and layouts: cupti_callbacks.h and cupti_result.h of CUDA 12.8 to 13.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+_DRIVER_API, _RUNTIME_API, _RESOURCE = 1, 2, 3
+_GRAPHNODE_CREATED = 13
+_ERROR_MULTIPLE_SUBSCRIBERS = 39
+_API_ENTER = 0
+
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+_pointer_at = ctypes.c_void_p.from_address
+_int_at = ctypes.c_int.from_address
+
+# CUpti_ResourceCallbackData {context, resourceHandle, resourceDescriptor} and, behind the
+# descriptor, CUpti_GraphData {graph, originalGraph, node, ...}: eight bytes each.
+_DESCRIPTOR_OFFSET = 16
+_NODE_OFFSET = 16
+
+# The calls that become one node each when they are captured.
+_LAUNCH = re.compile(
+    r"^cu(da)?(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async"
+    r"|LaunchHostFunc|MemcpyPeerAsync)"
+)
+
+
+class CuptiUnavailable(RuntimeError):
+    """CUPTI could not be loaded or refused; the text says why."""
+
+
+class CuptiBusy(CuptiUnavailable):
+    """Another tool in this process holds CUPTI."""
+
+
+def library_path() -> str | None:
+    """The libcupti that this process has loaded, else the one in the nvidia wheel folder."""
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        found = re.search(r"(/\S*libcupti\.so\S*)", maps.read_text())
+        if found:
+            return found.group(1)
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(root).glob("**/libcupti.so.*")):
+            return str(path)
+    return None
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    path = library_path()
+    if path is None:
+        raise CuptiUnavailable("libcupti is not loaded by torch and not in the nvidia wheels")
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise CuptiUnavailable(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def _subscribed(callback: Callable[..., None]) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
+    library = _library()
+    subscriber = ctypes.c_void_p()
+    function = _Callback(callback)
+    code = library.cuptiSubscribe(ctypes.byref(subscriber), function, None)
+    if code == _ERROR_MULTIPLE_SUBSCRIBERS:
+        raise CuptiBusy("another tool in this process has subscribed to CUPTI")
+    if code != 0:
+        raise CuptiUnavailable(f"cuptiSubscribe answered {code}")
+    try:
+        yield library, subscriber
+    finally:
+        library.cuptiUnsubscribe(subscriber)
+        del function
+
+
+@cache
+def _launch_callbacks() -> tuple[tuple[int, int], ...]:
+    """(domain, callback id) of every API call that launches, copies or fills."""
+    library = _library()
+    found: list[tuple[int, int]] = []
+    name = ctypes.c_char_p()
+    for domain in (_DRIVER_API, _RUNTIME_API):
+        for callback_id in range(1, 2000):
+            if library.cuptiGetCallbackName(domain, callback_id, ctypes.byref(name)) != 0:
+                break
+            text = (name.value or b"").decode()
+            if _LAUNCH.match(text):
+                found.append((domain, callback_id))
+    return tuple(found)
+
+
+@contextlib.contextmanager
+def watch_nodes(created: Callable[[int], None]) -> Iterator[None]:
+    """Call ``created(handle)`` for every graph node, on the thread that added it.
+
+    Errors in ``created`` cannot cross the C frames above it: keep it to list appends.
+    """
+
+    def callback(_user: Any, _domain: int, _id: int, data: int) -> None:
+        descriptor = _pointer_at(data + _DESCRIPTOR_OFFSET).value
+        created(_pointer_at(descriptor + _NODE_OFFSET).value)  # type: ignore[operator,arg-type]
+
+    with _subscribed(callback) as (library, subscriber):
+        code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)
+        if code != 0:
+            raise CuptiUnavailable(f"cuptiEnableCallback(GRAPHNODE_CREATED) answered {code}")
+        yield
+
+
+@contextlib.contextmanager
+def watch_launches(launched: Callable[[], None]) -> Iterator[None]:
+    """Call ``launched()`` at the start of every launch, copy and fill, on the calling thread.
+
+    The runtime calls the driver: only the outermost of nested calls counts.
+    """
+    depths: dict[int, int] = {}
+
+    def callback(_user: Any, _domain: int, _id: int, data: int) -> None:
+        thread = get_ident()
+        depth = depths.get(thread, 0)
+        if _int_at(data).value == _API_ENTER:
+            depths[thread] = depth + 1
+            if depth == 0:
+                launched()
+        else:
+            depths[thread] = depth - 1
+
+    with _subscribed(callback) as (library, subscriber):
+        for domain, callback_id in _launch_callbacks():
+            code = library.cuptiEnableCallback(1, subscriber, domain, callback_id)
+            if code != 0:
+                raise CuptiUnavailable(f"cuptiEnableCallback answered {code}")
+        yield
+
+
+def subscribable() -> str | None:
+    """None when callbacks work here, else why not."""
+    try:
+        with watch_nodes(lambda _handle: None):
+            return None
+    except CuptiUnavailable as error:
+        return str(error)

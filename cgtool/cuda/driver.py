@@ -1,0 +1,45 @@
+"""The driver API through cuda-bindings, with its error codes turned into exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+
+class DriverError(RuntimeError):
+    """A driver call that did not return CUDA_SUCCESS."""
+
+    def __init__(self, call: str, code: Any) -> None:
+        self.code = int(code)
+        _, name = cu.cuGetErrorName(code)
+        _, text = cu.cuGetErrorString(code)
+        words = [part.decode() if part else "" for part in (name, text)]
+        super().__init__(f"{call}: {words[0] or self.code} ({words[1]})")
+
+
+def check(call: str, result: tuple[Any, ...]) -> Any:
+    """What a binding returned after its error code: nothing, one value, or a tuple.
+
+    Raises DriverError for every code but 0.
+    """
+    code, *values = result
+    if int(code) != 0:
+        raise DriverError(call, code)
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def raw_stream(stream: Any) -> int:
+    """The cudaStream_t of a torch stream, as an integer."""
+    return int(stream.cuda_stream)
+
+
+def capturing_graph(stream: int) -> Any | None:
+    """The graph that a stream is being captured into, or None when it is not capturing."""
+    query = getattr(cu, "cuStreamGetCaptureInfo", None)
+    code, status, _id, graph, *_ = query(cu.CUstream(stream))
+    if int(code) != 0 or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+        return None
+    return graph

@@ -1,0 +1,209 @@
+"""Provenance of a capture: a stamp on every node, and the op record of a warm-up beside it.
+
+A capture runs undisturbed but for one callback a node (CUPTI, ``cgtool.cuda.cupti``), which stamps
+the node with the Python frame, module, stream and autograd node at the moment of its creation.
+What a stamp cannot tell, the name of the ATen op and the forward call behind a backward node, comes
+from one warm-up iteration that ran under the op recorder with its launches logged. Launches and
+nodes of the same code come in the same order, so the two sequences are aligned by the place that
+each came from. A node that finds no partner keeps its own stamp and says that its op is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from cgtool.cuda import cupti
+from cgtool.record.annotations import Annotations
+from cgtool.record.frames import Site, chain_of, is_internal
+from cgtool.record.modules import ModuleStack
+from cgtool.record.ops import OpCall, OpRecorder
+
+
+class Stamp(NamedTuple):
+    """What is known of a node when it is created."""
+
+    handle: int
+    time_ns: int
+    """Of the system clock, as the allocator's trace."""
+    stream: int
+    innermost: Site | None
+    """None on autograd's own threads."""
+    user: tuple[Site, ...]
+    """The nearest frame outside torch; empty when there is none."""
+    module: tuple[str, str] | None
+    annotations: tuple[str, ...]
+    autograd_node: str | None
+    autograd_sequence: int | None
+
+
+@dataclass(slots=True)
+class Launch:
+    """A launch of the recorded warm-up."""
+
+    call: OpCall | None
+    innermost: Site | None
+    chain: tuple[Site, ...]
+    autograd_node: str | None
+    module: tuple[str, str] | None
+    annotations: tuple[str, ...]
+
+
+Key = tuple[int, int, str | None]
+
+
+def _key(innermost: Site | None, autograd_node: str | None) -> Key:
+    return (
+        (0, 0, autograd_node)
+        if innermost is None
+        else (id(innermost[0]), innermost[1], autograd_node)
+    )
+
+
+class LaunchLog:
+    """The launches of an eager iteration, each with the op call that it ran in."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.recorder: OpRecorder | None = None
+
+    def count(self) -> int:
+        return len(self.launches)
+
+    def launched(self) -> None:
+        recorder = self.recorder
+        if recorder is None:
+            return
+        call: OpCall | None = getattr(recorder.running, "call", None)
+        if call is not None:
+            launch = Launch(
+                call,
+                call.innermost,
+                call.chain,
+                call.autograd_node,
+                call.module,
+                call.annotations,
+            )
+        else:
+            # A launch outside any op: Triton, a custom extension.
+            frame = sys._getframe(1).f_back
+            node = torch._C._current_autograd_node()
+            launch = Launch(
+                None,
+                (frame.f_code, frame.f_lasti) if frame is not None else None,
+                chain_of(frame),
+                node.name() if node is not None else None,
+                recorder.modules.current(),
+                recorder.annotations.current(),
+            )
+        self.launches.append(launch)
+
+
+def _stamper(
+    stamps: list[Stamp], modules: ModuleStack, annotations: Annotations, device: int
+) -> Callable[[int], None]:
+    """The callback: it runs once a node, so every name that it needs is bound here."""
+    getframe = sys._getframe
+    now = time.time_ns
+    stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    running_node = torch._C._current_autograd_node
+    append = stamps.append
+    internal: dict[int, tuple[bool, Any]] = {}
+
+    def created(handle: int) -> None:
+        time_ns = now()
+        # Two frames up: created and the ctypes callback are ours; None on autograd's threads.
+        frame = getframe(1).f_back
+        innermost = None
+        user: tuple[Site, ...] = ()
+        if frame is not None:
+            innermost = (frame.f_code, frame.f_lasti)
+            while frame is not None:
+                code = frame.f_code
+                known = internal.get(id(code))
+                if known is None:
+                    known = internal[id(code)] = (is_internal(code), code)
+                if not known[0]:
+                    user = ((code, frame.f_lasti),)
+                    break
+                frame = frame.f_back
+        node = running_node()
+        stack = modules.stack
+        append(
+            Stamp(
+                handle,
+                time_ns,
+                stream_of(device),
+                innermost,
+                user,
+                stack[-1] if stack else None,
+                annotations.open,
+                None if node is None else node.name(),
+                None if node is None else node._sequence_nr(),
+            )
+        )
+
+    return created
+
+
+@dataclass
+class Watch:
+    """Stamps of one capture, in order of creation."""
+
+    stamps: list[Stamp] = field(default_factory=list)
+    problem: str | None = None
+    """Why there are none."""
+
+
+@contextlib.contextmanager
+def watch_capture(modules: ModuleStack, annotations: Annotations, device: int) -> Iterator[Watch]:
+    """Stamp every node that is created while the context is entered."""
+    watch = Watch()
+    callback = _stamper(watch.stamps, modules, annotations, device)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(cupti.watch_nodes(callback))
+        except cupti.CuptiUnavailable as error:
+            watch.problem = str(error)
+        yield watch
+
+
+def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | None]:
+    """For each stamp, the index of its launch, or None.
+
+    Exact when the warm-up and the capture ran the same code, which is the rule; where they parted
+    (a first iteration that caches, a branch on ``is_current_stream_capturing``), the longest
+    common runs are joined and the rest is left open.
+    """
+    left = [_key(launch.innermost, launch.autograd_node) for launch in launches]
+    right = [_key(stamp.innermost, stamp.autograd_node) for stamp in stamps]
+    if left == right:
+        return list(range(len(right)))
+    joined: list[int | None] = [None] * len(right)
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        joined[start] = start
+        start += 1
+    end = 0
+    while (
+        end < min(len(left), len(right)) - start
+        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
+    ):
+        joined[len(right) - 1 - end] = len(left) - 1 - end
+        end += 1
+    middle_left = left[start : len(left) - end]
+    middle_right = right[start : len(right) - end]
+    # difflib is quadratic in the worst case; a difference this large is another program.
+    if len(middle_left) * len(middle_right) <= 40_000_000:
+        matcher = difflib.SequenceMatcher(None, middle_left, middle_right, autojunk=False)
+        for a, b, size in matcher.get_matching_blocks():
+            for offset in range(size):
+                joined[start + b + offset] = start + a + offset
+    return joined

@@ -1,0 +1,79 @@
+"""The tables of frames and origins that a capture's nodes point into, interned as they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cgtool.model.capture import Frame, Origin
+from cgtool.record.frames import Site, SiteKey, frame_of, key_of
+from cgtool.record.ops import OpCall, Record
+
+
+class OriginTable:
+    """Frames and origins, each kept once."""
+
+    def __init__(self) -> None:
+        self._frames: dict[Frame, int] = {}
+        self._origins: dict[Origin, int] = {}
+        self._sites: dict[SiteKey, tuple[Site, int]] = {}
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return tuple(self._frames)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return tuple(self._origins)
+
+    def _frame(self, site: Site) -> int:
+        key = key_of(site)
+        known = self._sites.get(key)
+        if known is None:
+            index = self._frames.setdefault(frame_of(site), len(self._frames))
+            # The site is kept, so that the id of its code object stays its own.
+            known = self._sites[key] = (site, index)
+        return known[1]
+
+    def add_site(
+        self,
+        *,
+        op: str | None,
+        chain: Sequence[Site],
+        module: tuple[str, str] | None,
+        annotations: tuple[str, ...] = (),
+        autograd_node: str | None = None,
+        forward: int | None = None,
+    ) -> int:
+        """The index of an origin, new or known."""
+        origin = Origin(
+            op=op,
+            module=module[0] if module else None,
+            module_type=module[1] if module else None,
+            frames=tuple(self._frame(site) for site in chain),
+            autograd_node=autograd_node,
+            forward=forward,
+            annotations=annotations,
+        )
+        return self._origins.setdefault(origin, len(self._origins))
+
+    def add(self, call: OpCall, record: Record) -> int:
+        """The origin of an op call, with its forward call when it ran in backward.
+
+        A backward op inherits module and annotations of the forward call: no module runs in
+        backward, and the reader looks for the layer that the gradient belongs to.
+        """
+        forward_call = record.forward_of(call)
+        forward = None
+        module, annotations = call.module, call.annotations
+        if forward_call is not None and forward_call is not call:
+            forward = self.add(forward_call, record)
+            module = module or forward_call.module
+            annotations = annotations or forward_call.annotations
+        return self.add_site(
+            op=call.name,
+            chain=call.chain,
+            module=module,
+            annotations=annotations,
+            autograd_node=call.autograd_node,
+            forward=forward,
+        )

@@ -1,0 +1,107 @@
+"""The surface that is captured: outputs, what is differentiated, and the names of tensors.
+
+It is the surface of ``torch.cuda.make_graphed_callables``: backward runs from the outputs that
+require grad to the inputs and parameters that do, with static gradients coming in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.failure import user_code
+
+Named = tuple[str, torch.Tensor]
+
+
+def _key_text(path: Any) -> str:
+    text = "".join(str(key) for key in path)
+    return text.lstrip(".")
+
+
+def tensors_in(tree: Any) -> list[Named]:
+    """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``)."""
+    leaves, _ = pytree.tree_flatten_with_path(tree)
+    return [(_key_text(path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def flatten_outputs(outputs: Any) -> list[Named]:
+    """The tensors that a callable returned, named ``output``, ``output[1]``, ``output['loss']``."""
+    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs)]
+
+
+def inputs_of(part: Part) -> list[Named]:
+    """The tensors among a part's arguments, named ``input 0``, ``input x``."""
+    named = [
+        (f"input {index}{path}", tensor)
+        for index, argument in enumerate(part.args)
+        for path, tensor in tensors_in(argument)
+    ]
+    named += [
+        (f"input {name}{path}", tensor)
+        for name, argument in part.kwargs.items()
+        for path, tensor in tensors_in(argument)
+    ]
+    return named
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What ``torch.autograd.grad`` is called with."""
+
+    outputs: tuple[Named, ...]
+    inputs: tuple[Named, ...]
+
+
+def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
+    """The outputs and inputs of backward, or None when no output requires grad.
+
+    Raises CgtoolError when an output requires grad but nothing that the part is given does, so
+    that there is nothing to differentiate with respect to.
+    """
+    wanting = tuple((name, tensor) for name, tensor in outputs if tensor.requires_grad)
+    if not wanting:
+        return None
+    inputs: dict[int, Named] = {}
+    for name, tensor in inputs_of(part) + [(n, p) for n, p in part.parameters()]:
+        if tensor.requires_grad:
+            inputs.setdefault(id(tensor), (name, tensor))
+    if not inputs:
+        raise user_code(
+            f"{part.name}: {wanting[0][0]} requires grad, but no input and no parameter that "
+            "cgtool can see does",
+            why="backward is captured from the outputs to the inputs and parameters that require "
+            "grad, and the tensors behind this output belong to neither",
+            fix="pass the tensors as arguments or return the module that owns them from the "
+            "factory; or capture the forward alone with --no-backward",
+            phase="capture backward",
+        )
+    return Surface(wanting, tuple(inputs.values()))
+
+
+def grad_outputs(surface: Surface) -> list[torch.Tensor]:
+    """Static incoming gradients, one an output: allocated outside the graph, as a user's would
+    be. Filled with ones, so that what is replayed is a gradient and not whatever memory held."""
+    return [torch.ones_like(tensor) for _, tensor in surface.outputs]
+
+
+def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(name, kind, tensor) of everything that the workload owns before the capture."""
+    several = len(workload.parts) > 1
+    for part in workload.parts:
+        where = f"{part.name}: " if several else ""
+        for name, tensor in inputs_of(part):
+            yield f"{where}{name}", "input", tensor
+        for prefix, module in part.modules.items():
+            start = f"{prefix}." if prefix else ""
+            for name, parameter in module.named_parameters():
+                yield f"{where}parameter {start}{name}", "parameter", parameter
+                if parameter.grad is not None:
+                    yield f"{where}gradient of {start}{name}", "gradient", parameter.grad
+            for name, buffer in module.named_buffers():
+                yield f"{where}buffer {start}{name}", "buffer", buffer

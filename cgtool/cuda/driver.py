@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from cuda.bindings import driver as cu
+cu: Any = importlib.import_module("cuda.bindings.driver")
+"""cuda-bindings ships no types for its compiled modules."""
 
 
 class DriverError(RuntimeError):
@@ -38,7 +40,8 @@ def raw_stream(stream: Any) -> int:
 
 def capturing_graph(stream: int) -> Any | None:
     """The graph that a stream is being captured into, or None when it is not capturing."""
-    query = getattr(cu, "cuStreamGetCaptureInfo", None)
+    # Unsuffixed in the bindings of CUDA 13, versioned before.
+    query = getattr(cu, "cuStreamGetCaptureInfo", None) or cu.cuStreamGetCaptureInfo_v2
     code, status, _id, graph, *_ = query(cu.CUstream(stream))
     if int(code) != 0 or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return None

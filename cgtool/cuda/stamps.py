@@ -52,6 +52,7 @@ class Launch:
     innermost: Site | None
     chain: tuple[Site, ...]
     autograd_node: str | None
+    autograd_sequence: int | None
     module: tuple[str, str] | None
     annotations: tuple[str, ...]
 
@@ -88,6 +89,7 @@ class LaunchLog:
                 call.innermost,
                 call.chain,
                 call.autograd_node,
+                call.autograd_sequence,
                 call.module,
                 call.annotations,
             )
@@ -100,6 +102,7 @@ class LaunchLog:
                 (frame.f_code, frame.f_lasti) if frame is not None else None,
                 chain_of(frame),
                 node.name() if node is not None else None,
+                node._sequence_nr() if node is not None else None,
                 recorder.modules.current(),
                 recorder.annotations.current(),
             )

@@ -103,6 +103,7 @@ class OpRecorder(TorchDispatchMode):
         self.annotations = annotations
         self.launch_count = launch_count
         self._names: dict[Any, str] = {}
+        self._home: int | None = None
         self._last_sequence = _next_sequence()
         self.running = threading.local()
         """``running.call`` is the call that is executing on this thread."""
@@ -118,11 +119,15 @@ class OpRecorder(TorchDispatchMode):
         name = self._names.get(func)
         if name is None:
             name = self._names[func] = op_name(func)
+        chain = chain_of(caller)
+        if caller is None and self._home is not None:
+            # Autograd's own threads run no Python: the line is that of the call that waits.
+            chain = chain_of(sys._current_frames().get(self._home))
         innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
         call = OpCall(
             index=len(self.record.calls),
             name=name,
-            chain=chain_of(caller),
+            chain=chain,
             innermost=innermost,
             module=self.modules.current(),
             annotations=self.annotations.current(),
@@ -144,7 +149,8 @@ class OpRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        call = self.begin(func, sys._getframe(1))
+        # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
+        call = self.begin(func, sys._getframe().f_back)
         outer = getattr(self.running, "call", None)
         self.running.call = call
         start = self.launch_count()
@@ -157,6 +163,7 @@ class OpRecorder(TorchDispatchMode):
     def __enter__(self) -> OpRecorder:
         self.modules.__enter__()
         self._last_sequence = _next_sequence()
+        self._home = threading.get_ident()
         super().__enter__()
         return self
 

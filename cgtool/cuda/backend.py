@@ -1,0 +1,134 @@
+"""``cgtool capture`` on a GPU: the steps in order."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import time
+from collections.abc import Callable
+
+import torch
+
+from cgtool.cuda.assemble import assemble
+from cgtool.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
+from cgtool.entry.resolve import warmup_iters
+from cgtool.entry.workload import Workload
+from cgtool.model.capture import Capture, Caveat
+from cgtool.model.failure import machine, usage, user_code
+from cgtool.model.options import CaptureOptions
+from cgtool.record.annotations import watch as watch_annotations
+
+Progress = Callable[[str], None]
+LAUNCHES = 20
+"""Single replays timed on the host."""
+
+
+def open_session(workload: Workload, options: CaptureOptions) -> Session:
+    """Choose device and stream. Raises CgtoolError for what this machine or PyTorch lacks."""
+    if not _keeps_graphs():
+        raise machine(
+            f"PyTorch {torch.__version__} cannot keep a captured graph",
+            why="cgtool reads nodes from the template that CUDAGraph(keep_graph=True) leaves",
+            fix="install torch 2.8 or newer",
+        )
+    device = torch.device(options.device or "cuda")
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.set_device(index)
+    if options.capture_error_mode not in ("global", "thread_local", "relaxed"):
+        raise usage(
+            f"--capture-error-mode {options.capture_error_mode}: "
+            "one of global, thread_local, relaxed"
+        )
+    priority = {None: 0, "normal": 0, "high": -1}.get(options.stream)
+    if priority is None:
+        raise usage(f"--stream {options.stream}: one of normal, high")
+    return Session(workload, options, index, torch.cuda.Stream(index, priority=priority))
+
+
+def _keeps_graphs() -> bool:
+    try:
+        torch.cuda.CUDAGraph(keep_graph=True)
+    except TypeError:
+        return False
+    return True
+
+
+def seed_everything(seed: int | None) -> None:
+    if seed is not None:
+        random.seed(seed)
+        torch.manual_seed(seed)
+
+
+def prepare(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Session, int, list[Caveat]]:
+    """Warm up, capture and instantiate; the graphs are alive in the session that returns."""
+    session = open_session(workload, options)
+    seed_everything(options.seed)
+    iterations, note = warmup_iters(workload, options)
+    caveats = [Caveat("warm-up", note)] if note else []
+    with watch_annotations() as ranges:
+        recorded = warm_up(session, iterations, ranges, progress)
+        capture_all(session, recorded, ranges, progress)
+    if not any(node_count(one) for one in session.captured):
+        raise _empty(workload)
+    caveats += _backward_caveats(session)
+    instantiate_all(session, progress)
+    return session, iterations, caveats
+
+
+def _empty(workload: Workload) -> Exception:
+    return user_code(
+        f"{workload.spec}: nothing was captured, the graph is empty",
+        why="no work reached the capturing stream: the callable ran on the CPU, returned a cached "
+        "result, or launched on another stream or device",
+        fix="check the device of the model and of its inputs, and that the callable computes "
+        "anew on every call",
+        phase="capture",
+    )
+
+
+def _backward_caveats(session: Session) -> list[Caveat]:
+    if session.workload.kind == "step" or not session.options.backward:
+        return []
+    return [
+        Caveat(
+            "no-backward",
+            f"{part.name}: no output requires grad, so there is no backward graph",
+        )
+        for index, part in enumerate(session.workload.parts)
+        if index not in session.surfaces
+    ]
+
+
+def time_launches(session: Session, caveats: list[Caveat]) -> list[tuple[int, ...]]:
+    """Host time of single replays, each on an idle stream, in the order of capture."""
+    times: list[list[int]] = [[] for _ in session.captured]
+    try:
+        for _ in range(LAUNCHES):
+            for index, one in enumerate(session.captured):
+                torch.cuda.synchronize(session.device)
+                clock = time.perf_counter_ns()
+                one.graph.replay()
+                times[index].append(time.perf_counter_ns() - clock)
+        torch.cuda.synchronize(session.device)
+    except RuntimeError as error:
+        text = str(error).strip().splitlines()[0]
+        caveats.append(Caveat("replay-failed", f"the graphs were captured, but a replay: {text}"))
+    return [tuple(one) for one in times]
+
+
+def capture(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Capture, dict[str, str]]:
+    """Capture a workload on a GPU. Raises CgtoolError when the user's code does not capture."""
+    session, iterations, caveats = prepare(workload, options, progress)
+    progress("replay")
+    launches = time_launches(session, caveats)
+    progress("read nodes")
+    return assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+
+
+def liveness_supported() -> bool:
+    """True when this PyTorch checks inputs itself (``torch.cuda.graph(check_input_liveness=)``)."""
+    return "check_input_liveness" in inspect.signature(torch.cuda.graph).parameters

@@ -1,0 +1,400 @@
+"""Warm up, record, capture: the procedure of ``torch.cuda.make_graphed_callables``, kept open.
+
+PyTorch's function throws the graphs' templates away, takes modules apart and says nothing. Here
+every graph is captured with ``keep_graph=True``, instantiated explicitly, timed and watched; the
+order of captures, the side stream of the warm-up, the static gradients and the shared pool are the
+same, so the nodes are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from cgtool.cuda import cupti, memory
+from cgtool.cuda.driver import capturing_graph, check, cu
+from cgtool.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
+from cgtool.entry.surface import Named, Surface, differentiable, flatten_outputs, grad_outputs
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.options import CaptureOptions
+from cgtool.record.annotations import Annotations
+from cgtool.record.frames import exception_frames
+from cgtool.record.modules import ModuleStack
+from cgtool.record.ops import OpRecorder, Record
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Recorded:
+    """One phase of the recorded warm-up."""
+
+    record: Record
+    launches: list[Launch] = field(default_factory=list)
+
+
+@dataclass
+class Captured:
+    """One captured graph and everything seen while it was captured."""
+
+    name: str
+    phase: str
+    callable: int
+    graph: Any
+    pool_index: int
+    window: memory.Window
+    capture_ns: int
+    stamps: list[Stamp]
+    recorded: Recorded | None
+    """What to align the stamps with; None: ``exact`` says it all."""
+    exact: OpRecorder | None = None
+    """The recorder that ran during the capture itself, when CUPTI could not be had."""
+    instantiate_ns: int | None = None
+    upload_ns: int | None = None
+    exec_bytes: int | None = None
+
+
+@dataclass
+class Session:
+    """All that one attempt holds alive: graphs replay on these very tensors."""
+
+    workload: Workload
+    options: CaptureOptions
+    device: int
+    stream: Any
+    captured: list[Captured] = field(default_factory=list)
+    pool_ids: list[tuple[int, int]] = field(default_factory=list)
+    pool_names: list[str] = field(default_factory=list)
+    outputs: dict[int, list[Named]] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+    surfaces: dict[int, Surface] = field(default_factory=dict)
+    incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    trace: memory.Trace = field(default_factory=memory.Trace)
+    warmup_ns: int = 0
+    problem: str | None = None
+    """Why node callbacks could not be had."""
+    streams: dict[int, int] = field(default_factory=dict)
+    """Handle to index; the capturing stream is the first."""
+
+    def __post_init__(self) -> None:
+        self.streams[self.stream.cuda_stream] = 0
+
+    def phase_name(self, phase: str, index: int) -> str:
+        return phase if len(self.workload.parts) == 1 else f"{phase} {index}"
+
+
+_CAPTURE_CODES = {
+    900: "an operation that CUDA does not allow on a capturing stream (cudaErrorStreamCapture"
+    "Unsupported): most often a host synchronisation or an unpinned copy",
+    901: "an earlier error had already ended the capture (cudaErrorStreamCaptureInvalidated)",
+    902: "two captures were about to be merged (cudaErrorStreamCaptureMerge)",
+    903: "the capture was not ended on the stream that it began on (cudaErrorStreamCapture"
+    "Unmatched)",
+    904: "work on another stream was not joined before the capture ended (cudaErrorStreamCapture"
+    "Unjoined)",
+    905: "the capture was made to wait for work from outside it (cudaErrorStreamCaptureIsolation)",
+    906: "work on the legacy default stream would have to wait for the capture (cudaErrorStream"
+    "CaptureImplicit)",
+    907: "an event that was recorded in a capture was used outside it (cudaErrorCapturedEvent)",
+}
+_CAPTURE_TEXTS = {
+    "operation not permitted when stream is capturing": 900,
+    "operation failed due to a previous error during capture": 901,
+    "merge of separate capture sequences": 902,
+    "capture was not ended in the same stream": 903,
+    "capturing stream has unjoined work": 904,
+    "dependency created on uncaptured work": 905,
+    "legacy stream depend on a capturing": 906,
+    "event last recorded in a capturing stream": 907,
+}
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The first error of a failed capture: the one that users see is raised while unwinding."""
+    while error.__context__ is not None and not error.__suppress_context__:
+        error = error.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def users_code(part: Part, phase: str) -> Iterator[None]:
+    """Turn what the user's code raises into one failure with the user's own frames."""
+    try:
+        yield
+    except CgtoolError:
+        raise
+    except torch.cuda.OutOfMemoryError as error:
+        root = innermost(error)
+        raise user_code(
+            f"{part.name}: the GPU ran out of memory in {phase}",
+            frames=exception_frames(root),
+            why=_first_line(root),
+            fix="use a smaller batch, free what the warm-up leaves behind, or capture on a "
+            "device with more free memory",
+            phase=phase,
+        ) from error
+    except Exception as error:
+        root = innermost(error)
+        text = _first_line(root)
+        number = next((code for words, code in _CAPTURE_TEXTS.items() if words in text), None)
+        raise user_code(
+            f"{part.name} raised {type(root).__name__} in {phase}: {text}",
+            frames=exception_frames(root) or exception_frames(error),
+            why=_CAPTURE_CODES.get(number) if number else None,
+            fix=None,
+            phase=phase,
+        ) from error
+
+
+def _call(part: Part) -> Any:
+    return part.function(*part.args, **part.kwargs)
+
+
+def _grads(surface: Surface, incoming: list[torch.Tensor], options: CaptureOptions) -> Any:
+    return torch.autograd.grad(
+        outputs=tuple(tensor for _, tensor in surface.outputs),
+        inputs=tuple(tensor for _, tensor in surface.inputs),
+        grad_outputs=tuple(incoming),
+        only_inputs=True,
+        allow_unused=options.allow_unused_input,
+    )
+
+
+def wants_backward(session: Session) -> bool:
+    return session.options.backward and session.workload.kind != "step"
+
+
+def iterate(session: Session, part: Part) -> None:
+    """One eager iteration, forward and backward, leaving nothing behind."""
+    outputs = flatten_outputs(_call(part))
+    if wants_backward(session):
+        surface = differentiable(part, outputs)
+        if surface is not None:
+            _grads(surface, grad_outputs(surface), session.options)
+
+
+def _record_iteration(
+    session: Session, part: Part, annotations: Annotations
+) -> dict[str, Recorded]:
+    """One warm-up iteration under the op recorder, its launches logged."""
+    log = LaunchLog()
+    recorder = OpRecorder(part.modules, annotations, log.count)
+    log.recorder = recorder
+    forward_phase = "step" if session.workload.kind == "step" else "forward"
+    found: dict[str, Recorded] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(cupti.watch_launches(log.launched))
+        except cupti.CuptiUnavailable as error:
+            session.problem = str(error)
+        with recorder:
+            outputs = flatten_outputs(_call(part))
+            split = log.count()
+            if wants_backward(session):
+                surface = differentiable(part, outputs)
+                if surface is not None:
+                    incoming = grad_outputs(surface)
+                    begin = log.count()
+                    _grads(surface, incoming, session.options)
+                    found["backward"] = Recorded(recorder.record, log.launches[begin:])
+    found[forward_phase] = Recorded(recorder.record, log.launches[:split])
+    return found
+
+
+def warm_up(
+    session: Session, iterations: int, annotations: Annotations, progress: Progress
+) -> list[dict[str, Recorded]]:
+    """Warm-up on a side stream; the last iteration of each callable is recorded."""
+    side = torch.cuda.Stream(session.device)
+    side.wait_stream(torch.cuda.current_stream(session.device))
+    recorded: list[dict[str, Recorded]] = []
+    started = time.perf_counter_ns()
+    with torch.cuda.stream(side):
+        for part in session.workload.parts:
+            phases: dict[str, Recorded] = {}
+            for iteration in range(iterations):
+                progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
+                with users_code(part, "warm-up"):
+                    if iteration == iterations - 1:
+                        phases = _record_iteration(session, part, annotations)
+                    else:
+                        iterate(session, part)
+            recorded.append(phases)
+    torch.cuda.current_stream(session.device).wait_stream(side)
+    with users_code(session.workload.parts[-1], "warm-up"):
+        torch.cuda.synchronize(session.device)
+    session.warmup_ns = time.perf_counter_ns() - started
+    return recorded
+
+
+def _node_counter(stream: int) -> Callable[[], int]:
+    """How many nodes the graph that ``stream`` is captured into has."""
+
+    def count() -> int:
+        graph = capturing_graph(stream)
+        if graph is None:
+            return 0
+        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
+        return int(number)
+
+    return count
+
+
+def _capture_one(
+    session: Session,
+    part: Part,
+    *,
+    phase: str,
+    index: int,
+    body: Callable[[], Any],
+    recorded: Recorded | None,
+    annotations: Annotations,
+    progress: Progress,
+) -> Any:
+    name = session.phase_name(phase, index)
+    progress(f"capture {name}")
+    separate = session.options.pool == "separate"
+    if separate or not session.pool_ids:
+        session.pool_ids.append(torch.cuda.graph_pool_handle())
+        session.pool_names.append(name if separate else "graphs")
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    modules = ModuleStack(part.modules)
+    exact: OpRecorder | None = None
+    torch.cuda.synchronize(session.device)
+    with contextlib.ExitStack() as stack:
+        watch = None
+        if recorded is not None and session.problem is None:
+            stack.enter_context(modules)
+            watch = stack.enter_context(watch_capture(modules, annotations, session.device))
+            session.problem = watch.problem
+        if watch is None or watch.problem is not None:
+            exact = OpRecorder(part.modules, annotations, _node_counter(session.stream.cuda_stream))
+        start_ns = time.time_ns()
+        clock = time.perf_counter_ns()
+        with (
+            users_code(part, f"capture {name}"),
+            torch.cuda.graph(
+                graph,
+                pool=cast(Any, session.pool_ids[-1]),
+                stream=session.stream,
+                capture_error_mode=session.options.capture_error_mode,
+            ),
+            exact if exact is not None else contextlib.nullcontext(),
+        ):
+            result = body()
+        capture_ns = time.perf_counter_ns() - clock
+        end_ns = time.time_ns()
+    session.captured.append(
+        Captured(
+            name=name,
+            phase=phase,
+            callable=index,
+            graph=graph,
+            pool_index=len(session.pool_ids) - 1,
+            window=memory.Window(len(session.captured), start_ns, end_ns),
+            capture_ns=capture_ns,
+            stamps=watch.stamps if watch is not None else [],
+            recorded=recorded,
+            exact=exact,
+        )
+    )
+    return result
+
+
+def capture_all(
+    session: Session,
+    recorded: list[dict[str, Recorded]],
+    annotations: Annotations,
+    progress: Progress,
+) -> None:
+    """Capture every forward in order, then every backward in reverse."""
+    parts = session.workload.parts
+    forward_phase = "step" if session.workload.kind == "step" else "forward"
+    gc.collect()
+    memory.start(session.device)
+    for index, part in enumerate(parts):
+        phases = recorded[index] if recorded else {}
+        result = _capture_one(
+            session,
+            part,
+            phase=forward_phase,
+            index=index,
+            body=partial(_call, part),
+            recorded=phases.get(forward_phase),
+            annotations=annotations,
+            progress=progress,
+        )
+        session.results[index] = result
+        session.outputs[index] = flatten_outputs(result)
+    if wants_backward(session):
+        for index, part in reversed(list(enumerate(parts))):
+            phases = recorded[index] if recorded else {}
+            surface = differentiable(part, session.outputs[index])
+            if surface is None:
+                continue
+            session.surfaces[index] = surface
+            incoming = session.incoming[index] = grad_outputs(surface)
+            session.gradients[index] = _capture_one(
+                session,
+                part,
+                phase="backward",
+                index=index,
+                body=partial(_grads, surface, incoming, session.options),
+                recorded=phases.get("backward"),
+                annotations=annotations,
+                progress=progress,
+            )
+    for one in session.captured:
+        for stamp in one.stamps:
+            session.streams.setdefault(stamp.stream, len(session.streams))
+    session.trace = memory.read(
+        session.device,
+        session.pool_ids,
+        session.pool_names,
+        [one.window for one in session.captured],
+        session.streams,
+    )
+    memory.stop(session.device)
+
+
+def node_count(one: Captured) -> int:
+    """Nodes at the top level of a captured graph."""
+    template = cu.CUgraph(one.graph.raw_cuda_graph())
+    _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(template, 0))
+    return int(number)
+
+
+def instantiate_all(session: Session, progress: Progress) -> None:
+    """Instantiate and upload every graph, each timed, with the driver's memory for it."""
+    for one in session.captured:
+        progress(f"instantiate {one.name}")
+        torch.cuda.synchronize(session.device)
+        free_before, _ = torch.cuda.mem_get_info(session.device)
+        clock = time.perf_counter_ns()
+        one.graph.instantiate()
+        one.instantiate_ns = time.perf_counter_ns() - clock
+        handle = getattr(one.graph, "raw_cuda_graph_exec", None)
+        if handle is not None:
+            clock = time.perf_counter_ns()
+            check(
+                "cuGraphUpload",
+                cu.cuGraphUpload(cu.CUgraphExec(handle()), cu.CUstream(session.stream.cuda_stream)),
+            )
+            torch.cuda.synchronize(session.device)
+            one.upload_ns = time.perf_counter_ns() - clock
+        free_after, _ = torch.cuda.mem_get_info(session.device)
+        one.exec_bytes = max(0, free_before - free_after)

@@ -1,0 +1,219 @@
+"""The allocator's side of a capture: its own trace of events and its snapshot at the end.
+
+Both are PyTorch's (``torch.cuda.memory._record_memory_history``, ``memory_snapshot``). Tracebacks
+are left off: they would cost more than the allocations, and on autograd's threads there are none.
+Which op an allocation belongs to follows from the clock instead: an op allocates and then
+launches, so an allocation belongs to the first node that was created after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from cgtool.model.capture import Allocation, Block, Pool, Segment
+
+_MAX_EVENTS = 20_000_000
+_GRAIN = 512
+"""The allocator rounds every request up to this many bytes (CUDACachingAllocator.cpp)."""
+
+
+@dataclass
+class Window:
+    """One capture, on the system clock."""
+
+    graph: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class Trace:
+    """What the allocator did, as read back."""
+
+    pools: tuple[Pool, ...] = ()
+    others: tuple[Segment, ...] = ()
+    """Segments outside the graphs' pools."""
+    allocations: list[Allocation] = field(default_factory=list)
+    event_times_ns: list[int] = field(default_factory=list)
+    """Time of each allocator event in the graphs' pools."""
+    problem: str | None = None
+
+
+def start(device: int) -> None:
+    """Begin recording; what was recorded before is dropped."""
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
+    )
+
+
+def stop(device: int) -> None:
+    torch.cuda.memory._record_memory_history(enabled=None, device=device)
+
+
+def segments(device: int) -> list[dict[str, Any]]:
+    """The allocator's segments on one device."""
+    return [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
+
+
+def _blocks(raw: dict[str, Any]) -> tuple[Block, ...]:
+    # Sizes say where blocks begin on every release; the key "address" is newer.
+    blocks = []
+    address = raw["address"]
+    for block in raw["blocks"]:
+        blocks.append(Block(address, block["size"], block.get("requested_size", 0), block["state"]))
+        address += block["size"]
+    return tuple(blocks)
+
+
+def _segment(raw: dict[str, Any], streams: dict[int, int]) -> Segment:
+    return Segment(
+        address=raw["address"],
+        bytes=raw["total_size"],
+        stream=streams.get(raw["stream"]),
+        size_class=raw["segment_type"],
+        blocks=_blocks(raw),
+        expandable=bool(raw.get("is_expandable", False)),
+    )
+
+
+def read(
+    device: int,
+    pool_ids: Sequence[tuple[int, int]],
+    pool_names: Sequence[str],
+    windows: Sequence[Window],
+    streams: dict[int, int],
+) -> Trace:
+    """Snapshot and trace of the graphs' pools. ``streams`` maps handles to stream indices."""
+    snapshot = torch.cuda.memory._snapshot()
+    raw_segments = [one for one in snapshot["segments"] if one["device"] == device]
+    by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}
+    others: list[Segment] = []
+    for raw in raw_segments:
+        key = tuple(raw.get("segment_pool_id", (0, 0)))
+        by_pool.get(key, others).append(_segment(raw, streams))
+    pools = tuple(
+        Pool(key, name, tuple(sorted(by_pool[key], key=lambda one: one.address)))
+        for key, name in zip(by_pool, pool_names, strict=True)
+    )
+    trace = Trace(pools=pools, others=tuple(others))
+    traces = snapshot.get("device_traces") or []
+    if device >= len(traces) or not windows:
+        trace.problem = "the allocator kept no trace of its events"
+        return trace
+    _follow(trace, traces[device], windows, streams)
+    return trace
+
+
+def _follow(
+    trace: Trace,
+    events: Sequence[dict[str, Any]],
+    windows: Sequence[Window],
+    streams: dict[int, int],
+) -> None:
+    ranges = sorted(
+        (segment.address, segment.address + segment.bytes, index)
+        for index, pool in enumerate(trace.pools)
+        for segment in pool.segments
+    )
+    starts = [low for low, _, _ in ranges]
+    live_bytes = {
+        block.address: block.bytes
+        for pool in trace.pools
+        for segment in pool.segments
+        for block in segment.blocks
+        if block.state != "inactive"
+    }
+    window_starts = [window.start_ns // 1000 for window in windows]
+    open_at: dict[int, int] = {}
+    for event in events:
+        action, address = event["action"], event["addr"]
+        if action not in ("alloc", "free_completed"):
+            continue
+        place = bisect_right(starts, address) - 1
+        if place < 0 or address >= ranges[place][1]:
+            continue
+        window_index = bisect_right(window_starts, event["time_us"]) - 1
+        position = len(trace.event_times_ns)
+        if action == "alloc":
+            if window_index < 0:
+                continue
+            requested = event["size"]
+            open_at[address] = len(trace.allocations)
+            trace.allocations.append(
+                Allocation(
+                    address=address,
+                    bytes=max(_GRAIN, -(-requested // _GRAIN) * _GRAIN),
+                    requested_bytes=requested,
+                    pool=ranges[place][2],
+                    graph=windows[window_index].graph,
+                    allocated_at=position,
+                    stream=streams.get(event["stream"]),
+                )
+            )
+        else:
+            index = open_at.pop(address, None)
+            if index is None:
+                continue
+            trace.allocations[index] = _with(trace.allocations[index], freed_at=position)
+        trace.event_times_ns.append(event["time_us"] * 1000)
+    for address, index in open_at.items():
+        # A block that is alive says its size itself: the allocator does not split off a small
+        # rest of a large block.
+        size = live_bytes.get(address)
+        if size is not None:
+            trace.allocations[index] = _with(trace.allocations[index], bytes=size)
+
+
+def _with(allocation: Allocation, **changes: Any) -> Allocation:
+    return msgspec.structs.replace(allocation, **changes)
+
+
+def moments(trace: Trace, node_times_ns: Sequence[int]) -> list[int]:
+    """For each node, how many allocator events came before it was created."""
+    times = trace.event_times_ns
+    return [bisect_right(times, time_ns) for time_ns in node_times_ns]
+
+
+def owners(trace: Trace, graph: int, node_times_ns: Sequence[int], end_ns: int) -> dict[int, int]:
+    """Allocation index to the id of the first node of ``graph`` created after it."""
+    found: dict[int, int] = {}
+    for index, allocation in enumerate(trace.allocations):
+        if allocation.graph != graph:
+            continue
+        time_ns = trace.event_times_ns[allocation.allocated_at]
+        node = bisect_left(node_times_ns, time_ns)
+        if node < len(node_times_ns) and time_ns <= end_ns:
+            found[index] = node
+    return found
+
+
+def cublas_workspaces(device: int, pools: Sequence[Pool]) -> set[int]:
+    """Addresses of blocks in the graphs' pools that cuBLAS holds as workspace.
+
+    Found by the one sure sign: they are free after ``_cuda_clearCublasWorkspaces``. Ruins the
+    graphs for replay, so it comes last.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is None:
+        return set()
+    held = {
+        block.address
+        for pool in pools
+        for segment in pool.segments
+        for block in segment.blocks
+        if block.state != "inactive"
+    }
+    clear()
+    left = {
+        block.address
+        for raw in segments(device)
+        for block in _blocks(raw)
+        if block.state != "inactive"
+    }
+    return held - left

@@ -113,7 +113,7 @@ def _join_exact(one: Captured, count: int, table: OriginTable) -> Joined:
     record = one.exact.record
     origins: list[int | None] = [None] * count
     calls: list[int | None] = [None] * count
-    for call in record.calls:
+    for call in record.calls[one.exact_from : one.exact_until]:
         for node in range(call.launches[0], min(call.launches[1], count)):
             # Ops nest: the innermost comes last in the record and wins.
             origins[node] = table.add(call, record)

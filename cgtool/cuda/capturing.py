@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -21,16 +21,21 @@ import torch
 from cgtool.cuda import cupti, memory
 from cgtool.cuda.driver import capturing_graph, check, cu
 from cgtool.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
-from cgtool.entry.surface import Named, Surface, differentiable, flatten_outputs, grad_outputs
+from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.surface import (
+    Named,
+    Surface,
+    call,
+    differentiable,
+    flatten_outputs,
+    grad_outputs,
+    grads,
+)
 from cgtool.entry.workload import Part, Workload
-from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
-from cgtool.record.frames import exception_frames
 from cgtool.record.modules import ModuleStack
 from cgtool.record.ops import OpRecorder, Record
-
-Progress = Callable[[str], None]
 
 
 @dataclass
@@ -55,6 +60,9 @@ class Captured:
     stamps: list[Stamp]
     recorded: Recorded | None
     """What to align the stamps with; None: ``exact`` says it all."""
+    exact_from: int = 0
+    """First call of this capture in the record of ``exact``, and the one after its last."""
+    exact_until: int = 0
     exact: OpRecorder | None = None
     """The recorder that ran during the capture itself, when CUPTI could not be had."""
     instantiate_ns: int | None = None
@@ -84,6 +92,9 @@ class Session:
     """Why node callbacks could not be had."""
     streams: dict[int, int] = field(default_factory=dict)
     """Handle to index; the capturing stream is the first."""
+
+    exact_record: Record = field(default_factory=Record)
+    """One record for all captures: backward looks up its forward calls in it."""
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
@@ -118,60 +129,10 @@ _CAPTURE_TEXTS = {
 }
 
 
-def innermost(error: BaseException) -> BaseException:
-    """The first error of a failed capture: the one that users see is raised while unwinding."""
-    while error.__context__ is not None and not error.__suppress_context__:
-        error = error.__context__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-@contextlib.contextmanager
-def users_code(part: Part, phase: str) -> Iterator[None]:
-    """Turn what the user's code raises into one failure with the user's own frames."""
-    try:
-        yield
-    except CgtoolError:
-        raise
-    except torch.cuda.OutOfMemoryError as error:
-        root = innermost(error)
-        raise user_code(
-            f"{part.name}: the GPU ran out of memory in {phase}",
-            frames=exception_frames(root),
-            why=_first_line(root),
-            fix="use a smaller batch, free what the warm-up leaves behind, or capture on a "
-            "device with more free memory",
-            phase=phase,
-        ) from error
-    except Exception as error:
-        root = innermost(error)
-        text = _first_line(root)
-        number = next((code for words, code in _CAPTURE_TEXTS.items() if words in text), None)
-        raise user_code(
-            f"{part.name} raised {type(root).__name__} in {phase}: {text}",
-            frames=exception_frames(root) or exception_frames(error),
-            why=_CAPTURE_CODES.get(number) if number else None,
-            fix=None,
-            phase=phase,
-        ) from error
-
-
-def _call(part: Part) -> Any:
-    return part.function(*part.args, **part.kwargs)
-
-
-def _grads(surface: Surface, incoming: list[torch.Tensor], options: CaptureOptions) -> Any:
-    return torch.autograd.grad(
-        outputs=tuple(tensor for _, tensor in surface.outputs),
-        inputs=tuple(tensor for _, tensor in surface.inputs),
-        grad_outputs=tuple(incoming),
-        only_inputs=True,
-        allow_unused=options.allow_unused_input,
-    )
+def meaning(text: str) -> str | None:
+    """What a CUDA capture error means, from the sentence that PyTorch prints for it."""
+    number = next((code for words, code in _CAPTURE_TEXTS.items() if words in text), None)
+    return _CAPTURE_CODES.get(number) if number else None
 
 
 def wants_backward(session: Session) -> bool:
@@ -180,11 +141,11 @@ def wants_backward(session: Session) -> bool:
 
 def iterate(session: Session, part: Part) -> None:
     """One eager iteration, forward and backward, leaving nothing behind."""
-    outputs = flatten_outputs(_call(part))
+    outputs = flatten_outputs(call(part))
     if wants_backward(session):
         surface = differentiable(part, outputs)
         if surface is not None:
-            _grads(surface, grad_outputs(surface), session.options)
+            grads(surface, grad_outputs(surface), session.options.allow_unused_input)
 
 
 def _record_iteration(
@@ -202,14 +163,14 @@ def _record_iteration(
         except cupti.CuptiUnavailable as error:
             session.problem = str(error)
         with recorder:
-            outputs = flatten_outputs(_call(part))
+            outputs = flatten_outputs(call(part))
             split = log.count()
             if wants_backward(session):
                 surface = differentiable(part, outputs)
                 if surface is not None:
                     incoming = grad_outputs(surface)
                     begin = log.count()
-                    _grads(surface, incoming, session.options)
+                    grads(surface, incoming, session.options.allow_unused_input)
                     found["backward"] = Recorded(recorder.record, log.launches[begin:])
     found[forward_phase] = Recorded(recorder.record, log.launches[:split])
     return found
@@ -228,14 +189,14 @@ def warm_up(
             phases: dict[str, Recorded] = {}
             for iteration in range(iterations):
                 progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-                with users_code(part, "warm-up"):
+                with users_code(part, "warm-up", meaning):
                     if iteration == iterations - 1:
                         phases = _record_iteration(session, part, annotations)
                     else:
                         iterate(session, part)
             recorded.append(phases)
     torch.cuda.current_stream(session.device).wait_stream(side)
-    with users_code(session.workload.parts[-1], "warm-up"):
+    with users_code(session.workload.parts[-1], "warm-up", meaning):
         torch.cuda.synchronize(session.device)
     session.warmup_ns = time.perf_counter_ns() - started
     return recorded
@@ -283,10 +244,12 @@ def _capture_one(
             session.problem = watch.problem
         if watch is None or watch.problem is not None:
             exact = OpRecorder(part.modules, annotations, _node_counter(session.stream.cuda_stream))
+            exact.record = session.exact_record
+        exact_from = len(session.exact_record.calls)
         start_ns = time.time_ns()
         clock = time.perf_counter_ns()
         with (
-            users_code(part, f"capture {name}"),
+            users_code(part, f"capture {name}", meaning),
             torch.cuda.graph(
                 graph,
                 pool=cast(Any, session.pool_ids[-1]),
@@ -310,6 +273,8 @@ def _capture_one(
             stamps=watch.stamps if watch is not None else [],
             recorded=recorded,
             exact=exact,
+            exact_from=exact_from,
+            exact_until=len(session.exact_record.calls),
         )
     )
     return result
@@ -333,7 +298,7 @@ def capture_all(
             part,
             phase=forward_phase,
             index=index,
-            body=partial(_call, part),
+            body=partial(call, part),
             recorded=phases.get(forward_phase),
             annotations=annotations,
             progress=progress,
@@ -353,7 +318,7 @@ def capture_all(
                 part,
                 phase="backward",
                 index=index,
-                body=partial(_grads, surface, incoming, session.options),
+                body=partial(grads, surface, incoming, session.options.allow_unused_input),
                 recorded=phases.get("backward"),
                 annotations=annotations,
                 progress=progress,

@@ -105,3 +105,21 @@ def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]
                     yield f"{where}gradient of {start}{name}", "gradient", parameter.grad
             for name, buffer in module.named_buffers():
                 yield f"{where}buffer {start}{name}", "buffer", buffer
+
+
+def call(part: Part) -> Any:
+    """Call a part with its sample arguments."""
+    return part.function(*part.args, **part.kwargs)
+
+
+def grads(
+    surface: Surface, incoming: list[torch.Tensor], allow_unused: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Backward over the surface, as ``make_graphed_callables`` calls it."""
+    return torch.autograd.grad(
+        outputs=tuple(tensor for _, tensor in surface.outputs),
+        inputs=tuple(tensor for _, tensor in surface.inputs),
+        grad_outputs=tuple(incoming),
+        only_inputs=True,
+        allow_unused=allow_unused,
+    )

@@ -1,0 +1,1 @@
+"""The simulated device: CUDA-graph semantics on CPU tensors, for machines with no GPU."""

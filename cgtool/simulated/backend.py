@@ -1,0 +1,385 @@
+"""``cgtool capture`` on the simulated device: the same steps as on a GPU, on CPU tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import torch
+
+import cgtool
+from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.resolve import warmup_iters
+from cgtool.entry.surface import (
+    Named,
+    Surface,
+    call,
+    differentiable,
+    flatten_outputs,
+    grad_outputs,
+    grads,
+    named_tensors,
+)
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.capture import (
+    Capture,
+    Caveat,
+    Edge,
+    Entry,
+    Environment,
+    Graph,
+    Node,
+    Option,
+    Stream,
+    Tensor,
+)
+from cgtool.model.failure import user_code
+from cgtool.model.options import CaptureOptions
+from cgtool.record.annotations import Annotations
+from cgtool.record.annotations import watch as watch_annotations
+from cgtool.record.frames import frame_of
+from cgtool.record.ops import Record
+from cgtool.record.origins import OriginTable
+from cgtool.simulated import memory
+from cgtool.simulated.graph import CaptureRecorder, SimulatedGraph
+from cgtool.simulated.lifetimes import LifetimeRecorder
+from cgtool.simulated.redirect import redirected
+from cgtool.simulated.streams import Device, capturing
+
+DEVICE = "cpu"
+"""What factories get as ``device``."""
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Device]:
+    """``torch.cuda`` is the simulated device while the context is entered: enter it before the
+    user's file is loaded."""
+    device = Device()
+    with redirected(device):
+        yield device
+
+
+@dataclass
+class Captured:
+    """One simulated graph."""
+
+    name: str
+    phase: str
+    callable: int
+    graph: SimulatedGraph
+    record: Record
+    capture_ns: int
+
+
+@dataclass
+class Session:
+    """One attempt: the graphs and the tensors that they replay on."""
+
+    device: Device
+    workload: Workload
+    options: CaptureOptions
+    captured: list[Captured] = field(default_factory=list)
+    outputs: dict[int, list[Named]] = field(default_factory=dict)
+    surfaces: dict[int, Surface] = field(default_factory=dict)
+    incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    warmup_ns: int = 0
+
+
+def wants_backward(session: Session) -> bool:
+    return session.options.backward and session.workload.kind != "step"
+
+
+Run = Callable[[Part, str, int, Callable[[], Any]], Any]
+
+
+def _through(session: Session, run: Run) -> None:
+    """Every forward in order, then every backward in reverse, each handed to ``run``."""
+    parts = session.workload.parts
+    first = "step" if session.workload.kind == "step" else "forward"
+    for index, part in enumerate(parts):
+        result = run(part, first, index, lambda part=part: call(part))  # type: ignore[misc]
+        session.outputs[index] = flatten_outputs(result)
+    if not wants_backward(session):
+        return
+    for index, part in reversed(list(enumerate(parts))):
+        surface = differentiable(part, session.outputs[index])
+        if surface is None:
+            continue
+        incoming = grad_outputs(surface)
+        session.surfaces[index], session.incoming[index] = surface, incoming
+        session.gradients[index] = run(
+            part,
+            "backward",
+            index,
+            lambda surface=surface, incoming=incoming: grads(  # type: ignore[misc]
+                surface, incoming, session.options.allow_unused_input
+            ),
+        )
+
+
+def _name(session: Session, phase: str, index: int) -> str:
+    return phase if len(session.workload.parts) == 1 else f"{phase} {index}"
+
+
+def _roots(workload: Workload) -> dict[str, torch.nn.Module]:
+    if len(workload.parts) == 1:
+        return dict(workload.parts[0].modules)
+    roots: dict[str, torch.nn.Module] = {}
+    for part in workload.parts:
+        for prefix, module in part.modules.items():
+            roots[f"{part.name}.{prefix}".rstrip(".")] = module
+    return roots
+
+
+def _warm_up(session: Session, iterations: int, progress: Progress) -> None:
+    for part in session.workload.parts:
+        for iteration in range(iterations):
+            progress(f"warm-up {iteration + 1} of {part.name}")
+            with users_code(part, "warm-up"):
+                outputs = flatten_outputs(call(part))
+                if wants_backward(session):
+                    surface = differentiable(part, outputs)
+                    if surface is not None:
+                        grads(surface, grad_outputs(surface), session.options.allow_unused_input)
+
+
+def _follow_lifetimes(
+    session: Session, annotations: Annotations
+) -> tuple[LifetimeRecorder, dict[int, str]]:
+    """The last warm-up iteration, in the order of the capture, watched for allocations."""
+    recorder = LifetimeRecorder(_roots(session.workload), annotations)
+
+    def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
+        with users_code(part, "warm-up"), recorder:
+            result = body()
+        recorder.sweep()
+        recorder.graph += 1
+        return result
+
+    _through(session, run)
+    labels = _labels(session)
+    by_life = {
+        number: labels[life.address]
+        for number, life in enumerate(recorder.lives)
+        if life.died is None and life.address in labels
+    }
+    return recorder, by_life
+
+
+def _labels(session: Session) -> dict[int, str]:
+    """Address of the storages that outputs and gradients live in, to their names."""
+    found: dict[int, str] = {}
+    for named in session.outputs.values():
+        for name, tensor in named:
+            found[tensor.untyped_storage().data_ptr()] = name
+    for index, gradients in session.gradients.items():
+        for (name, _), gradient in zip(session.surfaces[index].inputs, gradients, strict=True):
+            if gradient is not None:
+                found[gradient.untyped_storage().data_ptr()] = f"gradient of {name}"
+    for name, kind, tensor in named_tensors(session.workload):
+        if kind == "gradient":
+            found.setdefault(tensor.untyped_storage().data_ptr(), name)
+    return found
+
+
+def capture_all(session: Session, annotations: Annotations, progress: Progress) -> None:
+    """Record every graph of the workload."""
+    stream = session.device.stream_class(name="capture stream")
+    # One record for all phases: backward looks up its forward calls in it.
+    record = Record()
+
+    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
+        name = _name(session, phase, index)
+        progress(f"capture {name}")
+        recorder = CaptureRecorder(_roots(session.workload), annotations, session.device)
+        recorder.record = record
+        started = time.perf_counter_ns()
+        with users_code(part, f"capture {name}"), capturing(session.device, stream):
+            with recorder:
+                result = body()
+            _refuse_unjoined(session.device, recorder.graph, name)
+        recorder.graph.stream_names = [one.name for one in session.device.streams]
+        session.captured.append(
+            Captured(
+                name,
+                phase,
+                index,
+                recorder.graph,
+                recorder.record,
+                time.perf_counter_ns() - started,
+            )
+        )
+        return result
+
+    _through(session, run)
+
+
+def _refuse_unjoined(device: Device, graph: SimulatedGraph, name: str) -> None:
+    home, *others = device.streams
+    reached: set[int] = set()
+    waiting = list(home.frontier)
+    while waiting:
+        node = waiting.pop()
+        if node not in reached:
+            reached.add(node)
+            waiting.extend(graph.nodes[node].dependencies)
+    for stream in others:
+        if not stream.frontier <= reached:
+            raise user_code(
+                f"capture {name}: {stream.name} has work that was not joined",
+                frames=tuple(frame_of(site) for site in stream.used or stream.created),
+                why="the capture ended while this work had no path back to the capturing stream: "
+                "CUDA answers 904, cudaErrorStreamCaptureUnjoined",
+                fix="wait for it before returning: torch.cuda.current_stream().wait_stream(side)",
+                phase=f"capture {name}",
+            )
+
+
+def prepare(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Session, int, LifetimeRecorder, dict[int, str]]:
+    """Warm up, follow lifetimes, capture; the session that returns can replay."""
+    session = Session(device, workload, options)
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
+    iterations, _ = warmup_iters(workload, options)
+    started = time.perf_counter_ns()
+    with watch_annotations() as annotations:
+        _warm_up(session, max(0, iterations - 1), progress)
+        gc.collect()
+        recorder, labels = _follow_lifetimes(session, annotations)
+        session.warmup_ns = time.perf_counter_ns() - started
+        capture_all(session, annotations, progress)
+    if not any(one.graph.nodes for one in session.captured):
+        raise user_code(
+            f"{workload.spec}: nothing was captured, the graph is empty",
+            why="the callable ran no op that would launch work: it returned a cached result or "
+            "an input",
+            fix="check that the callable computes anew on every call",
+            phase="capture",
+        )
+    return session, iterations, recorder, labels
+
+
+def capture(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> Capture:
+    """Capture on the simulated device; ``why`` says why it is not a GPU.
+
+    Raises CgtoolError when the user's code would not capture.
+    """
+    session, iterations, recorder, labels = prepare(device, workload, options, progress)
+    table = OriginTable()
+    streams: dict[str, int] = {"capture stream": 0}
+    separate = options.pool == "separate"
+    pool_of_graph = [index if separate else 0 for index in range(len(session.captured))]
+    graphs = tuple(
+        _graph(one, table, streams, pool_of_graph[index])
+        for index, one in enumerate(session.captured)
+    )
+    pool_names = [one.name for one in session.captured] if separate else ["graphs"]
+    tensors = tuple(
+        Tensor(
+            name,
+            kind,
+            tensor.data_ptr(),
+            tensor.nbytes,
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+        )
+        for name, kind, tensor in named_tensors(workload)
+    )
+    modelled = memory.predict(
+        recorder.lives,
+        recorder.record,
+        table,
+        pool_of_graph,
+        pool_names,
+        [one.phase == "backward" for one in session.captured],
+        labels,
+        tensors,
+    )
+    caveats = [
+        Caveat(
+            "simulated",
+            f"simulated on CPU tensors ({why}): ops and order are real, there are no kernels and "
+            "no GPU times, and the pool is a model of PyTorch's allocator",
+        )
+    ]
+    caveats += [Caveat("note", note) for note in workload.notes]
+    if wants_backward(session):
+        caveats += [
+            Caveat(
+                "no-backward",
+                f"{part.name}: no output requires grad, so there is no backward graph",
+            )
+            for index, part in enumerate(workload.parts)
+            if index not in session.surfaces
+        ]
+    return Capture(
+        entry=Entry(
+            spec=workload.spec,
+            kind=workload.kind,
+            file=workload.file,
+            line=workload.line,
+            callables=tuple(part.name for part in workload.parts),
+            options=tuple(
+                Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
+            ),
+        ),
+        environment=Environment(
+            device="simulated",
+            simulated=True,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            platform=platform.platform(),
+        ),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        graphs=graphs,
+        frames=table.frames,
+        origins=table.origins,
+        streams=tuple(Stream(index, name) for name, index in streams.items()),
+        memory=modelled,
+        warmup_iters=iterations,
+        warmup_ns=session.warmup_ns,
+        recorder="simulated",
+        caveats=tuple(caveats),
+    )
+
+
+def _graph(one: Captured, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
+    names = [streams.setdefault(name, len(streams)) for name in one.graph.stream_names]
+    nodes = tuple(
+        Node(
+            id=index,
+            type="op",
+            origin=table.add(node.call, one.record),
+            call=node.call.index,
+            stream=names[node.stream],
+            shape=node.shape,
+        )
+        for index, node in enumerate(one.graph.nodes)
+    )
+    edges = tuple(
+        Edge(source, target)
+        for target, node in enumerate(one.graph.nodes)
+        for source in node.dependencies
+    )
+    return Graph(
+        name=one.name,
+        phase=one.phase,
+        callable=one.callable,
+        pool=pool,
+        nodes=nodes,
+        edges=edges,
+        capture_ns=one.capture_ns,
+    )

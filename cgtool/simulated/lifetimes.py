@@ -1,0 +1,69 @@
+"""When storages are allocated and freed, seen from outside: an op record that holds nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+
+from cgtool.record.ops import OpCall, OpRecorder
+
+
+@dataclass(slots=True)
+class Life:
+    """One storage that an op made."""
+
+    call: OpCall
+    graph: int
+    bytes: int
+    born: int
+    """Position in the sequence of allocations and frees, from 0."""
+    died: int | None = None
+    address: int = 0
+    """Of the CPU storage: tells which life an output belongs to."""
+
+
+class LifetimeRecorder(OpRecorder):
+    """Follows every storage that ops make until nobody holds it."""
+
+    def __init__(self, roots: Any, annotations: Any) -> None:
+        super().__init__(roots, annotations)
+        self.lives: list[Life] = []
+        self.graph = 0
+        self.events = 0
+        self._open: dict[int, tuple[StorageWeakRef, Life]] = {}
+        self._known: dict[int, StorageWeakRef] = {}
+
+    def sweep(self) -> None:
+        """Note which storages died since the last call."""
+        dead = [key for key, (reference, _) in self._open.items() if reference.expired()]
+        for key in dead:
+            _, life = self._open.pop(key)
+            life.died = self.events
+            self.events += 1
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.sweep()
+        before = {
+            one.untyped_storage()._cdata
+            for one in pytree.tree_leaves((args, kwargs))
+            if isinstance(one, torch.Tensor)
+        }
+        made = func(*args, **kwargs)
+        for one in pytree.tree_leaves(made):
+            if not isinstance(one, torch.Tensor):
+                continue
+            storage = one.untyped_storage()
+            key = storage._cdata
+            if key in before or key in self._open or storage.nbytes() == 0:
+                continue
+            life = Life(call, self.graph, storage.nbytes(), self.events, address=storage.data_ptr())
+            self.events += 1
+            self.lives.append(life)
+            self._open[key] = (StorageWeakRef(storage), life)
+        return made

@@ -1,0 +1,159 @@
+"""Streams and events of the simulated device: order, fork and join, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from cgtool.model.failure import user_code
+from cgtool.record.frames import Site, chain_of, frame_of
+
+Frontier = frozenset[int]
+
+
+class Device:
+    """The state that streams share: which is current, and what is being captured."""
+
+    def __init__(self) -> None:
+        # Classes of this device's own: user code annotates and checks with torch.cuda.Stream.
+        self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
+        self.event_class: type[Event] = type("Event", (Event,), {"device": self})
+        self.default = self.stream_class(name="default stream")
+        self.current = self.default
+        self.capture_id: int | None = None
+        """Number of the capture in progress."""
+        self.captures = 0
+        self.streams: list[Stream] = []
+        """Streams of the capture in progress, the capturing one first."""
+
+    @property
+    def capturing(self) -> bool:
+        return self.capture_id is not None
+
+
+class Stream:
+    """Stands in for ``torch.cuda.Stream``."""
+
+    _next = 0
+    owner: Device
+
+    def __init__(self, device: Any = None, priority: int = 0, *, name: str = "", **_: Any) -> None:
+        Stream._next += 1
+        self.number = Stream._next
+        self.name = name or f"stream {self.number}"
+        self.priority = priority
+        self.cuda_stream = self.stream_id = self.number
+        self.created: tuple[Site, ...] = chain_of(sys._getframe(1))
+        self.joined: int | None = None
+        """The capture that this stream takes part in."""
+        self.frontier: Frontier = frozenset()
+        self.used: tuple[Site, ...] = ()
+
+    def wait(self, joined: int | None, frontier: Frontier) -> None:
+        """Everything submitted from now on comes after ``frontier``."""
+        device = self.owner
+        if not device.capturing:
+            return
+        if joined != device.capture_id:
+            if self.joined == device.capture_id:
+                raise user_code(
+                    "the capture was made to wait for work from outside it",
+                    frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+                    why="CUDA answers 905, cudaErrorStreamCaptureIsolation",
+                    fix="record the event, or submit the work, inside the capture; or "
+                    "synchronise before the capture begins",
+                )
+            return
+        if self.joined != device.capture_id:
+            self.joined = device.capture_id
+            self.frontier = frozenset()
+            device.streams.append(self)
+        self.frontier |= frontier
+
+    def wait_stream(self, other: Stream) -> None:
+        self.wait(other.joined, other.frontier)
+
+    def wait_event(self, event: Event) -> None:
+        self.wait(event.joined, event.frontier)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or self.owner.event_class()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        refuse(self.owner, "Stream.synchronize()")
+
+    def query(self) -> bool:
+        refuse(self.owner, "Stream.query()")
+        return True
+
+    def __enter__(self) -> Stream:
+        self._before = self.owner.current
+        self.owner.current = self
+        return self
+
+    def __exit__(self, *_exc: Any) -> None:
+        self.owner.current = self._before
+
+
+class Event:
+    """Stands in for ``torch.cuda.Event``."""
+
+    device: Device
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        self.joined: int | None = None
+        self.frontier: Frontier = frozenset()
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or self.device.current
+        self.joined, self.frontier = stream.joined, stream.frontier
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or self.device.current).wait_event(self)
+
+    def synchronize(self) -> None:
+        refuse(self.device, "Event.synchronize()")
+
+    def query(self) -> bool:
+        refuse(self.device, "Event.query()")
+        return True
+
+    def elapsed_time(self, _end: Event) -> float:
+        raise user_code(
+            "Event.elapsed_time() was asked of the simulated device, which has no clock",
+            frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+            fix="time on a GPU",
+        )
+
+
+def refuse(device: Device, what: str) -> None:
+    """Raise what CUDA answers to a call that may not happen during capture."""
+    if not device.capturing:
+        return
+    raise user_code(
+        f"{what} is not permitted when a stream is capturing",
+        frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+        why="the host would wait for work that is only being recorded: CUDA answers 900, "
+        "cudaErrorStreamCaptureUnsupported",
+        fix="keep the value on the device and read it after the replay",
+        phase="capture",
+    )
+
+
+@contextlib.contextmanager
+def capturing(device: Device, stream: Stream) -> Iterator[None]:
+    """One capture on ``stream``. Raises CgtoolError when a stream was not joined at the end."""
+    device.captures += 1
+    device.capture_id = device.captures
+    device.streams = [stream]
+    stream.joined, stream.frontier = device.capture_id, frozenset()
+    before, device.current = device.current, stream
+    try:
+        yield
+    finally:
+        device.current = before
+        device.capture_id = None

@@ -1,0 +1,181 @@
+"""Start a worker, follow it, and turn whatever becomes of it into an answer. Knows no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from cgtool.model.capture import Frame
+from cgtool.model.failure import CgtoolError, Failure, user_code
+from cgtool.model.options import Request
+from cgtool.worker.protocol import Message
+
+Progress = Callable[[str], None]
+_GRACE_SECONDS = 2.0
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+class WorkerBug(Exception):
+    """The worker failed through a fault of cgtool's; the text is its traceback."""
+
+
+class _Worker:
+    def __init__(self, request: Request, stack_file: Path) -> None:
+        self.stack_file = stack_file
+        self.phase = "start"
+        read_end, write_end = os.pipe()
+        self.pipe = read_end
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, write_end)
+            # What the code under test prints goes to standard error: standard output is ours.
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cgtool.worker.child", str(write_end), str(stack_file)],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr.fileno(),
+                pass_fds=(write_end,),
+                start_new_session=True,
+            )
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(msgspec.json.encode(request))
+            self.process.stdin.close()
+
+    def messages(self, deadline: float | None) -> Iterator[Message]:
+        """Messages until the pipe closes or the worker ends. Raises TimeoutError."""
+        buffer = b""
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError
+            wait = 0.25 if left is None else min(0.25, left)
+            ready, _, _ = select.select([self.pipe], [], [], wait)
+            if ready:
+                chunk = os.read(self.pipe, 1 << 16)
+                if not chunk:
+                    return
+                buffer += chunk
+                *lines, buffer = buffer.split(b"\n")
+                for line in lines:
+                    yield msgspec.json.decode(line, type=Message)
+            elif self.process.poll() is not None:
+                # A child that it forked may hold the pipe open for ever.
+                return
+
+    def stack(self) -> tuple[Frame, ...]:
+        """The user's frames of the newest stack that faulthandler wrote, innermost first."""
+        try:
+            text = self.stack_file.read_text(errors="replace")
+        except OSError:
+            return ()
+        block = text.rpartition("(most recent call first):")[2]
+        frames = [
+            Frame(match[1], int(match[2]), match[3])
+            for line in block.splitlines()
+            if (match := _FRAME.match(line))
+        ]
+        own = str(Path(__file__).resolve().parent.parent)
+        prefix = sys.base_prefix
+        return tuple(
+            frame
+            for frame in frames
+            if not frame.file.startswith((own, "<frozen"))
+            and "/torch/" not in frame.file
+            and not (frame.file.startswith(prefix) and "-packages" not in frame.file)
+        )
+
+    def ask_stack(self) -> tuple[Frame, ...]:
+        """Where the worker is right now, by faulthandler's signal."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.3)
+        return self.stack()
+
+    def end(self) -> None:
+        """Terminate the worker and everything that it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE_SECONDS)
+                if number == signal.SIGTERM:
+                    continue
+        os.close(self.pipe)
+
+
+def run(request: Request, *, timeout: float | None = None, progress: Progress) -> None:
+    """Run one attempt; on return the capture file lies at ``request.output``.
+
+    Raises CgtoolError for everything that the user's code or this machine can do to it, WorkerBug
+    for a fault of cgtool's, KeyboardInterrupt after the worker is gone.
+    """
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        worker = _Worker(request, Path(folder) / "stacks")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            for message in worker.messages(deadline):
+                if message.phase is not None:
+                    worker.phase = message.phase
+                    progress(message.phase)
+                if message.failure is not None:
+                    raise CgtoolError(message.failure)
+                if message.bug is not None:
+                    raise WorkerBug(message.bug)
+                if message.done:
+                    return
+            code = worker.process.wait()
+            raise CgtoolError(_post_mortem(worker, code))
+        except TimeoutError:
+            frames = worker.ask_stack()
+            raise user_code(
+                f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
+                frames=frames,
+                why="the code was still running at this line" if frames else None,
+                fix="give it longer with --timeout SECONDS, or look at the line for a loop or a "
+                "wait that cannot end during capture",
+                phase=worker.phase,
+            ) from None
+        finally:
+            worker.end()
+
+
+def _post_mortem(worker: _Worker, code: int) -> Failure:
+    """The worker ended without an answer."""
+    frames = worker.stack()
+    where = f"in phase '{worker.phase}'"
+    if code == -signal.SIGKILL:
+        return user_code(
+            f"the worker process was killed {where}",
+            frames=frames,
+            why="SIGKILL from outside: most often the kernel, because the host ran out of memory",
+            fix="use smaller tensors, or a machine with more memory",
+            phase=worker.phase,
+        ).failure
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return user_code(
+            f"the code under test crashed the process with {name} {where}",
+            frames=frames,
+            why="native code failed while this line ran" if frames else None,
+            fix="run the line outside cgtool, with python -X faulthandler, to see it alone",
+            phase=worker.phase,
+        ).failure
+    return user_code(
+        f"the code under test ended the process with exit code {code} {where}",
+        frames=frames,
+        why="os._exit, or a library that ends the process, leaves nothing to capture",
+        phase=worker.phase,
+    ).failure

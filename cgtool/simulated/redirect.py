@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,9 +39,8 @@ class _Redirect(TorchFunctionMode):
         what = _READS_HOST.get(func)
         if what is not None:
             refuse(self.device, what)
-        to_host = func is torch.Tensor.to and any(
-            str(one) == "cpu" for one in [*args[1:2], kwargs.get("device")]
-        )
+        # Only the word: `other.device` is a cpu device here, and means the GPU in the code.
+        to_host = func is torch.Tensor.to and "cpu" in (*args[1:2], kwargs.get("device"))
         if to_host:
             refuse(self.device, "Tensor.to('cpu')")
         if func is torch.Tensor.cuda:
@@ -62,6 +62,23 @@ class _Autocast(torch.autocast):
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
         super().__init__(device_type, dtype, *args, **kwargs)
+
+
+class _Generator(torch.Generator):
+    """``torch.Generator("cuda")`` as one of the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        make: Any = super().__new__
+        made: _Generator = make(cls, "cpu" if _is_cuda(device) else device)
+        return made
+
+
+def _optimizers() -> list[Any]:
+    return [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("torch.optim.") and hasattr(module, "_get_capturable_supported_devices")
+    ]
 
 
 @contextlib.contextmanager
@@ -108,11 +125,6 @@ def redirected(device: Device) -> Iterator[None]:
         "max_memory_allocated": lambda *_: 0,
         "reset_peak_memory_stats": lambda *_: None,
     }
-    generator = torch.Generator
-
-    def make_generator(where: Any = "cpu") -> torch.Generator:
-        return generator("cpu" if _is_cuda(where) else where)
-
     with contextlib.ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
@@ -122,9 +134,17 @@ def redirected(device: Device) -> Iterator[None]:
 
         for name, value in replacements.items():
             replace(torch.cuda, name, value)
-        replace(torch, "Generator", make_generator)
+        replace(torch, "Generator", _Generator)
         replace(torch, "autocast", _Autocast)
         replace(torch.amp, "autocast", _Autocast)
         replace(torch.nn.Module, "cuda", lambda self, *_: self)
+        for module in _optimizers():
+            # capturable=True refuses parameters of devices that have no graphs; this one has.
+            before = module._get_capturable_supported_devices
+            replace(
+                module,
+                "_get_capturable_supported_devices",
+                lambda *args, _before=before, **kwargs: [*_before(*args, **kwargs), "cpu"],
+            )
         stack.enter_context(_Redirect(device))
         yield

@@ -1,0 +1,123 @@
+"""What ``cgtool bench`` found: one row a phase, and what makes it doubtful."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import msgspec
+
+from cgtool.analysis import stats
+from cgtool.model.capture import Bench, Capture, Samples
+
+ENOUGH_ROUNDS = 10
+WIDE_SPREAD = 0.03
+DRIFTED = 0.02
+
+
+class BenchRow(msgspec.Struct, frozen=True):
+    """One phase. Times are nanoseconds a iteration, medians over the rounds."""
+
+    phase: str
+    eager_ns: float
+    replay_ns: float
+    eager_host_ns: float
+    replay_host_ns: float
+    eager_spread: float
+    replay_spread: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    rounds: int
+    break_even: int | None
+    """Replays after which capturing has paid for itself; None when replay is not faster."""
+
+
+class BenchReport(msgspec.Struct, frozen=True):
+    """All phases, and one sentence for each doubt."""
+
+    device: str
+    rows: tuple[BenchRow, ...]
+    doubts: tuple[str, ...]
+
+
+def report(capture: Capture) -> BenchReport:
+    """Rows and doubts of a capture that has bench samples. Raises ValueError when it has none."""
+    bench = capture.bench
+    if bench is None:
+        raise ValueError("the capture holds no timings")
+    by_phase: dict[str, dict[str, Samples]] = {}
+    for one in bench.samples:
+        by_phase.setdefault(one.phase, {})[one.name] = one
+    rows = []
+    for phase, sides in by_phase.items():
+        if "eager" in sides and "replay" in sides and sides["eager"].device_ns:
+            rows.append(_row(capture, phase, sides["eager"], sides["replay"]))
+    return BenchReport(capture.environment.device, tuple(rows), tuple(_doubts(bench, rows)))
+
+
+def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> BenchRow:
+    eager_ns, replay_ns = median(eager.device_ns), median(replay.device_ns)
+    low, high = stats.ratio_interval(eager.device_ns, replay.device_ns)
+    phases = {"both": ("forward", "backward")}.get(phase, (phase,))
+    cost = sum(
+        (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)
+        for graph in capture.graphs
+        if graph.phase in phases
+    )
+    saved = eager_ns - replay_ns
+    return BenchRow(
+        phase,
+        eager_ns,
+        replay_ns,
+        median(eager.host_ns),
+        median(replay.host_ns),
+        stats.spread(eager.device_ns),
+        stats.spread(replay.device_ns),
+        eager_ns / replay_ns if replay_ns else math.inf,
+        low,
+        high,
+        min(len(eager.device_ns), len(replay.device_ns)),
+        math.ceil(cost / saved) if saved > 0 else None,
+    )
+
+
+def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
+    found = []
+    few = [row for row in rows if row.rounds < ENOUGH_ROUNDS]
+    if few:
+        found.append(
+            f"only {few[0].rounds} rounds: the interval is a guess; raise --rounds or --max-seconds"
+        )
+    for one in bench.samples:
+        wide = stats.spread(one.device_ns)
+        if wide > WIDE_SPREAD:
+            found.append(
+                f"{one.name} {one.phase} varied by ±{wide:.1%} from round to round: another "
+                "program may share the GPU or the CPU; measure on a quiet machine"
+            )
+        moved = stats.drift(one.device_ns)
+        if abs(moved) > DRIFTED and one.name == "replay":
+            found.append(
+                f"replay {one.phase} drifted by {moved:+.1%} from the first rounds to the last: "
+                "the GPU was still changing its clock; measure longer"
+            )
+        if bench.timer_grain_ns and one.device_ns:
+            window = median(one.device_ns) * one.iterations
+            if window < 100 * bench.timer_grain_ns:
+                found.append(
+                    f"{one.name} {one.phase}: {window / 1e3:.1f} us between events is near the "
+                    f"timer's grain of {bench.timer_grain_ns / 1e3:g} us"
+                )
+    clock = bench.clock
+    if clock is None:
+        found.append("the GPU's clock is not known: install nvidia-ml-py to have it watched")
+    else:
+        if clock.throttle_reasons:
+            found.append(f"the GPU slowed itself down: {', '.join(clock.throttle_reasons)}")
+        busy = clock.sm_mhz[1:]
+        if busy and min(busy) < 0.9 * max(busy):
+            found.append(
+                f"the SM clock moved between {min(busy)} and {max(busy)} MHz while measuring"
+            )
+    return found

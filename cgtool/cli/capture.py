@@ -1,0 +1,70 @@
+"""``cgtool capture``: the main job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cgtool.cli import options as opt
+from cgtool.model.options import CaptureOptions
+
+
+def default_file(spec: str) -> Path:
+    """``model.py:build`` is saved as ``model-build.cgt`` in the current folder."""
+    target, _, name = spec.rpartition(":")
+    stem = Path(target).stem if target.endswith(".py") else target.rpartition(".")[2]
+    return Path(f"{stem or 'capture'}-{name or 'entry'}.cgt".replace("/", "-"))
+
+
+def capture(
+    entry: opt.Entry,
+    output: opt.Output = None,
+    input_: opt.Inputs = None,
+    format_: opt.FormatOption = opt.Format.TABLE,
+    device: opt.DeviceOption = None,
+    warmup_iters: opt.WarmupIters = None,
+    allow_unused_input: opt.AllowUnused = False,
+    pool: opt.Pool = opt.PoolMode.SHARED,
+    stream: opt.StreamOption = opt.StreamKind.NORMAL,
+    capture_error_mode: opt.CaptureErrorMode = opt.ErrorMode.GLOBAL,
+    check_input_liveness: opt.Liveness = False,
+    annotations: opt.AnnotationsOption = True,
+    no_backward: opt.NoBackward = False,
+    seed: opt.Seed = None,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
+    from cgtool.cli.output import attempt, show_table, write_bytes
+
+    target = output or default_file(entry)
+    captured = attempt(
+        entry,
+        target,
+        inputs=tuple(input_ or ()),
+        options=CaptureOptions(
+            device=device,
+            warmup_iters=warmup_iters,
+            allow_unused_input=allow_unused_input,
+            pool=pool.value,
+            stream=stream.value,
+            capture_error_mode=capture_error_mode.value,
+            check_input_liveness=check_input_liveness,
+            annotations=annotations,
+            backward=not no_backward,
+            seed=seed,
+        ),
+        timeout=timeout,
+        quiet=quiet,
+    )
+    if not quiet:
+        from cgtool.analysis.summary import summarize
+        from cgtool.render.json import encode
+        from cgtool.render.summary_table import render
+
+        summary = summarize(captured)
+        if format_ is opt.Format.JSON:
+            write_bytes(encode("cgtool-summary", summary), None)
+        else:
+            show_table(render(summary), None)
+    sys.stderr.write(f"saved {target}\n")

@@ -1,0 +1,154 @@
+"""What all commands share: opening a capture, writing a result, saying what went wrong."""
+
+from __future__ import annotations
+
+import atexit
+import linecache
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cgtool.model.capture import Capture
+from cgtool.model.failure import Failure, usage
+from cgtool.model.file import atomic, read
+from cgtool.model.options import BenchOptions, CaptureOptions, Request
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console of the true width: the terminal's, or COLUMNS, or 100 into a pipe."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None
+    if not stream.isatty() and "COLUMNS" not in os.environ:
+        width = 100
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def show_table(renderable: Any, output: Path | None) -> None:
+    """A rich renderable on standard output, or as plain text in a file."""
+    if output is None:
+        console().print(renderable)
+        return
+    from io import StringIO
+
+    from rich.console import Console
+
+    buffer = StringIO()
+    Console(file=buffer, width=120, highlight=False, color_system=None).print(renderable)
+    write_bytes(buffer.getvalue().encode(), output)
+
+
+def write_bytes(data: bytes, output: Path | None) -> None:
+    """To a file, whole or not at all, or to standard output."""
+    if output is None:
+        try:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise usage(f"cannot write to standard output: {error.strerror}") from error
+        return
+    if output.exists() and not output.is_file() and not output.is_dir():
+        # A device or a pipe (/dev/stdout, /dev/full): nothing there to replace.
+        try:
+            output.write_bytes(data)
+        except OSError as error:
+            raise usage(f"cannot write {output}: {error.strerror}") from error
+        return
+    with atomic(output) as temporary:
+        temporary.write_bytes(data)
+
+
+def attempt(
+    spec: str,
+    output: Path,
+    *,
+    inputs: tuple[str, ...] = (),
+    options: CaptureOptions | None = None,
+    bench: BenchOptions | None = None,
+    timeout: float | None = None,
+    quiet: bool = False,
+) -> Capture:
+    """Capture an ENTRY in a worker process; the file is in place when this returns."""
+    from cgtool.worker import supervisor
+
+    with atomic(output) as temporary:
+        request = Request(spec, str(temporary), inputs, options or CaptureOptions(), bench)
+        show = sys.stderr.isatty() and not quiet
+        try:
+            if show:
+                with console(stderr=True).status("start") as status:
+                    supervisor.run(request, timeout=timeout, progress=status.update)
+            else:
+                supervisor.run(request, timeout=timeout, progress=lambda _text: None)
+        except supervisor.WorkerBug as error:
+            raise RuntimeError(str(error)) from None
+        return read(temporary)
+
+
+def open_capture(
+    target: str, *, quiet: bool = False, timeout: float | None = None
+) -> tuple[Capture, Path]:
+    """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
+    path = Path(target)
+    if target.endswith(".cgt") or (path.is_file() and ":" not in target):
+        return read(path), path
+    if ":" not in target:
+        raise usage(
+            f"{target}: neither a capture file nor an ENTRY",
+            fix="give a .cgt file, or path/to/file.py:name to capture it first",
+        )
+    folder = tempfile.mkdtemp(prefix="cgtool-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    saved = Path(folder) / "capture.cgt"
+    return attempt(target, saved, quiet=quiet, timeout=timeout), saved
+
+
+def printable(text: str) -> str:
+    """Control characters as escapes, so that a name cannot move the cursor."""
+    return "".join(
+        character if character.isprintable() or character == " " else repr(character)[1:-1]
+        for character in text
+    )
+
+
+def show_failure(failure: Failure) -> None:
+    """What, where, why, and what to do, on standard error."""
+    lines = [f"cgtool: {printable(failure.what)}"]
+    for number, frame in enumerate(failure.frames[:6]):
+        lead = "  at " if number == 0 else "  from "
+        lines.append(f"{lead}{printable(frame.file)}:{frame.line} in {printable(frame.function)}")
+        source = linecache.getline(frame.file, frame.line).strip()
+        if source:
+            lines.append(f"       {printable(source)}")
+    for word, text in (("why", failure.why), ("fix", failure.fix)):
+        if text:
+            first, *rest = text.splitlines()
+            lines.append(f"  {word}: {printable(first)}")
+            lines += [f"       {printable(line)}" for line in rest]
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def show_bug(error: BaseException) -> None:
+    """A fault of our own: one sentence, and the traceback in a file."""
+    text = "".join(traceback.format_exception(error))
+    if os.environ.get("CGTOOL_DEBUG"):
+        sys.stderr.write(text)
+        return
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="cgtool-bug-", suffix=".txt", delete=False
+    ) as file:
+        file.write(text)
+    sys.stderr.write(
+        f"cgtool: this is a bug in cgtool, not in your code: {type(error).__name__}\n"
+        f"  please report it with {file.name}\n"
+    )

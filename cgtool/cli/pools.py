@@ -1,0 +1,44 @@
+"""``cgtool pools``: memory, explained."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+
+
+class By(StrEnum):
+    GRAPH = "graph"
+    STREAM = "stream"
+    MODULE = "module"
+    LINE = "line"
+
+
+def pools(
+    capture: opt.CaptureOrEntry,
+    by: Annotated[By, typer.Option(help="Split each pool by this.")] = By.GRAPH,
+    depth: Annotated[int, typer.Option(min=1, help="Names of a module path to keep.")] = 2,
+    holders: Annotated[int, typer.Option(min=0, help="Live blocks to list.")] = 12,
+    exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
+    format_: opt.FormatOption = opt.Format.TABLE,
+    output: opt.Output = None,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
+    from cgtool.analysis.pools import explain
+    from cgtool.cli.output import open_capture, show_table, write_bytes
+
+    opened, _ = open_capture(capture, quiet=quiet, timeout=timeout)
+    report = explain(opened, by=by.value, depth=depth, holders=holders)
+    if format_ is opt.Format.JSON:
+        from cgtool.render.json import encode
+
+        write_bytes(encode("cgtool-pools", report), output)
+    else:
+        from cgtool.render.pools_table import render
+
+        show_table(render(report, exact=exact), output)

@@ -1,0 +1,237 @@
+"""Eager against replay on the GPU: interleaved rounds between pairs of CUDA events.
+
+Every sample repeats the work until its events are far enough apart; the order of the two sides is
+drawn anew in each round, so that drift of the clock falls on both. Device time is what the events
+say, host time what it took to enqueue.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from cgtool.cuda.assemble import assemble
+from cgtool.cuda.backend import prepare, time_launches
+from cgtool.cuda.capturing import Captured, Session, iterate, meaning
+from cgtool.cuda.clock import ClockWatch
+from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.surface import Surface, call, differentiable, flatten_outputs, grad_outputs, grads
+from cgtool.entry.workload import Workload
+from cgtool.model.capture import Bench, Capture, Caveat, Samples
+from cgtool.model.failure import usage
+from cgtool.model.options import BenchOptions, CaptureOptions
+
+TIMER_GRAIN_NS = 500.0
+"""Resolution of cudaEventElapsedTime (CUDA runtime API: "around 0.5 microseconds")."""
+STEADY = 0.005
+STEADY_SECONDS = 3.0
+MAX_ITERATIONS = 20_000
+
+
+@dataclass
+class Side:
+    """One thing that is timed."""
+
+    name: str
+    phase: str
+    once: Callable[[], None]
+    before: Callable[[], None] | None = None
+    """What each iteration needs first and is not timed: the forward before an eager backward."""
+    iterations: int = 1
+    device_ns: list[float] = field(default_factory=list)
+    host_ns: list[float] = field(default_factory=list)
+
+
+def _measure(side: Side, device: int) -> tuple[float, float]:
+    """(device ns, host ns) of one iteration, as the mean over one pair of events."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    if side.before is None:
+        torch.cuda.synchronize(device)
+        start.record()
+        clock = time.perf_counter_ns()
+        for _ in range(side.iterations):
+            side.once()
+        host = time.perf_counter_ns() - clock
+        end.record()
+        torch.cuda.synchronize(device)
+        return start.elapsed_time(end) * 1e6 / side.iterations, host / side.iterations
+    device_total = host_total = 0.0
+    for _ in range(side.iterations):
+        side.before()
+        torch.cuda.synchronize(device)
+        start.record()
+        clock = time.perf_counter_ns()
+        side.once()
+        host_total += time.perf_counter_ns() - clock
+        end.record()
+        torch.cuda.synchronize(device)
+        device_total += start.elapsed_time(end) * 1e6
+    return device_total / side.iterations, host_total / side.iterations
+
+
+def _settle(side: Side, device: int, min_round_ms: float) -> None:
+    """Choose the number of iterations, then run until two medians in a row agree."""
+    side.iterations = 3
+    device_ns, host_ns = _measure(side, device)
+    each = max(device_ns, host_ns, 1.0)
+    side.iterations = max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
+    deadline = time.monotonic() + STEADY_SECONDS
+    last = 0.0
+    while time.monotonic() < deadline:
+        middle = sorted(_measure(side, device)[0] for _ in range(3))[1]
+        if abs(middle - last) <= STEADY * middle:
+            return
+        last = middle
+
+
+def _replay(graphs: list[Captured]) -> Callable[[], None]:
+    replays = [one.graph.replay for one in graphs]
+    if len(replays) == 1:
+        only: Callable[[], None] = replays[0]
+        return only
+
+    def all_of_them() -> None:
+        for replay in replays:
+            replay()
+
+    return all_of_them
+
+
+def sides_of(session: Session) -> dict[str, list[Side]]:
+    """What can be timed: phase to its eager and its replay side."""
+    parts = session.workload.parts
+    by_phase: dict[str, list[Captured]] = {}
+    for one in session.captured:
+        by_phase.setdefault(one.phase, []).append(one)
+
+    def eager_forward() -> None:
+        for part in parts:
+            call(part)
+
+    if session.workload.kind == "step":
+        return {
+            "step": [
+                Side("eager", "step", eager_forward),
+                Side("replay", "step", _replay(by_phase["step"])),
+            ]
+        }
+    found = {
+        "forward": [
+            Side("eager", "forward", eager_forward),
+            Side("replay", "forward", _replay(by_phase["forward"])),
+        ]
+    }
+    if "backward" not in by_phase:
+        return found
+    ready: list[tuple[Surface, list[torch.Tensor]]] = []
+
+    def run_forward() -> None:
+        ready.clear()
+        for part in reversed(parts):
+            surface = differentiable(part, flatten_outputs(call(part)))
+            if surface is not None:
+                ready.append((surface, grad_outputs(surface)))
+
+    def run_backward() -> None:
+        for surface, incoming in ready:
+            grads(surface, incoming, session.options.allow_unused_input)
+
+    def eager_both() -> None:
+        for part in parts:
+            iterate(session, part)
+
+    found["backward"] = [
+        Side("eager", "backward", run_backward, before=run_forward),
+        Side("replay", "backward", _replay(by_phase["backward"])),
+    ]
+    found["both"] = [
+        Side("eager", "both", eager_both),
+        Side("replay", "both", _replay(session.captured)),
+    ]
+    return found
+
+
+def run(
+    workload: Workload,
+    capture_options: CaptureOptions,
+    options: BenchOptions,
+    progress: Progress,
+) -> tuple[Capture, dict[str, str]]:
+    """Capture, time, and return the capture with its raw samples.
+
+    Raises CgtoolError: exit 2 for a phase that the workload has not.
+    """
+    session, iterations, caveats = prepare(workload, capture_options, progress)
+    launches = time_launches(session, caveats)
+    phases = sides_of(session)
+    if options.phase is not None:
+        if options.phase not in phases:
+            raise usage(
+                f"--phase {options.phase}: {workload.spec} has {', '.join(phases)}",
+            )
+        phases = {options.phase: phases[options.phase]}
+    bench = measure(session, phases, options, caveats, progress)
+    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    return msgspec.structs.replace(capture, bench=bench), raw
+
+
+def measure(
+    session: Session,
+    phases: dict[str, list[Side]],
+    options: BenchOptions,
+    caveats: list[Caveat],
+    progress: Progress,
+) -> Bench:
+    """Interleaved rounds of every side, raw samples kept."""
+    sides = [side for pair in phases.values() for side in pair]
+    clock = ClockWatch(session.device)
+    order = random.Random(0)
+    part = session.workload.parts[0]
+    deadline = time.monotonic() + options.max_seconds
+    gc.collect()
+    gc.disable()
+    try:
+        with users_code(part, "bench", meaning), torch.cuda.stream(session.stream):
+            for side in sides:
+                progress(f"settle {side.name} {side.phase}")
+                _settle(side, session.device, options.min_round_ms)
+            for number in range(options.rounds):
+                progress(f"round {number + 1}/{options.rounds}")
+                clock.sample()
+                for side in order.sample(sides, len(sides)):
+                    device_ns, host_ns = _measure(side, session.device)
+                    side.device_ns.append(device_ns)
+                    side.host_ns.append(host_ns)
+                if time.monotonic() > deadline:
+                    caveats.append(
+                        Caveat(
+                            "time-limit",
+                            f"stopped after {number + 1} of {options.rounds} rounds at the limit "
+                            f"of {options.max_seconds:g} s",
+                        )
+                    )
+                    break
+            clock.sample()
+    finally:
+        gc.enable()
+    return Bench(
+        samples=tuple(
+            Samples(
+                side.name,
+                side.phase,
+                tuple(side.device_ns),
+                tuple(side.host_ns),
+                side.iterations,
+            )
+            for side in sides
+        ),
+        clock=clock.result(),
+        timer_grain_ns=TIMER_GRAIN_NS,
+    )

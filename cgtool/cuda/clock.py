@@ -1,0 +1,65 @@
+"""Clocks, temperature and throttling beside a measurement, through NVML (nvidia-ml-py)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+from cgtool.model.capture import Clock
+
+# NVML clocks-event reasons that slow kernels down (nvml.h); idle and application clocks do not.
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+
+
+class ClockWatch:
+    """Samples NVML when asked. Does nothing where nvidia-ml-py is not installed."""
+
+    def __init__(self, device: int) -> None:
+        self._nvml: Any = None
+        self._sm: list[int] = []
+        self._memory: list[int] = []
+        self._temperature: list[int] = []
+        self._power: list[float] = []
+        self._reasons: set[str] = set()
+        try:
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+            self._nvml = nvml
+        except Exception:
+            # Not installed, no permission, another name for the device: the clock is unknown.
+            self._nvml = None
+
+    def sample(self) -> None:
+        nvml = self._nvml
+        if nvml is None:
+            return
+        try:
+            self._sm.append(nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM))
+            self._memory.append(nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM))
+            self._temperature.append(nvml.nvmlDeviceGetTemperature(self._handle, 0))
+            self._power.append(nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000)
+            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+            self._reasons |= {name for bit, name in _REASONS.items() if bits & bit}
+        except Exception:
+            self._nvml = None
+
+    def result(self) -> Clock | None:
+        if not self._sm:
+            return None
+        return Clock(
+            tuple(self._sm),
+            tuple(self._memory),
+            tuple(self._temperature),
+            tuple(self._power),
+            tuple(sorted(self._reasons)),
+        )

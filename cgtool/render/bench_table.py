@@ -1,0 +1,52 @@
+"""The screen of ``cgtool bench``."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from cgtool.analysis.bench import BenchReport
+from cgtool.render.table import add, plain, table
+from cgtool.render.units import time_text
+
+
+def render(report: BenchReport) -> RenderableType:
+    """One row a phase, then what the times mean, then the doubts."""
+    made = table(
+        f"Eager against replay, {report.device}",
+        "phase",
+        ("eager", "right"),
+        ("replay", "right"),
+        ("speed-up", "right"),
+        ("95 % interval", "right"),
+        ("eager host", "right"),
+        ("replay host", "right"),
+        ("pays after", "right"),
+    )
+    for row in report.rows:
+        style = "green" if row.speedup_low > 1 else "red" if row.speedup_high < 1 else "yellow"
+        add(
+            made,
+            row.phase,
+            f"{time_text(row.eager_ns)} ±{row.eager_spread:.1%}",
+            f"{time_text(row.replay_ns)} ±{row.replay_spread:.1%}",
+            plain(f"{row.speedup:.2f}x", style),
+            f"{row.speedup_low:.2f}–{row.speedup_high:.2f}",
+            time_text(row.eager_host_ns),
+            time_text(row.replay_host_ns),
+            "never" if row.break_even is None else f"{row.break_even:,} replays",
+        )
+    rounds = report.rows[0].rounds if report.rows else 0
+    parts: list[RenderableType] = [
+        made,
+        plain(
+            f"Device time of one iteration between CUDA events, median of {rounds} interleaved "
+            "rounds ± half the middle half; host: the time to enqueue it.",
+            "dim",
+        ),
+    ]
+    for doubt in report.doubts:
+        line = Text("doubt ", style="yellow")
+        line.append_text(plain(doubt))
+        parts.append(line)
+    return Group(*parts)

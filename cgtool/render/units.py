@@ -1,0 +1,35 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+
+def bytes_text(value: int | None) -> str:
+    """``2.0 MiB``; exact below one KiB."""
+    if value is None:
+        return "—"
+    if value < 1024:
+        return f"{value} B"
+    size = float(value)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024 or unit == "GiB":
+            break
+    return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
+
+
+def time_text(value_ns: float | None) -> str:
+    """``28.9 us``, three digits; — when there is none."""
+    if value_ns is None:
+        return "—"
+    value = float(value_ns)
+    for unit in ("ns", "us", "ms", "s"):
+        if value < 1000 or unit == "s":
+            break
+        value /= 1000
+    digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def count_text(value: int, one: str, many: str | None = None) -> str:
+    """``1 node``, ``60 nodes``."""
+    return f"{value:,} {one if value == 1 else many or one + 's'}"

@@ -91,9 +91,7 @@ def capture_json(capture: Capture, keep: list[list[int]]) -> bytes:
     return msgspec.json.encode(head) + b"\n"
 
 
-def _node(
-    capture: Capture, places: Places, names: list[tuple[str, str]], node: Node
-) -> NodeView:
+def _node(capture: Capture, places: Places, names: list[tuple[str, str]], node: Node) -> NodeView:
     place = places.of(node)
     line = place.line
     view = NodeView(

@@ -1,0 +1,95 @@
+"""``cgtool doctor``: what this machine can do."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+from cgtool.model.capability import Capability
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _driver() -> Capability:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        number = ctypes.c_int()
+        library.cuDriverGetVersion(ctypes.byref(number))
+    except OSError:
+        return Capability(
+            "driver", "absent", "libcuda.so.1 is not on this machine", "NVIDIA's driver"
+        )
+    version = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    return Capability("driver", "available", f"CUDA {version}")
+
+
+def _layout() -> Capability:
+    from cgtool.render.picture import engine
+
+    program = engine()
+    if program is None:
+        return Capability("SVG and PNG", "absent", "no dot program", "pip install graphviz-pure")
+    return Capability("SVG and PNG", "available", str(program))
+
+
+def _outside_torch() -> list[Capability]:
+    """What can be told without torch."""
+    found = [Capability("python", "available", platform.python_version()), _driver()]
+    version = _version("torch")
+    found.append(
+        Capability("torch installed", "available", version)
+        if version
+        else Capability("torch installed", "absent", "not installed", "pip install torch")
+    )
+    found.append(_layout())
+    return found
+
+
+def _with_torch() -> list[Capability]:
+    import msgspec
+
+    process = subprocess.run(
+        [sys.executable, "-m", "cgtool.cuda.capabilities"],
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    lines = process.stdout.decode(errors="replace").strip().splitlines()
+    if process.returncode != 0 or not lines:
+        said = process.stderr.decode(errors="replace").strip().splitlines()
+        how = said[-1] if said else f"the probe ended with exit code {process.returncode}"
+        return [Capability("torch", "absent", how)]
+    return msgspec.json.decode(lines[-1], type=list[Capability])
+
+
+def doctor(
+    no_torch: Annotated[
+        bool, typer.Option("--no-torch", help="Do not import torch: only what is told without.")
+    ] = False,
+    format_: opt.FormatOption = opt.Format.TABLE,
+    output: opt.Output = None,
+) -> None:
+    """Say what this machine can do, feature by feature, and what would bring the missing ones."""
+    from cgtool.cli.output import show_table, write_bytes
+
+    found = _outside_torch() + ([] if no_torch else _with_torch())
+    if format_ is opt.Format.JSON:
+        from cgtool.render.json import encode
+
+        write_bytes(encode("cgtool-doctor", {"capabilities": found}), output)
+        return
+    from cgtool.render.doctor_table import render
+
+    show_table(render(found), output)

@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cgtool.analysis.select import GRAMMAR
 from cgtool.cli import options as opt
-from cgtool.model.failure import usage
+from cgtool.model.failure import machine, usage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cgtool.analysis.view import View
     from cgtool.model.capture import Capture
+
+LIMIT = 2000
+PICTURE_LIMIT = 400
+"""Boxes that a layout places in seconds and that can still be read."""
 
 
 class Color(StrEnum):
     TYPE = "type"
     MODULE = "module"
     STREAM = "stream"
+    TIME = "time"
 
 
 def dump(
@@ -34,31 +41,40 @@ def dump(
     ] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FIELD=PATTERN",
-            help="Only nodes that match, repeatable: module, op, type, kernel, file, line, stream, "
-            "phase, graph, annotation; as in 'module=layers.0.*' or 'op=mm|addmm'.",
-        ),
+        typer.Option(metavar="FIELD=PATTERN", help=" ".join(GRAMMAR.split())),
     ] = None,
     collapse: Annotated[
         int | None,
-        typer.Option(min=0, metavar="DEPTH", help="Fold runs of one module to this depth."),
+        typer.Option(
+            min=0,
+            metavar="DEPTH",
+            help="One box for each run of a module, to so many names of its path (layers.0 is 2).",
+        ),
     ] = None,
     depth: Annotated[
-        int, typer.Option(min=0, help="Names of a module path that become nested frames.")
+        int, typer.Option(min=0, max=32, help="Names of a module path that become nested frames.")
     ] = 3,
     color: Annotated[Color, typer.Option(help="What the fill colour tells.")] = Color.TYPE,
     graph: Annotated[
-        str | None, typer.Option(help="One graph by name (forward, backward, step, ...).")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="One graph: forward, backward, step, ..., or its number."
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Fold when a graph has more boxes than this.")
-    ] = 1500,
+        int | None,
+        typer.Option(
+            min=0,
+            help=f"Collapse as far as needed past so many boxes ({LIMIT}; {PICTURE_LIMIT} for "
+            "--svg and --png); 0 never does.",
+        ),
+    ] = None,
     output: opt.Output = None,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
+    from cgtool.analysis.select import parse
     from cgtool.analysis.select import select as choose
     from cgtool.cli.output import open_capture, write_bytes
 
@@ -72,69 +88,110 @@ def dump(
     kind = formats[0] if formats else "dot"
     if kind == "png" and output is None and sys.stdout.isatty():
         raise usage("a PNG is no text for a terminal", fix="name a file with -o picture.png")
+    selection = parse(select or ())
+    if kind == "raw" and selection:
+        raise usage("--raw is the driver's text as it is: --select cannot choose in it")
+    if kind in ("raw", "json") and collapse is not None:
+        raise usage(f"--collapse is for pictures, not for --{kind}")
     opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
     chosen = _graphs(opened, graph)
     if kind == "raw":
-        write_bytes(_raw(opened, path, chosen).encode(), output)
+        write_bytes(_raw(opened, path, chosen), output)
         return
-    keep = choose(opened, tuple(select or ()))
-    keep = [ids if index in chosen else [] for index, ids in enumerate(keep)]
-    if kind == "json":
-        from cgtool.render.json import capture_json
-
-        write_bytes(capture_json(opened, keep), output)
-        return
-    from cgtool.analysis.collapse import draw
-    from cgtool.render.dot import DotRenderer
-
-    drawings = [
-        draw(opened, index, keep[index], depth=collapse, limit=limit)
-        for index in chosen
-        if keep[index]
-    ]
-    for drawing in drawings:
-        if drawing.folded_to and collapse is None and not quiet:
-            sys.stderr.write(
-                f"{opened.graphs[drawing.graph].name}: {len(keep[drawing.graph]):,} nodes folded "
-                f"into {len(drawing.boxes):,} boxes ({drawing.folded_to}); --limit or --select "
-                "show more\n"
+    views = [choose(opened, index, selection) for index in chosen]
+    if selection:
+        views = [view for view in views if view.items]
+        if not views:
+            raise usage(
+                f"--select {' '.join(select or ())}: no node matches",
+                fix="`cgtool dump CAPTURE --json` lists the values of every node",
             )
-    text = DotRenderer(opened, color=color.value, depth=depth).render(drawings)
+    if kind == "json":
+        from cgtool.render.graph_json import render as render_json
+
+        write_bytes(render_json(opened, views), output)
+        return
+    if color is Color.TIME and not _timed(opened, views):
+        raise machine(
+            "--color time: this capture holds no times of its nodes",
+            why="they are measured on a GPU only, and not by a plain capture",
+            fix="--color type, module or stream",
+        )
+    boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
+    views, note = _fewer(opened, views, collapse, boxes)
+    if note and collapse is None and not quiet:
+        sys.stderr.write(f"{note}; --limit, --select or --collapse change that\n")
+    from cgtool.render.dot import render as render_dot
+
+    text = render_dot(opened, views, color=color.value, depth=depth, note=note)
     if kind == "dot":
         write_bytes(text.encode(), output)
         return
-    from cgtool.render.picture import render
+    from cgtool.render.picture import render as lay_out
 
-    write_bytes(render(text, kind), output)
+    write_bytes(lay_out(text, kind), output)
+
+
+def _fewer(
+    capture: Capture, views: list[View], depth: int | None, limit: int
+) -> tuple[list[View], str | None]:
+    """Collapsed as asked for, or as far as the limit needs; and what was done, in words."""
+    from cgtool.analysis.collapse import by_module, fit
+
+    made, way = views, None
+    if depth is not None:
+        made, way = [by_module(capture, view, depth) for view in views], f"modules to depth {depth}"
+    elif limit:
+        made, way = fit(capture, views, limit)
+    if way is None:
+        return made, None
+    nodes = sum(len(item.members) for view in views for item in view.items)
+    boxes = sum(len(view.items) for view in made)
+    return made, f"{nodes:,} nodes collapsed into {boxes:,} boxes: {way}"
+
+
+def _timed(capture: Capture, views: list[View]) -> bool:
+    return any(
+        node.duration_ns is not None for view in views for node in capture.graphs[view.graph].nodes
+    )
 
 
 def _graphs(capture: Capture, name: str | None) -> list[int]:
+    """The graphs of that name, phase or number, with the bodies inside them."""
     if name is None:
         return list(range(len(capture.graphs)))
-    found = [
+    found = {
         index
         for index, graph in enumerate(capture.graphs)
         if name in (graph.name, graph.phase, str(index))
-    ]
+    }
     if not found:
         names = ", ".join(graph.name for graph in capture.graphs)
-        raise usage(f"--graph {name}: the capture has {names}")
-    return found
+        raise usage(f"--graph {name}: the capture has {names or 'no graph'}")
+    # A body comes after its owner.
+    for index, graph in enumerate(capture.graphs):
+        if graph.parent is not None and graph.parent[0] in found:
+            found.add(index)
+    return sorted(found)
 
 
-def _raw(capture: Capture, path: Path, chosen: list[int]) -> str:
+def _raw(capture: Capture, path: Path | None, chosen: list[int]) -> bytes:
     from cgtool.model.file import read_raw
 
-    texts = []
-    for index in chosen:
-        graph = capture.graphs[index]
-        if graph.raw_dot is not None:
-            texts.append(read_raw(path, graph.raw_dot))
-    if not texts:
+    names = [capture.graphs[index].raw_dot for index in chosen]
+    kept = [name for name in names if name is not None]
+    if kept and path is None:
+        raise usage(
+            "--raw reads a saved capture",
+            fix="cgtool capture ENTRY -o FILE.cgt, then cgtool dump FILE.cgt --raw",
+        )
+    if not kept or path is None:
         why = (
             "it was made on the simulated device, where no driver wrote one"
             if capture.environment.simulated
             else "graphs past 20,000 nodes are saved without it"
         )
-        raise usage(f"{path.name} holds no debug_dump text", why=why, fix="use --dot")
-    return "".join(texts)
+        raise usage(
+            f"{path or capture.entry.spec} holds no debug_dump text", why=why, fix="use --dot"
+        )
+    return "".join(read_raw(path, name) for name in kept).encode(errors="replace")

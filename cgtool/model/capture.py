@@ -116,6 +116,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     fill: Fill | None = None
     body: tuple[int, ...] = ()
     """For child and conditional nodes: indices into ``Capture.graphs``."""
+    duration_ns: int | None = None
+    """GPU time of the node in one replay, where it was measured."""
     shape: str | None = None
     """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
     detail: str | None = None

@@ -1,218 +1,253 @@
-"""A capture as DOT text that people read: clusters by module, colour by type, true edges."""
+"""A capture as DOT that people read: one cluster a graph, modules inside, true edges."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from cgtool.analysis.collapse import Box, Drawing
-from cgtool.analysis.names import demangle, short_kernel
-from cgtool.analysis.places import Place, Places, file_line
-from cgtool.model.capture import Capture, Node
+from cgtool.analysis.places import module_at_depth
+from cgtool.analysis.view import Item, View
+from cgtool.model.capture import Capture, Graph
+from cgtool.render import palette
+from cgtool.render.labels import WIDE, Label, Labels
+from cgtool.render.text import cut, dot_string, html_text
+from cgtool.render.units import count_text, time_text
 
-FILL = {
-    "kernel": "#dbe9f6",
-    "op": "#dbe9f6",
-    "memcpy": "#fde5c8",
-    "memset": "#e7e1ef",
-    "host": "#f8d5d3",
-    "child": "#d9ead3",
-    "conditional": "#d9ead3",
-}
-OTHER_FILL = "#eeeeee"
-_SOFT = (
-    "#dbe9f6", "#d9ead3", "#fde5c8", "#e7e1ef", "#f8d5d3", "#d5eeee", "#f5efc9", "#ecdcd0",
-)  # fmt: skip
-_INK, _QUIET, _LINE = "#1f2933", "#66717d", "#9aa5b1"
+_FONT = "Helvetica,Arial,sans-serif"
+Shade = tuple[str, str]
+"""Fill and border."""
 
 
-def quote(text: str) -> str:
-    """A DOT string. Control characters show as escapes; nothing in it is read as markup."""
-    clean = "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text
-    )
-    return '"' + clean.replace("\\", "\\\\").replace('"', '\\"') + '"'
+@dataclass
+class _Cluster:
+    """A module with its own boxes (positions in the view) and the modules inside it."""
+
+    path: str
+    own: list[int] = field(default_factory=list)
+    inside: dict[str, _Cluster] = field(default_factory=dict)
 
 
-def html_text(text: str) -> str:
-    """Text inside an HTML-like label."""
-    clean = "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text
-    )
-    return escape(clean, quote=True)
+def render(
+    capture: Capture,
+    views: Sequence[View],
+    *,
+    color: str = "type",
+    depth: int = 3,
+    note: str | None = None,
+) -> str:
+    """DOT text of the views, newline at the end.
+
+    ``color`` is ``type``, ``module``, ``stream`` or ``time``; ``depth`` is how many names of a
+    module path become nested clusters (0: none); ``note`` is said in the title.
+    """
+    return _Picture(capture, views, color, depth).text(note)
 
 
-def _cut(text: str, size: int = 48) -> str:
-    return text if len(text) <= size else text[: size - 1] + "…"
-
-
-class DotRenderer:
-    """Writes one digraph for all drawings."""
-
-    def __init__(self, capture: Capture, *, color: str = "type", depth: int = 3) -> None:
+class _Picture:
+    def __init__(self, capture: Capture, views: Sequence[View], color: str, depth: int) -> None:
         self.capture = capture
+        self.views = views
         self.color = color
         self.depth = depth
-        self.places = Places(capture)
+        self.labels = Labels(capture)
         self.lines: list[str] = []
-        self._shades: dict[str, str] = {}
+        self.legend: dict[str, Shade] = {}
         self._clusters = 0
-
-    def render(self, drawings: list[Drawing]) -> str:
-        """The text of the digraph, newline at the end."""
-        capture = self.capture
-        where = capture.environment.device
-        if capture.environment.simulated:
-            where = "simulated: ops on CPU tensors, no kernels"
-        title = f"{capture.entry.spec}   {where}, torch {capture.environment.torch}"
-        self.lines = [
-            "digraph cgtool {",
-            f"  graph [label={quote(title)}, labelloc=t, labeljust=l, fontname=Helvetica, "
-            f'fontsize=14, fontcolor="{_INK}", rankdir=TB, nodesep=0.2, ranksep=0.28, '
-            "bgcolor=white, pad=0.3];",
-            f'  node [shape=box, style="filled,rounded", fontname=Helvetica, fontsize=10, '
-            f'fontcolor="{_INK}", color="{_LINE}", penwidth=0.8, margin="0.1,0.05"];',
-            f'  edge [color="{_LINE}", arrowsize=0.6, penwidth=0.9];',
-        ]
-        for drawing in drawings:
-            self._graph(drawing)
-        self.lines.append("}")
-        return "\n".join(self.lines) + "\n"
-
-    def _graph(self, drawing: Drawing) -> None:
-        graph = self.capture.graphs[drawing.graph]
-        types = Counter(node.type for node in graph.nodes)
-        label = f"{graph.name}: " + ", ".join(f"{n} {kind}" for kind, n in types.most_common())
-        if drawing.folded_to:
-            label += f", folded to {len(drawing.boxes)} boxes ({drawing.folded_to})"
-        if drawing.hidden:
-            label += f", {drawing.hidden} not selected"
-        self.lines.append(f'  subgraph "cluster_g{drawing.graph}" {{')
-        self.lines.append(
-            f"    label={quote(label)}; labeljust=l; fontname=Helvetica; fontsize=12; "
-            f'style=rounded; color="{_LINE}"; margin=14;'
+        self._longest = max(
+            (self._time(capture.graphs[view.graph], item) for view in views for item in view.items),
+            default=0,
         )
-        tree: dict[str, list[int]] = defaultdict(list)
-        for number, box in enumerate(drawing.boxes):
-            tree[self._module(drawing, box)].append(number)
-        self._cluster(drawing, tree, "", 0, "    ")
-        self.lines.append("  }")
-        prefix = f"g{drawing.graph}b"
-        for link in drawing.links:
+
+    def text(self, note: str | None) -> str:
+        for view in self.views:
+            self._graph(view)
+        self._bodies()
+        # The title holds the legend, which is known when everything is drawn.
+        head = [
+            "digraph cgtool {",
+            f"  graph [label={self._title(note)}, labelloc=t, labeljust=l, "
+            f'fontname="{_FONT}", fontsize=11, fontcolor="{palette.INK}", rankdir=TB, '
+            f'nodesep=0.22, ranksep=0.3, compound=true, bgcolor="{palette.PAPER}", pad=0.3];',
+            f'  node [shape=box, style="filled,rounded", fontname="{_FONT}", fontsize=10, '
+            f'fontcolor="{palette.INK}", penwidth=0.9, margin="0.11,0.06", height=0.3];',
+            f'  edge [color="{palette.EDGE}", arrowsize=0.6, penwidth=0.9];',
+        ]
+        return "\n".join([*head, *self.lines, "}"]) + "\n"
+
+    def _title(self, note: str | None) -> str:
+        environment = self.capture.environment
+        where = f"{environment.device}, torch {environment.torch}"
+        if environment.simulated:
+            where = f"simulated device (ops on CPU tensors, no kernels), torch {environment.torch}"
+        rows = [
+            f'<TR><TD ALIGN="LEFT"><FONT POINT-SIZE="15"><B>'
+            f"{html_text(cut(self.capture.entry.spec, 90))}</B></FONT></TD></TR>",
+            *(
+                f'<TR><TD ALIGN="LEFT"><FONT COLOR="{palette.QUIET}">{html_text(text)}</FONT>'
+                "</TD></TR>"
+                for text in (where, note)
+                if text
+            ),
+        ]
+        cells = "".join(
+            f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
+            f"{html_text(cut(name, 40))}</TD>"
+            for name, (fill, line) in self.legend.items()
+        )
+        if cells:
+            rows.append(
+                '<TR><TD ALIGN="LEFT"><TABLE BORDER="0" CELLBORDER="0" CELLSPACING="5">'
+                f"<TR>{cells}</TR></TABLE></TD></TR>"
+            )
+        return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{"".join(rows)}</TABLE>>'
+
+    def _graph(self, view: View) -> None:
+        graph = self.capture.graphs[view.graph]
+        shown = sum(len(item.members) for item in view.items)
+        words = [count_text(view.node_count, "node"), count_text(len(graph.edges), "edge")]
+        if shown < view.node_count:
+            words.append(f"{shown:,} selected")
+        self.lines += [
+            f"  subgraph cluster_graph{view.graph} {{",
+            f"    label=<<B>{html_text(graph.name)}</B>"
+            f'<FONT COLOR="{palette.QUIET}">   {html_text(", ".join(words))}</FONT>>; '
+            "labeljust=l; fontsize=12; margin=14; penwidth=1.2; "
+            'style="rounded,filled"; '
+            f'color="{palette.PHASE_LINES.get(graph.phase, palette.OTHER[1])}"; '
+            f'fillcolor="{palette.PHASES.get(graph.phase, palette.PAPER)}";',
+        ]
+        if not view.items:
+            text = "nothing selected" if view.node_count else "empty graph"
+            self.lines.append(f'    "g{view.graph}" [label="{text}", shape=plaintext, style=""];')
+        self._cluster(view, self._tree(view, graph), "    ")
+        for link in view.links:
             style = ""
-            if link.through:
+            if link.hidden:
                 style = ' [style=dashed, tooltip="through nodes that are not shown"]'
             elif link.programmatic:
-                style = ' [style=dotted, tooltip="programmatic: the kernels may overlap"]'
-            self.lines.append(f"  {prefix}{link.source} -> {prefix}{link.target}{style};")
+                style = ' [color="#c2703d", style=bold, tooltip="programmatic: may overlap"]'
+            ends = f"g{view.graph}_{link.source} -> g{view.graph}_{link.target}"
+            self.lines.append(f"    {ends}{style};")
+        self.lines.append("  }")
 
-    def _module(self, drawing: Drawing, box: Box) -> str:
-        node = self.capture.graphs[drawing.graph].nodes[box.nodes[0]]
-        module = self.places.of(node).module or ""
-        return ".".join(module.split(".")[: self.depth]) if self.depth else ""
+    def _module(self, graph: Graph, item: Item) -> str | None:
+        if item.title is not None:
+            return item.module
+        return self.labels.places.of(graph.nodes[item.members[0]]).module
 
-    def _cluster(
-        self, drawing: Drawing, tree: dict[str, list[int]], path: str, level: int, pad: str
-    ) -> None:
-        """Boxes of ``path`` itself, then a cluster for each name below it."""
-        below: dict[str, dict[str, list[int]]] = {}
-        for module, boxes in tree.items():
-            if module == path:
-                for number in boxes:
-                    self._box(drawing, number, pad)
+    def _tree(self, view: View, graph: Graph) -> _Cluster:
+        root = _Cluster("")
+        for position, item in enumerate(view.items):
+            module = None if item.is_point else self._module(graph, item)
+            cluster = root
+            names = module.split(".")[: self.depth] if module and self.depth else []
+            for count, name in enumerate(names, start=1):
+                path = ".".join(names[:count])
+                cluster = cluster.inside.setdefault(name, _Cluster(path))
+            cluster.own.append(position)
+        return root
+
+    def _cluster(self, view: View, cluster: _Cluster, pad: str) -> None:
+        for position in cluster.own:
+            self._box(view, position, pad)
+        for module in cluster.inside.values():
+            # `layers` that holds nothing but `layers.0` is not worth a frame of its own.
+            inner = module
+            while not inner.own and len(inner.inside) == 1:
+                (inner,) = inner.inside.values()
+            if self._frameless(view, inner):
+                self._cluster(view, inner, pad)
                 continue
-            rest = module[len(path) + 1 :] if path else module
-            name = rest.split(".")[0]
-            full = f"{path}.{name}" if path else name
-            below.setdefault(full, {})[module] = boxes
-        for full, inner in below.items():
             self._clusters += 1
-            self.lines.append(f'{pad}subgraph "cluster_m{self._clusters}" {{')
-            self.lines.append(
-                f"{pad}  label={quote(full)}; labeljust=l; fontsize=10; fontname=Helvetica; "
-                f'fontcolor="{_QUIET}"; style="rounded,filled"; color="#d5dbe1"; '
-                f'fillcolor="{"#f7f9fb" if level % 2 == 0 else "#ffffff"}"; margin=8;'
-            )
-            self._cluster(drawing, inner, full, level + 1, pad + "  ")
+            self.lines += [
+                f"{pad}subgraph cluster_m{self._clusters} {{",
+                f"{pad}  label={dot_string(cut(inner.path, 60))}; labeljust=l; fontsize=10; "
+                f'fontcolor="{palette.QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
+                f'color="#ccd4dd"; fillcolor="#ffffff";',
+            ]
+            self._cluster(view, inner, f"{pad}  ")
             self.lines.append(f"{pad}}}")
 
-    def _box(self, drawing: Drawing, number: int, pad: str) -> None:
-        box = drawing.boxes[number]
-        nodes = self.capture.graphs[drawing.graph].nodes
-        node = nodes[box.nodes[0]]
-        place = self.places.of(node)
-        if len(box.nodes) == 1:
-            title, details, tooltip = self._single(node, place)
-        else:
-            title, details, tooltip = self._folded([nodes[one] for one in box.nodes], box)
-        rows = [f"<B>{html_text(_cut(title))}</B>"]
-        rows += [
-            f'<FONT POINT-SIZE="9" COLOR="{_QUIET}">{html_text(_cut(one, 56))}</FONT>'
-            for one in details
-            if one
-        ]
-        label = '<BR ALIGN="LEFT"/>'.join(rows) + '<BR ALIGN="LEFT"/>'
+    def _frameless(self, view: View, cluster: _Cluster) -> bool:
+        """A group that is the whole module says its name itself."""
+        if cluster.inside or len(cluster.own) != 1:
+            return False
+        item = view.items[cluster.own[0]]
+        return item.title is not None and item.module == cluster.path
+
+    def _box(self, view: View, position: int, pad: str) -> None:
+        item = view.items[position]
+        name = f"g{view.graph}_{position}"
+        if item.is_point:
+            self.lines.append(
+                f'{pad}{name} [shape=point, width=0.07, color="{palette.EDGE}", '
+                'tooltip="paths through nodes that are not shown meet here"];'
+            )
+            return
+        graph = self.capture.graphs[view.graph]
+        label = self.labels.of(graph, item)
+        fill, line = self._shade(graph, item)
+        width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
-            f"{pad}g{drawing.graph}b{number} [label=<{label}>, "
-            f'fillcolor="{self._fill(node, place)}", tooltip={quote(tooltip)}];'
+            f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}"{width}, '
+            f"tooltip={dot_string(*label.tooltip)}];"
         )
 
-    def _single(self, node: Node, place: Place) -> tuple[str, list[str], str]:
-        op = place.short_op or "(outside any op)"
-        where = file_line(place.line)
-        tooltip = [f"node {node.id}, {node.type}", place.op or "", place.module or ""]
-        details = [f"{op}  {where}"]
-        if node.kernel is not None:
-            launch = node.kernel
-            function = self.capture.functions[launch.function]
-            title = short_kernel(function.name)
-            details.append(f"{_size(launch.grid)} × {_size(launch.block)}")
-            tooltip.append(demangle(function.name))
-            shared = (function.static_shared_bytes or 0) + launch.dynamic_shared_bytes
-            tooltip.append(f"{function.registers} registers, {shared} B shared")
-        elif node.copy is not None:
-            title = f"memcpy {node.copy.kind}"
-            details.append(f"{node.copy.bytes:,} bytes")
-        elif node.fill is not None:
-            title = "memset"
-            details.append(f"{node.fill.bytes:,} bytes = {node.fill.value}")
-        elif node.type == "op":
-            title = op
-            details = [f"{where}  {node.shape or ''}"]
-        else:
-            title = node.type
-            details.append(node.detail or "")
-        if place.autograd_node:
-            tooltip.append(place.autograd_node)
-        if place.annotations:
-            details.append(" › ".join(place.annotations))
-        if node.stream:
-            details.append(self.capture.streams[node.stream].name)
-        if place.line is not None:
-            tooltip.append(f"{place.line.file}:{place.line.line} in {place.line.function}")
-        return title, details, "\n".join(one for one in tooltip if one)
+    def _bodies(self) -> None:
+        """From a child or conditional node to the graph that it runs."""
+        place = {
+            (view.graph, member): position
+            for view in self.views
+            for position, item in enumerate(view.items)
+            for member in item.members
+        }
+        for view in self.views:
+            parent = self.capture.graphs[view.graph].parent
+            if parent is not None and parent in place and view.items:
+                self.lines.append(
+                    f"  g{parent[0]}_{place[parent]} -> g{view.graph}_0 "
+                    f"[lhead=cluster_graph{view.graph}, style=dotted, arrowhead=none, "
+                    f'constraint=true, tooltip="runs this graph"];'
+                )
 
-    def _folded(self, nodes: list[Node], box: Box) -> tuple[str, list[str], str]:
-        kinds = Counter(node.type for node in nodes)
-        ops = Counter(self.places.of(node).short_op or "?" for node in nodes)
-        title = box.group.partition(" #")[0]
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        common = ", ".join(f"{count} {op}" for op, count in ops.most_common(3))
-        tooltip = f"nodes {nodes[0].id} to {nodes[-1].id}: " + ", ".join(
-            f"{count} {op}" for op, count in ops.most_common(12)
-        )
-        return title, [counts, common], tooltip
+    def _time(self, graph: Graph, item: Item) -> int:
+        return sum(graph.nodes[member].duration_ns or 0 for member in item.members)
 
-    def _fill(self, node: Node, place: Place) -> str:
+    def _shade(self, graph: Graph, item: Item) -> Shade:
+        if self.color == "time":
+            return self._heat(self._time(graph, item))
+        node = graph.nodes[item.members[0]]
         if self.color == "type":
-            return FILL.get(node.type, OTHER_FILL)
+            types = {graph.nodes[member].type for member in item.members}
+            if len(types) > 1:
+                return self.legend.setdefault("several types", palette.MIXED)
+            return self.legend.setdefault(node.type, palette.TYPES.get(node.type, palette.OTHER))
         if self.color == "stream":
-            key = str(node.stream)
+            streams = {graph.nodes[member].stream for member in item.members}
+            index = node.stream if len(streams) == 1 else None
+            key = "no single stream" if index is None else self.capture.streams[index].name
         else:
-            key = ".".join((place.module or "").split(".")[:2])
-        return self._shades.setdefault(key, _SOFT[len(self._shades) % len(_SOFT)])
+            module = self._module(graph, item)
+            key = module_at_depth(module, max(min(self.depth, 2), 1))
+        return self.legend.setdefault(key, palette.SOFT[len(self.legend) % len(palette.SOFT)])
+
+    def _heat(self, duration: int) -> Shade:
+        steps = len(palette.HEAT)
+        if not self.legend:
+            for step, shade in enumerate(palette.HEAT):
+                least = time_text(self._longest * (step / steps) ** 2)
+                self.legend[f"from {least}"] = shade
+        # By the square root: a picture in which one long kernel makes all others pale says little.
+        share = (duration / self._longest) ** 0.5 if self._longest else 0.0
+        return palette.HEAT[min(int(share * steps), steps - 1)]
 
 
-def _size(dimensions: tuple[int, int, int]) -> str:
-    x, y, z = dimensions
-    return str(x) if y == z == 1 else f"({x},{y},{z})"
+def _rows(label: Label) -> str:
+    rows = [f"<B>{html_text(cut(label.title, WIDE))}</B>"]
+    if label.second:
+        rows.append(html_text(cut(label.second, WIDE)))
+    rows += [
+        f'<FONT POINT-SIZE="9" COLOR="{palette.QUIET}">{html_text(cut(row, WIDE + 8))}</FONT>'
+        for row in label.rows
+    ]
+    return "".join(f'{row}<BR ALIGN="LEFT"/>' for row in rows)

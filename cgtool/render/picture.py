@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import shutil
-import signal
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import graphviz
+from graphviz.backend import dot_command, execute
 
 from cgtool.model.failure import machine, usage
 
@@ -33,23 +28,7 @@ def engine() -> Path | None:
     return Path(found) if found else None
 
 
-@contextlib.contextmanager
-def _at_most(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the main thread after ``seconds``."""
-
-    def ring(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def render(text: str, kind: str) -> bytes:
+def render(text: str, kind: str, *, seconds: float = SECONDS) -> bytes:
     """Lay the graph out as ``svg`` or ``png``.
 
     Raises CgtoolError: exit 3 without any layout program, 2 when it fails or takes too long.
@@ -60,23 +39,27 @@ def render(text: str, kind: str) -> bytes:
             f"no Graphviz to lay out the {kind.upper()}",
             fix="pip install graphviz-pure, or install Graphviz; --dot needs neither",
         )
-    # The graphviz package runs what this name says.
-    backend: Any = importlib.import_module("graphviz.backend.dot_command")
-    backend.DOT_BINARY = program
-    source = graphviz.Source(text)
+    # The graphviz package runs what this name says; its own `pipe` knows no time limit.
+    dot_command.DOT_BINARY = program
     try:
-        with _at_most(SECONDS):
-            picture: bytes = source.pipe(format=kind, engine="dot", quiet=True)
-            return picture
-    except TimeoutError:
+        done = execute.run_check(
+            dot_command.command("dot", kind),
+            input=text.encode(),
+            capture_output=True,
+            quiet=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
         raise usage(
-            f"the layout took more than {SECONDS} s",
-            fix="draw less: --collapse 1, or --select 'module=layers.0.*'",
+            f"the layout took more than {seconds:.0f} s",
+            fix="draw less: --collapse 1, a smaller --limit, or --select 'module=layers.0.*'",
         ) from None
-    except (graphviz.CalledProcessError, graphviz.ExecutableNotFound) as error:
+    except (subprocess.CalledProcessError, execute.ExecutableNotFound, OSError) as error:
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
         reason = said.splitlines()[0] if said else str(error)
         raise usage(
             f"{program.name} could not lay the graph out: {reason}",
             fix="draw less: --collapse 1; or take the text with --dot",
         ) from error
+    picture: bytes = done.stdout
+    return picture

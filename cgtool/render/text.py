@@ -1,7 +1,47 @@
-"""Names from a capture as text that can be shown: they may hold anything."""
+"""Names from a capture as text in a picture. They may hold anything: quotes, markup, newlines,
+control bytes, lone surrogates. What comes out shows what they are and is read as nothing else.
+
+The graphviz package's own ``quote`` and ``escape`` take ``<...>`` for markup, turn ``&lt;`` into
+``<``, and let control bytes through into SVG, where they are not allowed.
+"""
 
 from __future__ import annotations
 
-from cgtool.model.failure import printable as visible
+from functools import lru_cache
+from html import escape
 
-__all__ = ["cut", "dot_string", "html_text", "visible"]
+
+@lru_cache(maxsize=1 << 12)
+def visible(text: str) -> str:
+    """Everything that does not print as an escape: ``\\n``, ``\\x1b``, ``\\udc80``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
+
+
+def cut(text: str, size: int) -> str:
+    """At most ``size`` characters, the middle left out: both ends of a name tell."""
+    if len(text) <= size:
+        return text
+    head = (size - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (size - 1 - head) :]}"
+
+
+def dot_string(*lines: str) -> str:
+    """A quoted DOT string of one or more lines."""
+    return '"' + "\\n".join(_escaped(line) for line in lines) + '"'
+
+
+@lru_cache(maxsize=1 << 12)
+def _escaped(line: str) -> str:
+    # A backslash begins an escape sequence and `&` an entity, also inside quotes.
+    shown = visible(line).replace("&", "&amp;")
+    return shown.replace("\\", "\\\\").replace('"', '\\"')
+
+
+@lru_cache(maxsize=1 << 12)
+def html_text(text: str) -> str:
+    """Text inside an HTML-like label; never empty, because Graphviz refuses ``<B></B>``."""
+    return escape(visible(text)).replace("\\", "&#92;") or " "

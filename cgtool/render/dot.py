@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cgtool.analysis.places import module_at_depth
 from cgtool.analysis.view import Item, View
@@ -13,7 +13,8 @@ from cgtool.render.labels import WIDE, Label, Labels
 from cgtool.render.text import cut, dot_string, html_text
 from cgtool.render.units import count_text, time_text
 
-_FONT = "Helvetica,Arial,sans-serif"
+_FONT = "Helvetica"
+"""Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
 Shade = tuple[str, str]
 """Fill and border."""
 
@@ -67,7 +68,7 @@ class _Picture:
             "digraph cgtool {",
             f"  graph [label={self._title(note)}, labelloc=t, labeljust=l, "
             f'fontname="{_FONT}", fontsize=11, fontcolor="{palette.INK}", rankdir=TB, '
-            f'nodesep=0.22, ranksep=0.3, compound=true, bgcolor="{palette.PAPER}", pad=0.3];',
+            f'nodesep=0.22, ranksep=0.24, compound=true, bgcolor="{palette.PAPER}", pad=0.3];',
             f'  node [shape=box, style="filled,rounded", fontname="{_FONT}", fontsize=10, '
             f'fontcolor="{palette.INK}", penwidth=0.9, margin="0.11,0.06", height=0.3];',
             f'  edge [color="{palette.EDGE}", arrowsize=0.6, penwidth=0.9];',
@@ -94,9 +95,10 @@ class _Picture:
             f"{html_text(cut(name, 40))}</TD>"
             for name, (fill, line) in self.legend.items()
         )
-        if cells:
+        if len(self.legend) > 1:
             rows.append(
-                '<TR><TD ALIGN="LEFT"><TABLE BORDER="0" CELLBORDER="0" CELLSPACING="5">'
+                '<TR><TD ALIGN="LEFT">'
+                '<TABLE ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="5">'
                 f"<TR>{cells}</TR></TABLE></TD></TR>"
             )
         return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{"".join(rows)}</TABLE>>'
@@ -155,8 +157,9 @@ class _Picture:
             inner = module
             while not inner.own and len(inner.inside) == 1:
                 (inner,) = inner.inside.values()
-            if self._frameless(view, inner):
-                self._cluster(view, inner, pad)
+            if not inner.inside and len(inner.own) == 1:
+                # A frame around one box is clutter: the box says the module itself.
+                self._box(view, inner.own[0], pad, module=inner.path)
                 continue
             self._clusters += 1
             self.lines += [
@@ -168,14 +171,7 @@ class _Picture:
             self._cluster(view, inner, f"{pad}  ")
             self.lines.append(f"{pad}}}")
 
-    def _frameless(self, view: View, cluster: _Cluster) -> bool:
-        """A group that is the whole module says its name itself."""
-        if cluster.inside or len(cluster.own) != 1:
-            return False
-        item = view.items[cluster.own[0]]
-        return item.title is not None and item.module == cluster.path
-
-    def _box(self, view: View, position: int, pad: str) -> None:
+    def _box(self, view: View, position: int, pad: str, module: str | None = None) -> None:
         item = view.items[position]
         name = f"g{view.graph}_{position}"
         if item.is_point:
@@ -186,6 +182,8 @@ class _Picture:
             return
         graph = self.capture.graphs[view.graph]
         label = self.labels.of(graph, item)
+        if module is not None and module != label.title:
+            label = replace(label, rows=(module, *label.rows))
         fill, line = self._shade(graph, item)
         width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(

@@ -57,7 +57,7 @@ class Labels:
         )
         rows = [where, self._measure(node)]
         if place.annotations:
-            rows.append(" › ".join(place.annotations))
+            rows.append(f"[{' › '.join(place.annotations)}]")
         if node.stream:
             rows.append(f"on {self.capture.streams[node.stream].name}")
         if node.duration_ns is not None:

@@ -26,7 +26,6 @@ from cgtool.model.capture import (
     Entry,
     Graph,
     Memory,
-    Node,
     Option,
     Stream,
     Tensor,
@@ -100,7 +99,7 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
 def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
     return table.add_site(
         op=None,
-        chain=stamp.user,
+        chain=(stamp.user,) if stamp.user is not None else (),
         module=stamp.module,
         annotations=stamp.annotations,
         autograd_node=stamp.autograd_node,
@@ -275,7 +274,8 @@ def assemble(
         for index, (one, template, provenance) in enumerate(
             zip(session.captured, templates, joined, strict=True)
         ):
-            read = reader.read(template, index)
+            known = list(zip(provenance.origins, provenance.calls, provenance.streams, strict=True))
+            read = reader.read(template, index, known)
             contents.append(read)
             part = None
             if len(read.nodes) <= RAW_DOT_NODES:
@@ -289,7 +289,7 @@ def assemble(
                     phase=one.phase,
                     callable=one.callable,
                     pool=one.pool_index,
-                    nodes=tuple(_with_provenance(read.nodes, provenance)),
+                    nodes=tuple(read.nodes),
                     edges=read.edges,
                     capture_ns=one.capture_ns,
                     instantiate_ns=one.instantiate_ns,
@@ -328,15 +328,6 @@ def assemble(
         caveats=tuple(caveats),
     )
     return capture, raw
-
-
-def _with_provenance(nodes: Sequence[Node], joined: Joined) -> list[Node]:
-    return [
-        msgspec.structs.replace(node, origin=origin, call=call, stream=stream)
-        for node, origin, call, stream in zip(
-            nodes, joined.origins, joined.calls, joined.streams, strict=True
-        )
-    ]
 
 
 def describe_entry(session: Session) -> Entry:

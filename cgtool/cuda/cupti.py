@@ -29,13 +29,13 @@ _ERROR_MULTIPLE_SUBSCRIBERS = 39
 _API_ENTER = 0
 
 _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
-_pointer_at = ctypes.c_void_p.from_address
+pointer_at = ctypes.c_void_p.from_address
 _int_at = ctypes.c_int.from_address
 
 # CUpti_ResourceCallbackData {context, resourceHandle, resourceDescriptor} and, behind the
 # descriptor, CUpti_GraphData {graph, originalGraph, node, ...}: eight bytes each.
-_DESCRIPTOR_OFFSET = 16
-_NODE_OFFSET = 16
+DESCRIPTOR_OFFSET = 16
+NODE_OFFSET = 16
 
 # The calls that become one node each when they are captured.
 _LAUNCH = re.compile(
@@ -110,17 +110,24 @@ def _launch_callbacks() -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+NodeCallback = Callable[[Any, int, int, int], None]
+"""What CUPTI calls: (user data, domain, callback id, address of the callback data)."""
+
+
+def node_handle(data: int) -> int:
+    """The handle of the node that a callback of ``watch_nodes`` is about."""
+    descriptor: Any = pointer_at(data + DESCRIPTOR_OFFSET).value
+    handle: Any = pointer_at(descriptor + NODE_OFFSET).value
+    return int(handle)
+
+
 @contextlib.contextmanager
-def watch_nodes(created: Callable[[int], None]) -> Iterator[None]:
-    """Call ``created(handle)`` for every graph node, on the thread that added it.
+def watch_nodes(callback: NodeCallback) -> Iterator[None]:
+    """Call ``callback`` for every graph node, on the thread that added it.
 
-    Errors in ``created`` cannot cross the C frames above it: keep it to list appends.
+    It runs once a node, inside the launch that made it: it is called by CUPTI directly, and errors
+    in it cannot cross the C frames above. ``node_handle`` says which node it is about.
     """
-
-    def callback(_user: Any, _domain: int, _id: int, data: int) -> None:
-        descriptor = _pointer_at(data + _DESCRIPTOR_OFFSET).value
-        created(_pointer_at(descriptor + _NODE_OFFSET).value)  # type: ignore[operator,arg-type]
-
     with _subscribed(callback) as (library, subscriber):
         code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)
         if code != 0:
@@ -157,7 +164,7 @@ def watch_launches(launched: Callable[[], None]) -> Iterator[None]:
 def subscribable() -> str | None:
     """None when callbacks work here, else why not."""
     try:
-        with watch_nodes(lambda _handle: None):
+        with watch_nodes(lambda *_: None):
             return None
     except CuptiUnavailable as error:
         return str(error)

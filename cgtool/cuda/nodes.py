@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import array
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from cgtool.cuda.addresses import AddressBook
 from cgtool.cuda.driver import check, cu
@@ -39,6 +37,13 @@ NODE_TYPES = {
 }
 
 
+Provenance = tuple[int | None, int | None, int | None]
+"""(origin, call, stream) of a node, as in ``Node``."""
+Found = dict[str, Any]
+"""Fields of ``Node`` that a getter fills."""
+_UNKNOWN: Provenance = (None, None, None)
+
+
 @dataclass
 class GraphContents:
     """A graph as read, before provenance is joined."""
@@ -57,43 +62,55 @@ class GraphReader:
     functions: FunctionTable
     addresses: AddressBook
 
-    def read(self, graph: Any, graph_index: int) -> GraphContents:
-        """Everything that the driver tells about ``graph`` (a CUgraph)."""
+    def read(
+        self, graph: Any, graph_index: int, provenance: Sequence[Provenance] | None = None
+    ) -> GraphContents:
+        """Everything that the driver tells about ``graph`` (a CUgraph). ``provenance`` has one
+        entry a node, in creation order."""
         _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
         handles, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
         handles = handles[:count]
         children: dict[int, Any] = {}
+        known = provenance if provenance is not None else [_UNKNOWN] * len(handles)
         nodes = [
-            self._node(handle, position, graph_index, children)
+            self._node(handle, position, graph_index, children, known[position])
             for position, handle in enumerate(handles)
         ]
         numbers = [int(handle) for handle in handles]
         return GraphContents(numbers, nodes, tuple(_edges(graph, numbers)), children)
 
-    def _node(self, handle: Any, position: int, graph_index: int, children: dict[int, Any]) -> Node:
+    def _node(
+        self,
+        handle: Any,
+        position: int,
+        graph_index: int,
+        children: dict[int, Any],
+        provenance: Provenance,
+    ) -> Node:
         code, kind = cu.cuGraphNodeGetType(handle)
         if int(code) != 0:
-            return Node(position, "type_unknown", detail=f"cuGraphNodeGetType answered {code}")
+            detail = f"cuGraphNodeGetType answered {int(code)}"
+            return Node(position, "type_unknown", *provenance, detail=detail)
         number = int(kind)
         name = NODE_TYPES.get(number, f"type_{number}")
-        node = Node(position, name)
         reader = _READERS.get(name)
         if reader is None:
-            return node
+            return Node(position, name, *provenance)
         try:
-            return reader(self, node, handle, graph_index, children)
+            found = reader(self, position, handle, graph_index, children)
         except (RuntimeError, ValueError, OSError) as error:
             # One unreadable node must not cost the others.
-            return msgspec.structs.replace(node, detail=f"parameters not readable: {error}")
+            found = {"detail": f"parameters not readable: {error}"}
+        return Node(position, name, *provenance, **found)
 
-    def _kernel(self, node: Node, handle: Any, graph_index: int, _children: Any) -> Node:
+    def _kernel(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
         params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(handle))
         function = self.functions.resolve(params)
         block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
         shared = int(params.sharedMemBytes)
         if function is None:
-            return msgspec.structs.replace(node, detail="the driver names no function")
-        pointers, unread = self._arguments(params, function, node.id, graph_index)
+            return {"detail": "the driver names no function"}
+        pointers, unread = self._arguments(params, function, node, graph_index)
         launch = KernelLaunch(
             function=self.functions.index(function),
             grid=(int(params.gridDimX), int(params.gridDimY), int(params.gridDimZ)),
@@ -105,7 +122,7 @@ class GraphReader:
             pointers=pointers,
             arguments_unread=unread,
         )
-        return msgspec.structs.replace(node, kernel=launch)
+        return {"kernel": launch}
 
     def _arguments(
         self, params: Any, function: Any, node: int, graph_index: int
@@ -134,13 +151,13 @@ class GraphReader:
                         found.append(PointerArgument(position, index * 8, word, *place))
         return tuple(found), None
 
-    def _memcpy(self, node: Node, handle: Any, graph_index: int, _children: Any) -> Node:
+    def _memcpy(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
         params = check("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(handle))
         source, source_kind = _end(params, "src")
         destination, destination_kind = _end(params, "dst")
         size = int(params.WidthInBytes) * max(1, int(params.Height)) * max(1, int(params.Depth))
-        from_place = self.addresses.lookup(source, graph_index, node.id) or (None, None)
-        to_place = self.addresses.lookup(destination, graph_index, node.id) or (None, None)
+        from_place = self.addresses.lookup(source, graph_index, node) or (None, None)
+        to_place = self.addresses.lookup(destination, graph_index, node) or (None, None)
         copy = Copy(
             kind=f"{source_kind}to{destination_kind}",
             bytes=size,
@@ -151,11 +168,11 @@ class GraphReader:
             destination_allocation=to_place[0],
             destination_tensor=to_place[1],
         )
-        return msgspec.structs.replace(node, copy=copy)
+        return {"copy": copy}
 
-    def _memset(self, node: Node, handle: Any, graph_index: int, _children: Any) -> Node:
+    def _memset(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
         params = check("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(handle))
-        place = self.addresses.lookup(int(params.dst), graph_index, node.id) or (None, None)
+        place = self.addresses.lookup(int(params.dst), graph_index, node) or (None, None)
         fill = Fill(
             bytes=int(params.elementSize) * int(params.width) * max(1, int(params.height)),
             value=int(params.value),
@@ -163,24 +180,22 @@ class GraphReader:
             destination_allocation=place[0],
             destination_tensor=place[1],
         )
-        return msgspec.structs.replace(node, fill=fill)
+        return {"fill": fill}
 
-    def _host(self, node: Node, handle: Any, _graph_index: int, _children: Any) -> Node:
+    def _host(self, node: int, handle: Any, _graph_index: int, _children: Any) -> Found:
         params = check("cuGraphHostNodeGetParams", cu.cuGraphHostNodeGetParams(handle))
-        return msgspec.structs.replace(node, detail=f"host function at {int(params.fn):#x}")
+        return {"detail": f"host function at {int(params.fn):#x}"}
 
-    def _child(self, node: Node, handle: Any, _graph_index: int, children: dict[int, Any]) -> Node:
+    def _child(self, node: int, handle: Any, _graph_index: int, children: dict[int, Any]) -> Found:
         graph = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
-        children[node.id] = graph
-        return node
+        children[node] = graph
+        return {}
 
-    def _conditional(self, node: Node, *_: Any) -> Node:
-        return msgspec.structs.replace(
-            node, detail="bodies: only the driver's DOT text shows them (dump --raw)"
-        )
+    def _conditional(self, _node: int, *_: Any) -> Found:
+        return {"detail": "bodies: only the driver's DOT text shows them (dump --raw)"}
 
 
-_READERS: dict[str, Callable[..., Node]] = {
+_READERS: dict[str, Callable[..., Found]] = {
     "kernel": GraphReader._kernel,
     "memcpy": GraphReader._memcpy,
     "memset": GraphReader._memset,

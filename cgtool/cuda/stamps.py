@@ -36,8 +36,8 @@ class Stamp(NamedTuple):
     stream: int
     innermost: Site | None
     """None on autograd's own threads."""
-    user: tuple[Site, ...]
-    """The nearest frame outside torch; empty when there is none."""
+    user: Site | None
+    """The nearest frame outside torch."""
     module: tuple[str, str] | None
     annotations: tuple[str, ...]
     autograd_node: str | None
@@ -110,37 +110,50 @@ class LaunchLog:
 
 
 def _stamper(
-    stamps: list[Stamp], modules: ModuleStack, annotations: Annotations, device: int
-) -> Callable[[int], None]:
-    """The callback: it runs once a node, so every name that it needs is bound here."""
+    append: Callable[[tuple[Any, ...]], None],
+    modules: ModuleStack,
+    annotations: Annotations,
+    device: int,
+) -> cupti.NodeCallback:
+    """The callback. It runs once a node, between two launches, so every name that it needs is bound
+    here, nothing is looked up twice, and what it keeps is a bare tuple in the order of Stamp."""
     getframe = sys._getframe
     now = time.time_ns
     stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-    running_node = torch._C._current_autograd_node
-    append = stamps.append
-    internal: dict[int, tuple[bool, Any]] = {}
+    running_node: Callable[[], Any] = torch._C._current_autograd_node
+    pointer_at = cupti.pointer_at
+    to_descriptor, to_node = cupti.DESCRIPTOR_OFFSET, cupti.NODE_OFFSET
+    # By identity: hashing a code object hashes its bytecode. The sites keep the objects alive.
+    internal: dict[int, bool] = {}
+    kept: list[Any] = []
 
-    def created(handle: int) -> None:
+    def created(_user: Any, _domain: int, _id: int, data: int) -> None:
         time_ns = now()
-        # Two frames up: created and the ctypes callback are ours; None on autograd's threads.
-        frame = getframe(1).f_back
-        innermost = None
-        user: tuple[Site, ...] = ()
+        descriptor: Any = pointer_at(data + to_descriptor).value
+        handle = pointer_at(descriptor + to_node).value
+        # On autograd's threads there is no Python frame above this one.
+        frame = getframe().f_back
+        innermost = user = None
         if frame is not None:
-            innermost = (frame.f_code, frame.f_lasti)
-            while frame is not None:
-                code = frame.f_code
+            code = frame.f_code
+            innermost = site = (code, frame.f_lasti)
+            while True:
                 known = internal.get(id(code))
                 if known is None:
-                    known = internal[id(code)] = (is_internal(code), code)
-                if not known[0]:
-                    user = ((code, frame.f_lasti),)
+                    known = internal[id(code)] = is_internal(code)
+                    kept.append(code)
+                if not known:
+                    user = site
                     break
                 frame = frame.f_back
+                if frame is None:
+                    break
+                code = frame.f_code
+                site = (code, frame.f_lasti)
         node = running_node()
         stack = modules.stack
         append(
-            Stamp(
+            (
                 handle,
                 time_ns,
                 stream_of(device),
@@ -169,13 +182,15 @@ class Watch:
 def watch_capture(modules: ModuleStack, annotations: Annotations, device: int) -> Iterator[Watch]:
     """Stamp every node that is created while the context is entered."""
     watch = Watch()
-    callback = _stamper(watch.stamps, modules, annotations, device)
+    seen: list[tuple[Any, ...]] = []
+    callback = _stamper(seen.append, modules, annotations, device)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(cupti.watch_nodes(callback))
         except cupti.CuptiUnavailable as error:
             watch.problem = str(error)
         yield watch
+    watch.stamps.extend(map(Stamp._make, seen))
 
 
 def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | None]:

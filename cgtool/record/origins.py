@@ -16,6 +16,7 @@ class OriginTable:
         self._frames: dict[Frame, int] = {}
         self._origins: dict[Origin, int] = {}
         self._sites: dict[SiteKey, tuple[Site, int]] = {}
+        self._calls: dict[tuple[object, ...], int] = {}
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -63,13 +64,25 @@ class OriginTable:
         backward, and the reader looks for the layer that the gradient belongs to.
         """
         forward_call = record.forward_of(call)
+        # A loop repeats one call: looked up by what makes its origin before that is built.
+        key = (
+            call.name,
+            tuple(map(key_of, call.chain)),
+            call.module,
+            call.annotations,
+            call.autograd_node,
+            None if forward_call is None else forward_call.index,
+        )
+        known = self._calls.get(key)
+        if known is not None:
+            return known
         forward = None
         module, annotations = call.module, call.annotations
         if forward_call is not None and forward_call is not call:
             forward = self.add(forward_call, record)
             module = module or forward_call.module
             annotations = annotations or forward_call.annotations
-        return self.add_site(
+        index = self._calls[key] = self.add_site(
             op=call.name,
             chain=call.chain,
             module=module,
@@ -77,3 +90,4 @@ class OriginTable:
             autograd_node=call.autograd_node,
             forward=forward,
         )
+        return index

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,8 @@ def plain(text: str, style: str = "") -> Text:
 
 
 def table(title: str, *columns: str | tuple[str, str]) -> Table:
-    """A table with a left-aligned title; a column given as (name, "right") holds numbers."""
+    """A table with a left-aligned title; a column given as (name, "right") or
+    (name, "left") is never broken into lines."""
     made = Table(
         title=plain(title, "bold"),
         title_justify="left",
@@ -29,7 +31,8 @@ def table(title: str, *columns: str | tuple[str, str]) -> Table:
     )
     for column in columns:
         if isinstance(column, tuple):
-            made.add_column(column[0], justify="right", no_wrap=True)
+            justify: JustifyMethod = "left" if column[1] == "left" else "right"
+            made.add_column(column[0], justify=justify, no_wrap=True)
         else:
             made.add_column(column, overflow="fold")
     return made

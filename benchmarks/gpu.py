@@ -1,0 +1,282 @@
+"""The figures that need a GPU: `python benchmarks/gpu.py [nodes|recorder|whole|bench ...]`.
+
+Every figure is a ratio or a count within this one run; nothing here is compared with a time from
+another run. Results are printed as a table and written to gpu-figures.json (or $OUT).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+import torch
+from cuda.bindings import driver as cu
+
+from cgtool.cuda import backend, bench, capturing
+from cgtool.cuda.assemble import assemble
+from cgtool.entry.load import load
+from cgtool.entry.surface import (
+    call,
+    differentiable,
+    flatten_outputs,
+    grad_outputs,
+    grads,
+)
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.options import BenchOptions, CaptureOptions
+from cgtool.record.annotations import watch
+
+SAMPLES = (
+    "mlp", "transformer", "decoder_step", "convnet", "gan", "train_step", "mixed_precision",
+    "two_streams",
+)  # fmt: skip
+SMALL_OPS = 100_000
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def quiet(_text: str) -> None:
+    """No progress."""
+
+
+def types_of(graph: torch.cuda.CUDAGraph) -> Counter[str]:
+    """Node types of a captured graph, by the driver."""
+    template = cu.CUgraph(graph.raw_cuda_graph())
+    _, _, count = cu.cuGraphGetNodes(template, 0)
+    _, nodes, count = cu.cuGraphGetNodes(template, count)
+    kinds = (cu.cuGraphNodeGetType(node)[1] for node in nodes[:count])
+    return Counter(kind.name.removeprefix("CU_GRAPH_NODE_TYPE_").lower() for kind in kinds)
+
+
+def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
+    """What a user would write by hand: warm up on a side stream, capture, nothing watched."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    step = workload.kind == "step"
+    with torch.cuda.stream(side):
+        for part in workload.parts:
+            for _ in range(3):
+                outputs = flatten_outputs(call(part))
+                surface = None if step else differentiable(part, outputs)
+                if surface is not None:
+                    grads(surface, grad_outputs(surface), False)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    pool = torch.cuda.graph_pool_handle()
+    made, kept = [], []
+    for index, part in enumerate(workload.parts):
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph, pool=pool):
+            result = call(part)
+        kept.append(result)
+        made.append((f"forward {index}", graph))
+    if not step:
+        for index, part in reversed(list(enumerate(workload.parts))):
+            surface = differentiable(part, flatten_outputs(kept[index]))
+            if surface is None:
+                continue
+            incoming = grad_outputs(surface)
+            graph = torch.cuda.CUDAGraph(keep_graph=True)
+            with torch.cuda.graph(graph, pool=pool):
+                kept.append(grads(surface, incoming, False))
+            made.append((f"backward {index}", graph))
+    return made
+
+
+def nodes() -> list[dict[str, object]]:
+    """Counts and types against a plain capture, and provenance, for every sample."""
+    rows = []
+    for name in SAMPLES:
+        spec = str(ROOT / "samples" / f"{name}.py:build")
+        plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
+        capture, _ = backend.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
+        ours = [Counter(node.type for node in graph.nodes) for graph in capture.graphs]
+        every = [(graph, node) for graph in capture.graphs for node in graph.nodes]
+        origins = [
+            (graph, capture.origins[node.origin])
+            for graph, node in every
+            if node.origin is not None
+        ]
+        backward = [origin for graph, origin in origins if graph.phase == "backward"]
+        rows.append(
+            {
+                "sample": name,
+                "nodes": len(every),
+                "types": dict(sum(ours, Counter())),
+                "equal": ours == plain,
+                "op": sum(origin.op is not None for _, origin in origins),
+                "line": sum(
+                    bool(origin.frames) or origin.forward is not None for _, origin in origins
+                ),
+                "module": sum(origin.module is not None for _, origin in origins),
+                "backward": len(backward),
+                "forward_line": sum(origin.forward is not None for origin in backward),
+            }
+        )
+    return rows
+
+
+def many_ops() -> Workload:
+    tensor = torch.zeros(16, device="cuda")
+
+    def small_ops() -> None:
+        for _ in range(SMALL_OPS):
+            tensor.add_(1)
+
+    return Workload("benchmark", "step", (Part("small_ops", small_ops),))
+
+
+def recorder() -> list[dict[str, object]]:
+    """Capture with provenance against plain capture, 100,000 small ops, in turn."""
+    workload = many_ops()
+    plain_s, watched_s, joined_s, warm_s = [], [], [], []
+    for _ in range(5):
+        stream = torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        torch.cuda.synchronize()
+        clock = time.perf_counter()
+        with torch.cuda.graph(graph, stream=stream):
+            call(workload.parts[0])
+        plain_s.append(time.perf_counter() - clock)
+        del graph
+        gc.collect()
+        session = backend.open_session(workload, CaptureOptions())
+        with watch() as ranges:
+            clock = time.perf_counter()
+            recorded = capturing.warm_up(session, 1, ranges, quiet)
+            warm_s.append(time.perf_counter() - clock)
+            capturing.capture_all(session, recorded, ranges, quiet)
+        watched_s.append(session.captured[0].capture_ns / 1e9)
+        clock = time.perf_counter()
+        capture, _ = assemble(session, warmup_iters=1, launch_ns=[], caveats=[])
+        joined_s.append(time.perf_counter() - clock)
+        count = len(capture.graphs[0].nodes)
+        known = sum(node.origin is not None for node in capture.graphs[0].nodes)
+        del session, capture
+        gc.collect()
+    return [
+        {
+            "ops": SMALL_OPS,
+            "nodes": count,
+            "with_origin": known,
+            "plain_s": median(plain_s),
+            "with_provenance_s": median(watched_s),
+            "ratio": median(b / a for a, b in zip(plain_s, watched_s, strict=True)),
+            "recorded_warm_up_s": median(warm_s),
+            "read_and_join_s": median(joined_s),
+        }
+    ]
+
+
+BY_HAND = """
+import sys, torch
+sys.path.insert(0, {root!r})
+from benchmarks.gpu import plain_capture
+from cgtool.entry.load import load
+for _, graph in plain_capture(load({spec!r}, device="cuda")):
+    graph.instantiate()
+torch.cuda.synchronize()
+"""
+
+
+def whole() -> list[dict[str, object]]:
+    """Whole `cgtool capture` against a script that does the same warm-ups and capture."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("mlp", "transformer", "train_step"):
+            spec = str(ROOT / "samples" / f"{name}.py:build")
+            script = Path(folder) / "by_hand.py"
+            script.write_text(BY_HAND.format(root=str(ROOT), spec=spec))
+            ours = [
+                sys.executable, "-m", "cgtool.cli.app", "capture", spec,
+                "-o", f"{folder}/out.cgt",
+            ]  # fmt: skip
+            times: dict[str, list[float]] = {"hand": [], "cgtool": []}
+            for _ in range(4):
+                for key, command in (("hand", [sys.executable, str(script)]), ("cgtool", ours)):
+                    clock = time.perf_counter()
+                    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+                    times[key].append(time.perf_counter() - clock)
+            hand, tool = median(times["hand"][1:]), median(times["cgtool"][1:])
+            rows.append({"sample": name, "by_hand_s": hand, "cgtool_s": tool, "ratio": tool / hand})
+    return rows
+
+
+def bench_accuracy() -> list[dict[str, object]]:
+    """bench's replay time against a plain loop between two CUDA events, same graph, same run."""
+    rows = []
+    for name in ("mlp", "transformer", "convnet", "train_step"):
+        spec = str(ROOT / "samples" / f"{name}.py:build")
+        session, _, caveats = backend.prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+        phases = bench.sides_of(session)
+        phase = "step" if "step" in phases else "both"
+        graphs = [one.graph for one in session.captured]
+        options = BenchOptions(rounds=20, min_round_ms=10.0)
+        ours, theirs = [], []
+        for _ in range(5):
+            found = bench.measure(session, {phase: phases[phase]}, options, caveats, quiet)
+            replay = next(one for one in found.samples if one.name == "replay")
+            ours.append(median(replay.device_ns))
+            for side in phases[phase]:
+                side.device_ns.clear()
+                side.host_ns.clear()
+            loop = []
+            with torch.cuda.stream(session.stream):
+                for _ in range(20):
+                    start = torch.cuda.Event(enable_timing=True)
+                    end = torch.cuda.Event(enable_timing=True)
+                    torch.cuda.synchronize()
+                    start.record()
+                    for _ in range(replay.iterations):
+                        for graph in graphs:
+                            graph.replay()
+                    end.record()
+                    torch.cuda.synchronize()
+                    loop.append(start.elapsed_time(end) * 1e6 / replay.iterations)
+            theirs.append(median(loop))
+        rows.append(
+            {
+                "sample": name,
+                "phase": phase,
+                "bench_us": median(ours) / 1e3,
+                "loop_us": median(theirs) / 1e3,
+                "difference": median(a / b for a, b in zip(ours, theirs, strict=True)) - 1,
+            }
+        )
+    return rows
+
+
+FIGURES = {"nodes": nodes, "recorder": recorder, "whole": whole, "bench": bench_accuracy}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figures", nargs="*", choices=[[], *FIGURES], default=[])
+    chosen = parser.parse_args().figures or list(FIGURES)
+    if not torch.cuda.is_available():
+        sys.exit("these figures need a GPU")
+    found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for name in chosen:
+        found[name] = rows = FIGURES[name]()
+        print(f"\n{name}")
+        for row in rows:
+            print("  " + "  ".join(f"{key}={_short(value)}" for key, value in row.items()))
+    path = Path(os.environ.get("OUT", ".")) / "gpu-figures.json"
+    path.write_text(json.dumps(found, indent=2, default=str))
+    print(f"\nwrote {path}")
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

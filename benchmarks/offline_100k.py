@@ -1,0 +1,76 @@
+"""Offline commands on a capture of 100,000 nodes: `python benchmarks/offline_100k.py [NODES]`.
+
+Each command runs as a whole process, as a user runs it; its wall time and peak resident memory
+come from wait4. Targets, on 2 cores: 2 s and 600 MB each. Exit code 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cgtool.model.file import read, write  # noqa: E402
+from tests.builders import huge  # noqa: E402
+
+SECONDS, MEGABYTES, ROUNDS = 2.0, 600.0, 3
+CGTOOL = (sys.executable, "-m", "cgtool.cli.app")
+
+
+def measure(command: list[str], output: Path) -> tuple[float, float]:
+    """Seconds and peak megabytes of one run."""
+    start = time.perf_counter()
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE)
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return seconds, usage.ru_maxrss * 1024 / 1e6
+
+
+def main() -> int:
+    """Print a table; 1 when a target is missed."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    missed = False
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "huge.cgt"
+        capture = huge(count)
+        start = time.perf_counter()
+        write(path, capture)
+        wrote = time.perf_counter() - start
+        start = time.perf_counter()
+        read(path)
+        print(f"{count:,} nodes, {path.stat().st_size / 1e6:.1f} MB; write {wrote:.2f} s, "
+              f"read {time.perf_counter() - start:.2f} s (best of {ROUNDS} below)")  # fmt: skip
+        del capture
+        print(f"{'command':34}{'seconds':>9}{'peak MB':>9}{'out MB':>9}")
+        for arguments in (
+            ["dump", "--dot"],
+            ["dump", "--json"],
+            ["dump", "--dot", "--collapse", "2"],
+            ["dump", "--dot", "--select", "type=memcpy"],
+            ["pools"],
+        ):
+            command = [*CGTOOL, arguments[0], str(path), *arguments[1:]]
+            output = Path(folder) / "out"
+            runs = [measure(command, output) for _ in range(ROUNDS)]
+            seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
+            miss = seconds > SECONDS or peak > MEGABYTES
+            missed |= miss
+            print(
+                f"{' '.join(arguments):34}{seconds:9.2f}{peak:9.0f}"
+                f"{output.stat().st_size / 1e6:9.1f}{'  missed' if miss else ''}"
+            )
+    return int(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

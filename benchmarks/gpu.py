@@ -124,6 +124,86 @@ def nodes() -> list[dict[str, object]]:
     return rows
 
 
+OPS = """
+y = x.relu()
+y = x @ w
+y = torch.nn.functional.layer_norm(x, (512,))
+y = torch.softmax(x, -1)
+y = x.sum()
+y = x.t().contiguous()
+y = torch.cat([x, x])
+y = x.cumsum(0)
+y = torch.nn.functional.gelu(x)
+y = x.sort(-1)
+y = torch.nn.functional.conv2d(image, kernel, padding=1)
+y = torch.nn.functional.batch_norm(image, None, None, training=True)
+y = torch.nn.functional.max_pool2d(image, 2)
+y = torch.nn.functional.embedding(index, w)
+y = x.index_select(0, index)
+y = torch.nn.functional.dropout(x, 0.5)
+y = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+y = x.topk(8)
+y = x.to(torch.bfloat16)
+y = torch.addmm(bias, x, w)
+y = torch.baddbmm(query[0], query[0], query[0].transpose(1, 2) @ query[0])
+y = torch.nn.functional.cross_entropy(x, index)
+y = torch.einsum('ij,kj->ik', x, w)
+y = x.scatter_add(0, index[:, None].expand(-1, 512), x)
+y = x.clone().zero_()
+y = torch.linalg.vector_norm(x)
+""".strip().splitlines()
+
+OPS_HEAD = """
+import torch
+torch.manual_seed(0)
+x = torch.randn(512, 512, device="cuda")
+w = torch.randn(512, 512, device="cuda")
+bias = torch.randn(512, device="cuda")
+image = torch.randn(4, 16, 32, 32, device="cuda")
+kernel = torch.randn(16, 16, 3, 3, device="cuda")
+index = torch.randint(512, (512,), device="cuda")
+query = torch.randn(4, 4, 64, 64, device="cuda")
+"""
+
+
+def launches_of(captured: object, graph: object) -> list[str]:
+    return [
+        captured.functions[node.kernel.function].name if node.kernel else node.type
+        for node in graph.nodes
+    ]
+
+
+def ops() -> list[dict[str, object]]:
+    """Each op's launches, learned by capturing it alone, against what is attributed to its line
+    when all of them are captured in one function."""
+    wrong, total = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        alone = []
+        for number, op in enumerate(OPS):
+            file = Path(folder) / f"alone{number}.py"
+            file.write_text(f"{OPS_HEAD}\ndef step():\n    {op}\n    return y\n")
+            captured, _ = backend.capture(
+                load(f"{file}:step", device="cuda"), CaptureOptions(), quiet
+            )
+            alone.append(launches_of(captured, captured.graphs[0]))
+        file = Path(folder) / "together.py"
+        body = "".join(f"    {op}\n" for op in OPS)
+        file.write_text(f"{OPS_HEAD}\ndef step():\n{body}    return y\n")
+        captured, _ = backend.capture(load(f"{file}:step", device="cuda"), CaptureOptions(), quiet)
+        first = OPS_HEAD.count("\n") + 3
+        graph = captured.graphs[0]
+        names = launches_of(captured, graph)
+        by_line: dict[int, list[str]] = {}
+        for node, name in zip(graph.nodes, names, strict=True):
+            frame = captured.frames[captured.origins[node.origin].frames[0]]
+            by_line.setdefault(frame.line, []).append(name)
+        for number, (op, expected) in enumerate(zip(OPS, alone, strict=True)):
+            total += len(expected)
+            if Counter(by_line.get(first + number, [])) != Counter(expected):
+                wrong.append(op)
+    return [{"ops": len(OPS), "launches": total, "wrong": wrong}]
+
+
 def many_ops() -> Workload:
     tensor = torch.zeros(16, device="cuda")
 
@@ -254,7 +334,13 @@ def bench_accuracy() -> list[dict[str, object]]:
     return rows
 
 
-FIGURES = {"nodes": nodes, "recorder": recorder, "whole": whole, "bench": bench_accuracy}
+FIGURES = {
+    "nodes": nodes,
+    "ops": ops,
+    "recorder": recorder,
+    "whole": whole,
+    "bench": bench_accuracy,
+}
 
 
 def main() -> None:

@@ -1,0 +1,25 @@
+"""Tests marked `gpu` are skipped, with the reason, where there is no CUDA device."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def _no_gpu() -> str | None:
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    if torch.version.cuda is None:
+        return "PyTorch is built without CUDA"
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    reason = _no_gpu()
+    if reason is not None:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))

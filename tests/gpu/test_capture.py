@@ -1,0 +1,294 @@
+"""Capturing on a real GPU: nodes, provenance, memory, and what goes wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cgtool.analysis.places import Places  # noqa: E402
+from cgtool.entry.workload import Part, Workload  # noqa: E402
+from cgtool.model.options import CaptureOptions  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+SAMPLES = sorted(Path("samples").glob("*.py"))
+
+
+def quiet(_text: str) -> None:
+    """No progress."""
+
+
+def capture(function, args=(), modules=None, kind="callable", **options):
+    from cgtool.cuda import backend
+
+    workload = Workload("test", kind, (Part("test", function, args, {}, modules or {}),))
+    return backend.capture(workload, CaptureOptions(**options), quiet)[0]
+
+
+def ops_of(captured, graph=0):
+    places = Places(captured)
+    return [places.of(node).op for node in captured.graphs[graph].nodes]
+
+
+def lines_of(captured, graph=0):
+    places = Places(captured)
+    return [places.of(node).line.line for node in captured.graphs[graph].nodes]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_sample_equals_plain_capture_and_every_node_has_a_place(sample):
+    from benchmarks.gpu import plain_capture, types_of
+    from cgtool.cuda import backend
+    from cgtool.entry.load import load
+
+    spec = f"{sample}:build"
+    plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
+    captured, _ = backend.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
+    assert [Counter(node.type for node in graph.nodes) for graph in captured.graphs] == plain
+    places = Places(captured)
+    for graph in captured.graphs:
+        for node in graph.nodes:
+            place = places.of(node)
+            assert place.op and place.line, node
+            if graph.phase == "backward":
+                assert place.forward_frame and place.forward_frame.file.endswith(sample.name)
+
+
+def test_operators_have_their_own_lines():
+    x = torch.randn(64, device="cuda")
+
+    def function(x):
+        y = x + 1
+        z = y * x
+        w = -z
+        return w - y
+
+    captured = capture(function, (x,))
+    first = function.__code__.co_firstlineno
+    assert lines_of(captured) == [first + 1, first + 2, first + 3, first + 4]
+    assert [op.partition(".")[0] for op in ops_of(captured)] == [
+        "aten::add",
+        "aten::mul",
+        "aten::neg",
+        "aten::sub",
+    ]
+
+
+def test_backward_leads_to_the_forward_line_and_module():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()).cuda()
+    x = torch.randn(4, 8, device="cuda")
+    captured = capture(model, (x,), {"": model})
+    assert [graph.phase for graph in captured.graphs] == ["forward", "backward"]
+    places = Places(captured)
+    found = {places.of(node).autograd_node for node in captured.graphs[1].nodes}
+    assert "TanhBackward0" in found
+    modules = {
+        places.of(node).module
+        for node in captured.graphs[1].nodes
+        if places.of(node).autograd_node == "TanhBackward0"
+    }
+    assert modules == {"1"}
+
+
+def test_triton_kernel_outside_any_op_has_a_line(tmp_path):
+    pytest.importorskip("triton")
+    file = tmp_path / "kernels.py"
+    file.write_text(
+        "import torch, triton\n"
+        "import triton.language as tl\n"
+        "@triton.jit\n"
+        "def double(x, y, n, BLOCK: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)\n"
+        "def run(x):\n"
+        "    y = torch.empty_like(x)\n"
+        "    double[(4,)](x, y, x.numel(), BLOCK=256)\n"
+        "    return y + 1\n"
+        "def build(device):\n"
+        "    return run, (torch.randn(1024, device=device),)\n"
+    )
+    from cgtool.cuda import backend
+    from cgtool.entry.load import load
+
+    captured, _ = backend.capture(load(f"{file}:build", device="cuda"), CaptureOptions(), quiet)
+    assert lines_of(captured) == [9, 10]
+    assert captured.functions[captured.graphs[0].nodes[0].kernel.function].name == "double"
+    assert ops_of(captured) == [None, "aten::add.Tensor"]
+    assert {pointer.tensor is not None for pointer in captured.graphs[0].nodes[0].kernel.pointers}
+
+
+def test_memory_agrees_with_the_allocator_to_the_byte():
+    from cgtool.analysis.pools import explain, live_bytes
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)).cuda()
+    captured = capture(model, (torch.randn(32, 64, device="cuda"),), {"": model})
+    pool = captured.memory.pools[0]
+    live = sum(one.bytes for one in captured.memory.allocations if one.freed_at is None)
+    assert live == live_bytes(pool)
+    report = explain(captured)
+    assert report.pools[0].reserved == sum(segment.bytes for segment in pool.segments)
+    assert "cuBLAS workspace" in {row.holder for row in report.holders}
+    assert "output" in {row.holder for row in report.holders}
+
+
+def test_dropout_is_captured_with_its_random_state_and_differs_between_replays():
+    from cgtool.cuda import backend
+
+    x = torch.ones(4096, device="cuda")
+    part = Part("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
+    session, _, _ = backend.prepare(Workload("test", "callable", (part,)), CaptureOptions(), quiet)
+    output = session.outputs[0][0][1]
+    session.captured[0].graph.replay()
+    first = output.clone()
+    session.captured[0].graph.replay()
+    torch.cuda.synchronize()
+    assert not torch.equal(first, output)
+
+
+def test_a_warm_up_that_runs_other_code_is_said_and_lines_stay_true():
+    x = torch.randn(64, device="cuda")
+
+    def function(x):
+        if torch.cuda.is_current_stream_capturing():
+            x = x.sin()
+        return x.cos()
+
+    captured = capture(function, (x,))
+    first = function.__code__.co_firstlineno
+    assert lines_of(captured) == [first + 2, first + 3]
+    assert ops_of(captured) == [None, "aten::cos"]
+    assert "ops-unmatched" in {caveat.code for caveat in captured.caveats}
+
+
+def test_without_cupti_ops_are_recorded_in_the_capture(monkeypatch):
+    from cgtool.cuda import cupti
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
+    x = torch.randn(4, 8, device="cuda")
+    usual = capture(model, (x,), {"": model})
+
+    def refuse(_callback):
+        raise cupti.CuptiBusy("another tool in this process has subscribed to CUPTI")
+
+    monkeypatch.setattr(cupti, "_subscribed", refuse)
+    captured = capture(model, (x,), {"": model})
+    assert captured.recorder == "frontier"
+    assert "recorded-in-capture" in {caveat.code for caveat in captured.caveats}
+    for graph in (0, 1):
+        assert ops_of(captured, graph) == ops_of(usual, graph)
+        assert lines_of(captured, graph) == lines_of(usual, graph)
+
+
+def test_a_profiler_that_holds_cupti_is_survived():
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.randn(64, device="cuda")
+    with profile(activities=[ProfilerActivity.CUDA]):
+        captured = capture(lambda x: x.relu(), (x,))
+    assert ops_of(captured) == ["aten::relu"]
+
+
+def run_cli(tmp_path, source, *arguments):
+    """A failed capture leaves its process unusable: those go through the command line."""
+    file = tmp_path / "model.py"
+    file.write_text(source)
+    return subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", "capture", f"{file}:build", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+
+FAILING = {
+    "sync": ("    scale = x.max().item()\n    return x / scale\n", 4, "Unsupported"),
+    "unjoined": (
+        "    side.wait_stream(torch.cuda.current_stream())\n"
+        "    with torch.cuda.stream(side):\n        y = x * 2\n    return x + 1\n",
+        None,
+        "Unjoined",
+    ),
+    "pageable": ("    return x + torch.ones(1).to(x.device)\n", 4, None),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_failed_capture_names_the_users_line(name, tmp_path):
+    body, line, meaning = FAILING[name]
+    head = "import torch\nside = torch.cuda.Stream()\ndef function(x):\n"
+    tail = "def build(device):\n    return function, (torch.randn(8, device=device),)\n"
+    done = run_cli(tmp_path, head + body + tail)
+    assert done.returncode == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    if line is not None:
+        assert f"model.py:{line}" in done.stderr
+    if meaning is not None:
+        assert meaning in done.stderr
+    assert not list(tmp_path.glob("*.cgt"))
+
+
+def test_two_streams_have_a_fork_and_a_join():
+    side = torch.cuda.Stream()
+
+    def function(x):
+        main = torch.cuda.current_stream()
+        y = x + 1
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            right = y * 2
+        left = y * 3
+        main.wait_stream(side)
+        return left + right
+
+    captured = capture(function, (torch.randn(64, device="cuda"),))
+    graph = captured.graphs[0]
+    assert len({node.stream for node in graph.nodes}) == 2
+    assert {(edge.source, edge.target) for edge in graph.edges} == {(0, 1), (0, 2), (1, 3), (2, 3)}
+
+
+def test_pools_shared_and_separate():
+    generator = torch.nn.Linear(8, 64).cuda()
+    critic = torch.nn.Linear(64, 1).cuda()
+    from cgtool.cuda import backend
+
+    def run(pool):
+        workload = Workload(
+            "test",
+            "callables",
+            (
+                Part("g", generator, (torch.randn(4, 8, device="cuda"),), {}, {"": generator}),
+                Part("c", critic, (torch.randn(4, 64, device="cuda"),), {}, {"": critic}),
+            ),
+        )
+        return backend.capture(workload, CaptureOptions(pool=pool), quiet)[0]
+
+    shared, separate = run("shared"), run("separate")
+    names = ["forward 0", "forward 1", "backward 1", "backward 0"]
+    assert [graph.name for graph in shared.graphs] == names
+    assert len(shared.memory.pools) == 1
+    assert len(separate.memory.pools) == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("return x", "nothing was captured"),
+        ("return torch.zeros(3)", "nothing was captured"),
+    ],
+)
+def test_empty_graph(body, word, tmp_path):
+    done = run_cli(
+        tmp_path,
+        f"import torch\ndef f(x):\n    {body}\n"
+        "def build(device):\n    return f, (torch.ones(3, device=device),)\n",
+    )
+    assert done.returncode == 4
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.cgt"))

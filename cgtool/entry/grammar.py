@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+from typing import NoReturn
 
 import msgspec
 
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
 
-GRAMMAR = """NAME=DTYPE[SHAPE]?ATTRIBUTE...   for each parameter of the function
+GRAMMAR = """NAME=DTYPE[SHAPE]?ATTRIBUTE?ATTRIBUTE...   one for each parameter
 
   x=float32[4,128]            random normal values
   x=bfloat16[4,128]?grad      requires grad
@@ -16,6 +18,7 @@ GRAMMAR = """NAME=DTYPE[SHAPE]?ATTRIBUTE...   for each parameter of the function
   mask=bool[4,16]?ones        all True; also ?zeros
   scale=?scalar=0.5           a Python number, not a tensor
   t=float32[]                 a tensor without dimensions
+  0=float32[4,128]            the first argument, by position
 """
 
 DTYPES = {
@@ -23,115 +26,190 @@ DTYPES = {
     "float32": "float32", "f32": "float32", "float": "float32",
     "float16": "float16", "f16": "float16", "half": "float16",
     "bfloat16": "bfloat16", "bf16": "bfloat16",
+    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2",
     "int64": "int64", "i64": "int64", "long": "int64",
     "int32": "int32", "i32": "int32", "int": "int32",
-    "int16": "int16", "int8": "int8", "uint8": "uint8",
-    "bool": "bool", "complex64": "complex64", "complex128": "complex128",
+    "int16": "int16", "i16": "int16", "short": "int16",
+    "int8": "int8", "i8": "int8", "uint8": "uint8", "u8": "uint8",
+    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+    "bool": "bool",
+    "complex32": "complex32", "chalf": "complex32",
+    "complex64": "complex64", "cfloat": "complex64",
+    "complex128": "complex128", "cdouble": "complex128",
 }  # fmt: skip
+"""PyTorch's names, and the short ones that people write, to PyTorch's."""
 
-_NAME = re.compile(r"[A-Za-z_]\w*|\d+")
-_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]")
-_FLOATING = {"float64", "float32", "float16", "bfloat16", "complex64", "complex128"}
-MAX_ELEMENTS = 1 << 36
+_TENSOR = re.compile(r"(?P<dtype>\w*)\[(?P<shape>[^\]]*)\]")
+_NUMBER = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})([eE][+-]?\d{1,4})?|[+-]?inf|nan")
+_INTEGER_BITS = {
+    "int64": 63, "int32": 31, "int16": 15, "int8": 7,
+    "uint64": 63, "uint32": 32, "uint16": 16, "uint8": 8,
+}  # fmt: skip
+"""``?int<N`` may reach 2 to this. uint64 is filled from int64, which random numbers come in."""
+MAX_ELEMENTS = 1 << 40
 
 
 class InputSpec(msgspec.Struct, frozen=True):
     """One input. ``scalar`` is set for a Python number, the rest for a tensor."""
 
     name: str
+    """A parameter's name, or its position from 0 in digits."""
     dtype: str = ""
+    """As PyTorch spells it, without ``torch.``."""
     shape: tuple[int, ...] = ()
     grad: bool = False
     fill: str = "random"
-    """``random``, ``zeros`` or ``ones``."""
+    """``random`` (normal for floating dtypes, integers otherwise), ``zeros`` or ``ones``."""
     below: int | None = None
+    """Random integers are below this."""
     scalar: int | float | bool | None = None
 
 
-def _wrong(text: str, position: int, what: str) -> CgtoolError:
-    return usage(
-        f"--input {text!r}: {what}, at character {position + 1}",
-        why=f"    {text!r}\n    {' ' * (position + 1)}^",
-        fix="write it as\n" + GRAMMAR.rstrip(),
-    )
+def is_floating(dtype: str) -> bool:
+    """True for dtypes that can require grad."""
+    return dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _number(text: str) -> int | float | bool | None:
-    if text in ("True", "False"):
-        return text == "True"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None
+def render(spec: InputSpec) -> str:
+    """The text that ``parse`` reads back as the same spec."""
+    if spec.scalar is not None:
+        return f"{spec.name}=?scalar={spec.scalar!r}"
+    text = f"{spec.name}={spec.dtype}[{','.join(map(str, spec.shape))}]"
+    if spec.fill != "random":
+        text += f"?{spec.fill}"
+    if spec.below is not None:
+        text += f"?int<{spec.below}"
+    return text + ("?grad" if spec.grad else "")
+
+
+class _Reader:
+    """One text being parsed: every error points at a character of it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.values: dict[str, object] = {}
+
+    def wrong(self, position: int, what: str) -> NoReturn:
+        # The text as Python would quote it: the caret must stand under an escaped character too.
+        column = len(repr(self.text[:position])) - 1
+        raise usage(
+            f"--input {self.text!r}: {what}",
+            why=f"at character {position + 1}:\n{self.text!r}\n{' ' * column}^",
+            fix="write it as\n" + GRAMMAR.rstrip(),
+        )
+
+    def read(self) -> InputSpec:
+        name, equals, rest = self.text.partition("=")
+        if not equals:
+            self.wrong(len(self.text), "expected NAME=")
+        is_position = re.fullmatch(r"[0-9]{1,3}", name) is not None
+        if not (is_position or name.isidentifier()) or keyword.iskeyword(name):
+            self.wrong(0, f"{name!r} is no parameter name")
+        start = len(name) + 1
+        body, *attributes = rest.split("?")
+        dtype, shape = self._tensor(start, body) if body else ("", ())
+        at = start + len(body) + 1
+        for attribute in attributes:
+            self._attribute(at, attribute, dtype)
+            at += len(attribute) + 1
+        if not body and "scalar" not in self.values:
+            self.wrong(start, "expected DTYPE[SHAPE] or ?scalar=NUMBER")
+        return msgspec.convert(
+            {"name": name, "dtype": dtype, "shape": shape, **self.values}, InputSpec
+        )
+
+    def _tensor(self, at: int, body: str) -> tuple[str, tuple[int, ...]]:
+        tensor = _TENSOR.fullmatch(body)
+        if tensor is None:
+            at += body.index("]") + 1 if "]" in body and "[" in body else 0
+            self.wrong(at, f"{body!r} is no DTYPE[SHAPE]")
+        dtype = DTYPES.get(tensor["dtype"], "")
+        if not dtype:
+            self.wrong(at, f"{tensor['dtype']!r} is no dtype; there are {', '.join(DTYPES)}")
+        return dtype, self._shape(at + tensor.start("shape"), tensor["shape"])
+
+    def _shape(self, at: int, inner: str) -> tuple[int, ...]:
+        if not inner.strip():
+            return ()
+        sizes: list[int] = []
+        elements = 1
+        for piece in inner.split(","):
+            if not re.fullmatch(r"\s*[0-9]{1,18}\s*", piece):
+                self.wrong(at, f"{piece.strip()!r} is no size")
+            sizes.append(int(piece))
+            elements *= max(1, sizes[-1])
+            if elements > MAX_ELEMENTS:
+                self.wrong(at, f"more than {MAX_ELEMENTS} elements")
+            at += len(piece) + 1
+        return tuple(sizes)
+
+    def _set(self, at: int, field: str, value: object) -> None:
+        if field in self.values:
+            self.wrong(at, "an attribute that contradicts or repeats another")
+        self.values[field] = value
+
+    def _attribute(self, at: int, attribute: str, dtype: str) -> None:
+        name, scalar, number = attribute.partition("scalar=")
+        if not name and scalar:
+            if dtype or self.values:
+                self.wrong(at, "?scalar= stands alone, as NAME=?scalar=0.5")
+            self._set(at, "scalar", self._number(at + len(scalar), number))
+            return
+        if not dtype:
+            what = "stands alone" if "scalar" in self.values else "needs DTYPE[SHAPE] before it"
+            self.wrong(at, f"?{attribute} {what}" if name else "expected DTYPE[SHAPE]")
+        if attribute == "grad":
+            if not is_floating(dtype):
+                self.wrong(at, f"{dtype} cannot require grad")
+            self._set(at, "grad", True)
+        elif attribute in ("zeros", "ones"):
+            if "below" in self.values:
+                self.wrong(at, f"?{attribute} contradicts ?int<")
+            self._set(at, "fill", attribute)
+        elif attribute.startswith("int<"):
+            self._below(at, attribute[4:], dtype)
+        else:
+            self.wrong(at, f"?{attribute} is none of ?grad, ?zeros, ?ones, ?int<N, ?scalar=NUMBER")
+
+    def _below(self, at: int, digits: str, dtype: str) -> None:
+        if dtype not in _INTEGER_BITS:
+            self.wrong(at, f"?int< is for integers, not {dtype}")
+        if "fill" in self.values:
+            self.wrong(at, f"?int< contradicts ?{self.values['fill']}")
+        if not re.fullmatch(r"[1-9][0-9]{0,19}", digits):
+            self.wrong(at + 4, f"{digits!r} is no positive whole number")
+        if int(digits) > 1 << _INTEGER_BITS[dtype] or int(digits) >= 1 << 63:
+            self.wrong(at + 4, f"{dtype} does not hold integers up to {digits}")
+        self._set(at, "below", int(digits))
+
+    def _number(self, at: int, text: str) -> int | float | bool:
+        if text in ("True", "False"):
+            return text == "True"
+        if not _NUMBER.fullmatch(text):
+            self.wrong(at, f"{text!r} is no number, True or False")
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 def parse(text: str) -> InputSpec:
     """Parse one ``--input``. Raises CgtoolError (exit 2) that points at the character."""
-    name, equals, rest = text.partition("=")
-    if not equals:
-        raise _wrong(text, len(text), "expected NAME=")
-    if not _NAME.fullmatch(name):
-        raise _wrong(text, 0, f"{name!r} is no parameter name")
-    at = len(name) + 1
-    body, *attributes = rest.split("?")
-    tensor = _TENSOR.fullmatch(body)
-    if body and tensor is None:
-        raise _wrong(text, at, f"{body!r} is no DTYPE[SHAPE]")
-    dtype = ""
-    shape: tuple[int, ...] = ()
-    if tensor is not None:
-        dtype = DTYPES.get(tensor["dtype"], "")
-        if not dtype:
-            raise _wrong(text, at, f"{tensor['dtype']!r} is no dtype of {', '.join(DTYPES)}")
-        shape = _shape(text, at + tensor.start("shape"), tensor["shape"])
-    values: dict[str, object] = {}
-    at += len(body) + 1
-    for attribute in attributes:
-        _attribute(text, at, attribute, values)
-        at += len(attribute) + 1
-    if "scalar" in values:
-        if body or len(values) > 1:
-            raise _wrong(text, len(name) + 1, "?scalar= stands alone, as NAME=?scalar=0.5")
-    elif not body:
-        raise _wrong(text, len(name) + 1, "expected DTYPE[SHAPE] or ?scalar=NUMBER")
-    if values.get("grad") and dtype not in _FLOATING:
-        raise _wrong(text, len(name) + 1, f"{dtype} cannot require grad")
-    if "below" in values and (dtype in _FLOATING or dtype == "bool"):
-        raise _wrong(text, len(name) + 1, f"?int< is for integers, not {dtype}")
-    return msgspec.convert({"name": name, "dtype": dtype, "shape": shape, **values}, InputSpec)
+    return _Reader(text).read()
 
 
-def _shape(text: str, at: int, inner: str) -> tuple[int, ...]:
-    sizes: list[int] = []
-    elements = 1
-    if not inner.strip():
-        return ()
-    for piece in inner.split(","):
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", piece):
-            raise _wrong(text, at, f"{piece.strip()!r} is no size")
-        sizes.append(int(piece))
-        elements *= max(1, sizes[-1])
-        at += len(piece) + 1
-    if elements > MAX_ELEMENTS:
-        raise _wrong(text, at, f"{elements} elements are too many")
-    return tuple(sizes)
+def parse_all(texts: tuple[str, ...]) -> tuple[InputSpec, ...]:
+    """Parse every ``--input``: names are unique, positions are 0, 1, 2 without a gap.
 
-
-def _attribute(text: str, at: int, attribute: str, values: dict[str, object]) -> None:
-    if attribute == "grad":
-        values["grad"] = True
-    elif attribute in ("zeros", "ones"):
-        values["fill"] = attribute
-    elif attribute.startswith("int<"):
-        if not re.fullmatch(r"[1-9][0-9]{0,17}", attribute[4:]):
-            raise _wrong(text, at + 4, f"{attribute[4:]!r} is no positive whole number")
-        values["below"] = int(attribute[4:])
-    elif attribute.startswith("scalar="):
-        number = _number(attribute[7:])
-        if number is None:
-            raise _wrong(text, at + 7, f"{attribute[7:]!r} is no number")
-        values["scalar"] = number
-    else:
-        raise _wrong(text, at, f"{attribute!r} is none of grad, zeros, ones, int<N, scalar=NUMBER")
+    Raises CgtoolError (exit 2).
+    """
+    specs = tuple(parse(text) for text in texts)
+    names = [int(one.name) if one.name.isdigit() else one.name for one in specs]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise usage(f"--input {texts[index]!r}: {name} is given twice")
+    positions = sorted(name for name in names if isinstance(name, int))
+    if positions != list(range(len(positions))):
+        missing = next(i for i in range(len(positions)) if i not in positions)
+        raise usage(
+            f"--input gives position {positions[-1]} but not {missing}",
+            fix="positions start at 0 and leave none out; or use the parameters' names",
+        )
+    return specs

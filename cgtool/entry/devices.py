@@ -1,0 +1,66 @@
+"""Everything that a workload is given must be on the device that is captured on."""
+
+from __future__ import annotations
+
+import torch
+
+from cgtool.entry.surface import tensors_in
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.capture import Frame
+from cgtool.model.failure import CgtoolError, Failure
+
+
+def _same(have: torch.device, wanted: torch.device) -> bool:
+    if have.type != wanted.type:
+        return False
+    return wanted.type != "cuda" or wanted.index is None or have.index == wanted.index
+
+
+def _frames(workload: Workload) -> tuple[Frame, ...]:
+    if workload.file is None:
+        return ()
+    name = workload.spec.rpartition(":")[2]
+    return (Frame(workload.file, workload.line or 1, name),)
+
+
+def _where(part: Part) -> list[tuple[str, torch.Tensor]]:
+    arguments = (*enumerate(part.args), *part.kwargs.items())
+    found = [
+        (f"argument {key}{path}", tensor)
+        for key, value in arguments
+        for path, tensor in tensors_in(value)
+    ]
+    for prefix, module in part.modules.items():
+        start = f"{prefix}." if prefix else ""
+        found += [(f"parameter {start}{name}", one) for name, one in module.named_parameters()]
+    return found
+
+
+def check(workload: Workload, device: str) -> tuple[str, ...]:
+    """Notes on host scalars that the graph will keep.
+
+    Raises CgtoolError (exit 4) that names the first argument or parameter on another device.
+    """
+    wanted = torch.device(device)
+    notes = []
+    for part in workload.parts:
+        for name, tensor in _where(part):
+            if _same(tensor.device, wanted):
+                continue
+            is_host_scalar = tensor.device.type == "cpu" and tensor.dim() == 0
+            if is_host_scalar and workload.kind != "callables" and name.startswith("argument"):
+                notes.append(
+                    f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
+                )
+                continue
+            raise CgtoolError(
+                Failure(
+                    f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
+                    4,
+                    _frames(workload),
+                    why="a CUDA graph holds only work of the device that it is captured on",
+                    fix="make it with device=device, or move it with .to(device)",
+                    phase="load",
+                )
+            )
+    return tuple(notes)

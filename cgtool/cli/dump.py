@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -94,6 +95,8 @@ def dump(
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
     opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
+    # The capture stays until the end: no collection needs to look through it again.
+    gc.freeze()
     chosen = _graphs(opened, graph)
     if kind == "raw":
         write_bytes(_raw(opened, path, chosen), output)

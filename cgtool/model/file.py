@@ -1,22 +1,26 @@
 """Read and write ``.cgt`` files: one zip of JSON parts (docs/capture-format.md).
 
-Every file is hostile until it has been read: sizes are bounded before and while reading, names
-must be the known ones, every index is checked, nothing is executed and nothing written.
+A capture is read back as it was written, or not at all: a file that was cut, altered, or made to
+do harm is refused with one sentence (``cgtool.model.archive``, ``cgtool.model.sound``).
+
+An older schema is read as it is, because a new field has a default. A change that a default
+cannot express raises ``SCHEMA_VERSION`` and turns the old form into the new one in ``read``,
+between decoding and ``inconsistency``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
+import gc
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from cgtool.model.archive import MAX_PARTS, Archive, bad, open_archive
+from cgtool.model.atomic import atomic
 from cgtool.model.capture import (
     SCHEMA_VERSION,
     Bench,
@@ -31,13 +35,14 @@ from cgtool.model.capture import (
     Origin,
     Stream,
 )
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
+from cgtool.model.sound import inconsistency
+
+__all__ = ["FORMAT", "atomic", "inconsistency", "read", "read_raw", "write"]
 
 FORMAT = "cgtool-capture"
-MAX_PARTS = 4096
-MAX_PART_BYTES = 1 << 30
-MAX_TOTAL_BYTES = 2 << 30
-_CHUNK = 1 << 20
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""Of every part: equal captures make equal files."""
 
 T = TypeVar("T")
 
@@ -95,13 +100,10 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         capture.bench is not None,
     )
     tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
-    with (
-        atomic(path) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-    ):
+    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
 
         def put(name: str, value: object) -> None:
-            archive.writestr(name, msgspec.json.encode(value))
+            _put(archive, name, _json(value))
 
         put("manifest.json", manifest)
         put("tables.json", tables)
@@ -111,136 +113,78 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         if capture.bench is not None:
             put("bench.json", capture.bench)
         for name, text in (raw or {}).items():
-            archive.writestr(f"raw/{name}", text)
+            _put(archive, f"raw/{name}", text.encode(errors="replace"))
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, _DATE)
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=1)
+
+
+def _json(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # A file name that is not UTF-8 comes from Python as lone surrogates, which JSON has not.
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(inner) for inner in value]
+    return value
+
+
+def _decode(archive: Archive, name: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(archive.read(name), type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        raise bad(archive.path, f"the part {name}: {error}") from error
 
 
 @contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that takes its place when the block ends well."""
+def _no_collection() -> Iterator[None]:
+    """While a capture is built nothing is garbage, and looking for it takes as long as reading."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        temporary.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+        yield
     finally:
-        temporary.unlink(missing_ok=True)
+        if enabled:
+            gc.enable()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _unwritable(path: Path, error: OSError) -> CgtoolError:
-    reason = error.strerror or str(error)
-    return usage(
-        f"cannot write {path}: {reason}",
-        fix="choose another place with -o, or make room there",
-    )
-
-
-def _bad(path: Path, what: str) -> CgtoolError:
-    return usage(
-        f"{path}: not a readable capture file: {what}",
-        fix="capture again with `cgtool capture ENTRY -o FILE.cgt`",
-    )
-
-
-class _Reader:
-    """One open file and what may still be read of it."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path = path
-        self.archive = archive
-        self.left = MAX_TOTAL_BYTES
-        infos = archive.infolist()
-        if len(infos) > MAX_PARTS:
-            raise _bad(path, f"{len(infos)} parts, more than {MAX_PARTS}")
-        self.infos: dict[str, zipfile.ZipInfo] = {}
-        for info in infos:
-            if info.filename in self.infos:
-                raise _bad(path, f"the part {info.filename!r} is there twice")
-            if info.filename.startswith("/") or ".." in info.filename.split("/"):
-                raise _bad(path, f"a part is named {info.filename!r}")
-            if info.flag_bits & 1:
-                raise _bad(path, f"the part {info.filename!r} is encrypted")
-            self.infos[info.filename] = info
-        if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
-            raise _bad(path, f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB")
-
-    def bytes_of(self, name: str) -> bytes:
-        info = self.infos.get(name)
-        if info is None:
-            raise _bad(self.path, f"the part {name} is missing")
-        limit = min(self.left, MAX_PART_BYTES)
-        if info.file_size > limit:
-            raise _bad(self.path, f"the part {name} unpacks to {info.file_size} bytes")
-        chunks: list[bytes] = []
-        size = 0
-        # The sizes in a zip's headers are claims: count what really comes.
-        with self.archive.open(info) as file:
-            while chunk := file.read(_CHUNK):
-                size += len(chunk)
-                if size > limit:
-                    raise _bad(self.path, f"the part {name} unpacks to more than it says")
-                chunks.append(chunk)
-        self.left -= size
-        return b"".join(chunks)
-
-    def decode(self, name: str, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(self.bytes_of(name), type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _bad(self.path, f"the part {name}: {error}") from error
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[_Reader]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield _Reader(path, archive)
-    except FileNotFoundError as error:
-        raise usage(f"{path}: no such file") from error
-    except IsADirectoryError as error:
-        raise usage(f"{path} is a directory, not a capture file") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise _bad(path, str(error) or type(error).__name__) from error
-    except OSError as error:
-        raise usage(f"cannot read {path}: {error.strerror or error}") from error
+def _manifest(archive: Archive) -> Manifest:
+    head = _decode(archive, "manifest.json", _Head)
+    if head.format != FORMAT:
+        raise bad(archive.path, f"its format is {head.format[:80]!r}")
+    if head.schema_version > SCHEMA_VERSION:
+        raise usage(
+            f"{archive.path} was written by a newer cgtool (schema {head.schema_version}; this "
+            f"one reads up to {SCHEMA_VERSION})",
+            fix="upgrade cgtool",
+        )
+    if head.schema_version < 1:
+        raise bad(archive.path, f"schema version {head.schema_version}")
+    archive.require_known_names()
+    return _decode(archive, "manifest.json", Manifest)
 
 
 def read(path: Path) -> Capture:
     """Read a capture. Raises CgtoolError (exit 2) for every file that is not a sound one."""
-    with _open(path) as reader:
-        head = reader.decode("manifest.json", _Head)
-        if head.format != FORMAT:
-            raise _bad(path, f"its format is {head.format!r}")
-        if head.schema_version > SCHEMA_VERSION:
-            raise usage(
-                f"{path} was written by a newer cgtool (schema {head.schema_version}; this one "
-                f"reads up to {SCHEMA_VERSION})",
-                fix="upgrade cgtool",
-            )
-        if head.schema_version < 1:
-            raise _bad(path, f"schema version {head.schema_version}")
-        manifest = reader.decode("manifest.json", Manifest)
-        if not 0 <= manifest.graphs <= MAX_PARTS:
-            raise _bad(path, f"{manifest.graphs} graphs")
-        tables = reader.decode("tables.json", Tables)
+    with _no_collection(), open_archive(path) as archive:
+        manifest = _manifest(archive)
+        parts = sum(name.startswith("graphs/") for name in archive.names)
+        if manifest.graphs != parts or parts > MAX_PARTS:
+            raise bad(path, f"{parts} graphs where its manifest says {manifest.graphs}")
+        tables = _decode(archive, "tables.json", Tables)
         graphs = tuple(
-            reader.decode(f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
+            _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
         )
         capture = Capture(
             entry=manifest.entry,
@@ -252,130 +196,24 @@ def read(path: Path) -> Capture:
             origins=tables.origins,
             functions=tables.functions,
             streams=tables.streams,
-            memory=reader.decode("memory.json", Memory),
+            memory=_decode(archive, "memory.json", Memory),
             warmup_iters=manifest.warmup_iters,
             warmup_ns=manifest.warmup_ns,
             recorder=manifest.recorder,
-            bench=reader.decode("bench.json", Bench) if manifest.has_bench else None,
+            bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             caveats=manifest.caveats,
         )
-    problem = inconsistency(capture)
-    if problem is not None:
-        raise _bad(path, problem)
+        problem = inconsistency(capture)
+        if problem is not None:
+            raise bad(path, problem)
+        for graph in graphs:
+            if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
+                raise bad(path, f"{graph.name}: its raw text is missing")
     return capture
 
 
 def read_raw(path: Path, name: str) -> str:
     """The text of a raw part (``Graph.raw_dot``)."""
-    with _open(path) as reader:
-        return reader.bytes_of(f"raw/{name}").decode(errors="replace")
-
-
-def _within(what: str, indices: Iterable[int | None], size: int) -> str | None:
-    for index in indices:
-        if index is not None and not 0 <= index < size:
-            return f"{what} {index} of {size}"
-    return None
-
-
-def inconsistency(capture: Capture) -> str | None:
-    """The first index that points nowhere, in words; None for a sound capture."""
-    return (
-        _bad_tables(capture)
-        or next((bad for graph in capture.graphs if (bad := _bad_graph(capture, graph))), None)
-        or _bad_nesting(capture)
-        or _bad_memory(capture)
-    )
-
-
-def _bad_tables(capture: Capture) -> str | None:
-    for number, origin in enumerate(capture.origins):
-        bad = _within("frame", origin.frames, len(capture.frames))
-        if bad is not None:
-            return f"origin {number}: {bad}"
-        # A forward origin is interned before the backward one that names it: no cycles.
-        if origin.forward is not None and not 0 <= origin.forward < number:
-            return f"origin {number}: forward {origin.forward}"
-    return None
-
-
-def _bad_graph(capture: Capture, graph: Graph) -> str | None:
-    origins, streams = len(capture.origins), len(capture.streams)
-    functions = len(capture.functions)
-    allocations, tensors = len(capture.memory.allocations), len(capture.memory.tensors)
-    for position, node in enumerate(graph.nodes):
-        if node.id != position:
-            return f"{graph.name}: node {position} has the id {node.id}"
-        if node.origin is not None and not 0 <= node.origin < origins:
-            return f"{graph.name}: node {position}: origin {node.origin}"
-        if node.stream is not None and not 0 <= node.stream < streams:
-            return f"{graph.name}: node {position}: stream {node.stream}"
-        if node.kernel is not None:
-            if not 0 <= node.kernel.function < functions:
-                return f"{graph.name}: node {position}: function {node.kernel.function}"
-            for pointer in node.kernel.pointers:
-                place = pointer.allocation
-                if place is not None and not 0 <= place < allocations:
-                    return f"{graph.name}: node {position}: allocation {place}"
-                place = pointer.tensor
-                if place is not None and not 0 <= place < tensors:
-                    return f"{graph.name}: node {position}: tensor {place}"
-        if node.copy is not None or node.fill is not None:
-            bad = _bad_ends(node.copy, node.fill, allocations, tensors)
-            if bad is not None:
-                return f"{graph.name}: node {position}: {bad}"
-    count = len(graph.nodes)
-    for edge in graph.edges:
-        if not (0 <= edge.source < count and 0 <= edge.target < count):
-            return f"{graph.name}: edge {edge.source} to {edge.target}"
-    if graph.pool is not None and not 0 <= graph.pool < len(capture.memory.pools):
-        return f"{graph.name}: pool {graph.pool}"
-    return None
-
-
-def _bad_ends(copy: object, fill: object, allocations: int, tensors: int) -> str | None:
-    for end in ("source", "destination"):
-        for owner in (copy, fill):
-            place = getattr(owner, f"{end}_allocation", None)
-            if place is not None and not 0 <= place < allocations:
-                return f"allocation {place}"
-            place = getattr(owner, f"{end}_tensor", None)
-            if place is not None and not 0 <= place < tensors:
-                return f"tensor {place}"
-    return None
-
-
-def _bad_nesting(capture: Capture) -> str | None:
-    count = len(capture.graphs)
-    for index, graph in enumerate(capture.graphs):
-        for node in graph.nodes:
-            for body in node.body:
-                # A body comes after its owner: no cycles.
-                if not index < body < count:
-                    return f"{graph.name}: node {node.id}: body {body}"
-        if graph.parent is not None and not 0 <= graph.parent[0] < index:
-            return f"{graph.name}: parent {graph.parent[0]}"
-    return None
-
-
-def _bad_memory(capture: Capture) -> str | None:
-    memory = capture.memory
-    for number, one in enumerate(memory.allocations):
-        bad = (
-            _within("pool", (one.pool,), len(memory.pools))
-            or _within("graph", (one.graph,), len(capture.graphs))
-            or _within("origin", (one.origin,), len(capture.origins))
-            or _within("stream", (one.stream,), len(capture.streams))
-        )
-        if bad is None and one.node is not None:
-            bad = _within("node", (one.node,), len(capture.graphs[one.graph].nodes))
-        if bad is None and (one.bytes < 0 or one.requested_bytes < 0):
-            bad = "negative size"
-        if bad is not None:
-            return f"allocation {number}: {bad}"
-    for pool in memory.pools:
-        for segment in pool.segments:
-            bad = _within("stream", (segment.stream,), len(capture.streams))
-            if bad is not None:
-                return f"pool {pool.name}: {bad}"
-    return None
+    with open_archive(path) as archive:
+        _manifest(archive)
+        return archive.read(f"raw/{name}").decode(errors="replace")

@@ -6,13 +6,15 @@ require grad to the inputs and parameters that do, with static gradients coming 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from cgtool.entry.reach import reach
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.failure import user_code
 
@@ -24,10 +26,24 @@ def _key_text(path: Any) -> str:
     return text.lstrip(".")
 
 
-def tensors_in(tree: Any) -> list[Named]:
-    """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``)."""
+_NESTED_DATACLASSES = 8
+
+
+def tensors_in(tree: Any, nested: int = _NESTED_DATACLASSES) -> list[Named]:
+    """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``, ``.loss``).
+
+    Containers are those of PyTorch's pytree, and dataclasses, which it takes for leaves.
+    """
+    found: list[Named] = []
     leaves, _ = pytree.tree_flatten_with_path(tree)
-    return [(_key_text(path), leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    for path, leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            found.append((_key_text(path), leaf))
+        elif nested and dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in dataclasses.fields(leaf):
+                inner = tensors_in(getattr(leaf, field.name, None), nested - 1)
+                found += [(f"{_key_text(path)}.{field.name}{rest}", one) for rest, one in inner]
+    return found
 
 
 def flatten_outputs(outputs: Any) -> list[Named]:
@@ -58,6 +74,33 @@ class Surface:
     inputs: tuple[Named, ...]
 
 
+def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """``id`` of every leaf that backward from these tensors accumulates into."""
+    found = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def _parameters_of(part: Part, outputs: Iterable[torch.Tensor]) -> list[Named]:
+    """A module's parameters all count. Those of modules that a function can reach by name count
+    when its outputs depend on them: it may hold a module that it does not run."""
+    parameters: list[Named] = list(part.parameters())
+    if isinstance(part.function, torch.nn.Module) or not parameters:
+        return parameters
+    used = _leaves_behind(outputs)
+    return [(name, parameter) for name, parameter in parameters if id(parameter) in used]
+
+
 def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
@@ -68,7 +111,8 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
     if not wanting:
         return None
     inputs: dict[int, Named] = {}
-    for name, tensor in inputs_of(part) + [(n, p) for n, p in part.parameters()]:
+    parameters = _parameters_of(part, [tensor for _, tensor in wanting])
+    for name, tensor in inputs_of(part) + parameters:
         if tensor.requires_grad:
             inputs.setdefault(id(tensor), (name, tensor))
     if not inputs:
@@ -91,20 +135,52 @@ def grad_outputs(surface: Surface) -> list[torch.Tensor]:
 
 
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """(name, kind, tensor) of everything that the workload owns before the capture."""
+    """(name, kind, tensor) of everything that the workload owns before the capture.
+
+    What functions reach by name is looked up now and not when they were loaded: a tensor that the
+    user has let go of must not be kept alive by its name here.
+    """
     several = len(workload.parts) > 1
     for part in workload.parts:
         where = f"{part.name}: " if several else ""
+        names: dict[int, str] = {}
         for name, tensor in inputs_of(part):
             yield f"{where}{name}", "input", tensor
         for prefix, module in part.modules.items():
             start = f"{prefix}." if prefix else ""
             for name, parameter in module.named_parameters():
+                names.setdefault(id(parameter), f"{start}{name}")
                 yield f"{where}parameter {start}{name}", "parameter", parameter
                 if parameter.grad is not None:
                     yield f"{where}gradient of {start}{name}", "gradient", parameter.grad
             for name, buffer in module.named_buffers():
                 yield f"{where}buffer {start}{name}", "buffer", buffer
+        reached = reach(part.function)
+        for name, tensor in reached.tensors.items():
+            yield f"{where}tensor {name}", "input", tensor
+        for name, optimizer in reached.optimizers.items():
+            for kind, found, tensor in _of_optimizer(name, optimizer, names):
+                yield f"{where}{found}", kind, tensor
+
+
+def _of_optimizer(
+    name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(kind, name, tensor): the state of each parameter, and parameters that no module names."""
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                yield "optimizer", f"{name} {key} of group {number}", value
+        for index, parameter in enumerate(group["params"]):
+            known = names.get(id(parameter))
+            if known is None:
+                known = f"{name}.param_groups[{number}]['params'][{index}]"
+                yield "parameter", f"parameter {known}", parameter
+                if parameter.grad is not None:
+                    yield "gradient", f"gradient of {known}", parameter.grad
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield "optimizer", f"{name} {key} of {known}", value
 
 
 def call(part: Part) -> Any:

@@ -24,8 +24,9 @@ MAX_CHAIN = 24
 
 
 def _roots() -> tuple[str, ...]:
-    package = Path(__file__).resolve().parent.parent
-    roots = {str(package)}
+    package = Path(__file__).parent.parent
+    # Both spellings: code objects keep the path that was imported, through links or not.
+    roots = {str(package), str(package.resolve())}
     for name in ("stdlib", "platstdlib"):
         roots.add(sysconfig.get_path(name))
     torch = sys.modules.get("torch")
@@ -36,7 +37,9 @@ def _roots() -> tuple[str, ...]:
 
 @cache
 def _is_internal_file(name: str) -> bool:
-    if name.startswith("<frozen"):
+    if name.startswith("<"):
+        # Frozen modules, and text made at run time (dataclasses, torch.fx): no line to show. The
+        # frame that ran it follows further out.
         return True
     if "/site-packages/" in name or "/dist-packages/" in name:
         # site-packages lies inside the standard library's folder: only torch is internal there.
@@ -115,7 +118,7 @@ def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Fram
 def exception_frames(error: BaseException) -> tuple[Frame, ...]:
     """The user's frames of an exception, innermost first; a SyntaxError names its own line."""
     frames = user_frames(traceback.walk_tb(error.__traceback__))
-    if isinstance(error, SyntaxError) and error.filename:
+    if isinstance(error, SyntaxError) and error.filename and error.filename[0] != "<":
         place = Frame(error.filename, error.lineno or 0, "<module>")
         return (place, *frames)
     return frames

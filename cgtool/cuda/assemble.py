@@ -243,7 +243,7 @@ def assemble(
 
     Comes last: naming the cuBLAS workspaces frees them.
     """
-    table = OriginTable()
+    table = OriginTable(session.workload.entry_frame())
     templates = [cu.CUgraph(one.graph.raw_cuda_graph()) for one in session.captured]
     joined: list[Joined] = []
     for one, template in zip(session.captured, templates, strict=True):

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from cgtool.model.capture import Frame
+
 
 @dataclass(frozen=True)
 class Part:
@@ -45,3 +47,9 @@ class Workload:
     line: int | None = None
     notes: tuple[str, ...] = ()
     """What the reader must know: which globals were taken, where inputs came from."""
+
+    def entry_frame(self) -> Frame | None:
+        """Where the entry point is defined."""
+        if self.file is None:
+            return None
+        return Frame(self.file, self.line or 1, self.spec.rpartition(":")[2])

@@ -6,7 +6,7 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 
 from __future__ import annotations
 
-import sys
+import importlib.util
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -23,15 +23,18 @@ MAX_CHAIN = 24
 """Frames kept of one call chain; the innermost are kept."""
 
 
+@cache
 def _roots() -> tuple[str, ...]:
     package = Path(__file__).parent.parent
     # Both spellings: code objects keep the path that was imported, through links or not.
     roots = {str(package), str(package.resolve())}
     for name in ("stdlib", "platstdlib"):
         roots.add(sysconfig.get_path(name))
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.__file__:
-        roots.add(str(Path(torch.__file__).parent))
+    # Triton's launcher stands between a kernel and the line that launches it, as torch does.
+    for name in ("torch", "triton"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            roots.add(str(Path(spec.origin).parent))
     return tuple(root.rstrip("/") + "/" for root in roots)
 
 

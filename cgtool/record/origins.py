@@ -12,7 +12,10 @@ from cgtool.record.ops import OpCall, Record
 class OriginTable:
     """Frames and origins, each kept once."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: Frame | None = None) -> None:
+        """``entry`` is the line of the entry point: it stands for calls with no frame outside
+        torch, as of a module of torch's own that nothing of the user's calls."""
+        self._entry = entry
         self._frames: dict[Frame, int] = {}
         self._origins: dict[Origin, int] = {}
         self._sites: dict[SiteKey, tuple[Site, int]] = {}
@@ -35,6 +38,13 @@ class OriginTable:
             known = self._sites[key] = (site, index)
         return known[1]
 
+    def _chain(self, chain: Sequence[Site], forward: int | None) -> tuple[int, ...]:
+        if chain:
+            return tuple(self._frame(site) for site in chain)
+        if forward is None and self._entry is not None:
+            return (self._frames.setdefault(self._entry, len(self._frames)),)
+        return ()
+
     def add_site(
         self,
         *,
@@ -50,7 +60,7 @@ class OriginTable:
             op=op,
             module=module[0] if module else None,
             module_type=module[1] if module else None,
-            frames=tuple(self._frame(site) for site in chain),
+            frames=self._chain(chain, forward),
             autograd_node=autograd_node,
             forward=forward,
             annotations=annotations,

@@ -277,7 +277,7 @@ def capture(
     Raises CgtoolError when the user's code would not capture.
     """
     session, iterations, recorder, labels = prepare(device, workload, options, progress)
-    table = OriginTable()
+    table = OriginTable(workload.entry_frame())
     streams: dict[str, int] = {"capture stream": 0}
     separate = options.pool == "separate"
     pool_of_graph = [index if separate else 0 for index in range(len(session.captured))]

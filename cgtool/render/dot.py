@@ -10,11 +10,13 @@ from cgtool.analysis.view import Item, View
 from cgtool.model.capture import Capture, Graph
 from cgtool.render import palette
 from cgtool.render.labels import WIDE, Label, Labels
-from cgtool.render.text import cut, dot_string, html_text
+from cgtool.render.text import cut, html_text, tooltip
 from cgtool.render.units import count_text, time_text
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
+_LEGEND_ROW = 7
+
 Shade = tuple[str, str]
 """Fill and border."""
 
@@ -86,22 +88,35 @@ class _Picture:
             *(
                 f'<TR><TD ALIGN="LEFT"><FONT COLOR="{palette.QUIET}">{html_text(text)}</FONT>'
                 "</TD></TR>"
-                for text in (where, note)
+                for text in (where, note, self._links())
                 if text
             ),
         ]
-        cells = "".join(
-            f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
-            f"{html_text(cut(name, 40))}</TD>"
-            for name, (fill, line) in self.legend.items()
-        )
         if len(self.legend) > 1:
+            cells = [
+                f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
+                f"{html_text(cut(name, 40))}</TD>"
+                for name, (fill, line) in self.legend.items()
+            ]
+            lines = [
+                "".join(cells[at : at + _LEGEND_ROW]) for at in range(0, len(cells), _LEGEND_ROW)
+            ]
             rows.append(
                 '<TR><TD ALIGN="LEFT">'
                 '<TABLE ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="5">'
-                f"<TR>{cells}</TR></TABLE></TD></TR>"
+                f"{''.join(f'<TR>{line}</TR>' for line in lines)}</TABLE></TD></TR>"
             )
         return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{"".join(rows)}</TABLE>>'
+
+    def _links(self) -> str:
+        """What links that are not plain mean."""
+        links = [link for view in self.views for link in view.links]
+        words = []
+        if any(link.hidden for link in links):
+            words.append("dashed: through nodes that are not shown")
+        if any(link.programmatic for link in links):
+            words.append("orange: programmatic, the kernels may overlap")
+        return "; ".join(words)
 
     def _graph(self, view: View) -> None:
         graph = self.capture.graphs[view.graph]
@@ -164,7 +179,7 @@ class _Picture:
             self._clusters += 1
             self.lines += [
                 f"{pad}subgraph cluster_m{self._clusters} {{",
-                f"{pad}  label={dot_string(cut(inner.path, 60))}; labeljust=l; fontsize=10; "
+                f"{pad}  label=<{html_text(cut(inner.path, 60))}>; labeljust=l; fontsize=10; "
                 f'fontcolor="{palette.QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
                 f'color="#ccd4dd"; fillcolor="#ffffff";',
             ]
@@ -188,7 +203,7 @@ class _Picture:
         width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
             f'{pad}{name} [label=<{_rows(label)}>, fillcolor="{fill}", color="{line}"{width}, '
-            f"tooltip={dot_string(*label.tooltip)}];"
+            f"tooltip={tooltip(*label.tooltip)}];"
         )
 
     def _bodies(self) -> None:
@@ -204,8 +219,9 @@ class _Picture:
             if parent is not None and parent in place and view.items:
                 self.lines.append(
                     f"  g{parent[0]}_{place[parent]} -> g{view.graph}_0 "
-                    f"[lhead=cluster_graph{view.graph}, style=dotted, arrowhead=none, "
-                    f'constraint=true, tooltip="runs this graph"];'
+                    f"[lhead=cluster_graph{view.graph}, style=dashed, arrowhead=open, "
+                    f'color="{palette.TYPES["conditional"][1]}", penwidth=1.3, '
+                    'tooltip="runs this graph"];'
                 )
 
     def _time(self, graph: Graph, item: Item) -> int:
@@ -227,6 +243,8 @@ class _Picture:
         else:
             module = self._module(graph, item)
             key = module_at_depth(module, max(min(self.depth, 2), 1))
+        if key not in self.legend and len(self.legend) >= len(palette.SOFT):
+            return self.legend.setdefault("others", palette.OTHER)
         return self.legend.setdefault(key, palette.SOFT[len(self.legend) % len(palette.SOFT)])
 
     def _heat(self, duration: int) -> Shade:

@@ -94,16 +94,13 @@ class Labels:
             launch = node.kernel
             function = self.capture.functions[launch.function]
             shared = (function.static_shared_bytes or 0) + launch.dynamic_shared_bytes
-            lines += [
-                self._full[function.name],
-                f"grid {launch.grid}, block {launch.block}, {function.registers} registers, "
-                f"{bytes_text(shared)} shared memory"
-                + (
-                    f", {launch.active_blocks} blocks fit on a multiprocessor"
-                    if launch.active_blocks is not None
-                    else ""
-                ),
-            ]
+            facts = [f"grid {launch.grid}", f"block {launch.block}"]
+            if function.registers is not None:
+                facts.append(count_text(function.registers, "register"))
+            facts.append(f"{bytes_text(shared)} shared memory")
+            if launch.active_blocks is not None:
+                facts.append(f"{launch.active_blocks} blocks fit on a multiprocessor")
+            lines += [self._full[function.name], ", ".join(facts)]
         if place.op:
             lines.append(place.op)
         if place.module is not None:
@@ -122,7 +119,7 @@ class Labels:
     def _group(self, item: Item, nodes: list[Node]) -> Label:
         types = Counter(node.type for node in nodes)
         ops = Counter(self.places.of(node).short_op or "no op" for node in nodes)
-        rows = [count_text(len(nodes), "node") if len(types) > 1 else "", _counts(types, 3)]
+        rows = [count_text(len(nodes), "node") if len(types) > 1 else "", _types(types)]
         if len(ops) > 1 or item.module is not None:
             rows.append(_counts(ops, 3))
         times = [node.duration_ns for node in nodes if node.duration_ns is not None]
@@ -131,10 +128,17 @@ class Labels:
         tooltip = (
             item.title or "",
             f"{count_text(len(nodes), 'node')} from {nodes[0].id} to {nodes[-1].id}",
-            _counts(types, 20),
+            _types(types),
             _counts(ops, 20),
         )
         return Label(item.title or "(root)", "", tuple(row for row in rows if row), tooltip)
+
+
+def _types(counted: Counter[str]) -> str:
+    return ", ".join(
+        f"{count:,} {name}{'s' if count > 1 and name in ('kernel', 'op') else ''}"
+        for name, count in counted.most_common()
+    )
 
 
 def _counts(counted: Counter[str], most: int) -> str:

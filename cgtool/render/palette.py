@@ -41,10 +41,10 @@ SOFT = (
 
 HEAT = (
     ("#f7f5f2", "#cfc9c0"),
-    ("#fdeedb", "#e3c49a"),
-    ("#fbdcb9", "#dfac70"),
-    ("#f7c293", "#d69050"),
-    ("#f0a475", "#c57340"),
-    ("#e5855f", "#ad5434"),
+    ("#fdf1df", "#e5cba5"),
+    ("#fde4c6", "#e2b47c"),
+    ("#fbd2a8", "#da9c60"),
+    ("#f8bd94", "#d08357"),
+    ("#f4a687", "#c06648"),
 )
 """From little to most of the time."""

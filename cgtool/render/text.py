@@ -29,19 +29,21 @@ def cut(text: str, size: int) -> str:
     return f"{text[:head]}…{text[len(text) - (size - 1 - head) :]}"
 
 
-def dot_string(*lines: str) -> str:
-    """A quoted DOT string of one or more lines."""
+def tooltip(*lines: str) -> str:
+    """A quoted DOT string for a tooltip of one or more lines."""
     return '"' + "\\n".join(_escaped(line) for line in lines) + '"'
 
 
 @lru_cache(maxsize=1 << 12)
 def _escaped(line: str) -> str:
-    # A backslash begins an escape sequence and `&` an entity, also inside quotes.
+    # `&` begins an entity, also inside quotes. Graphviz reads escapes in a tooltip twice: once
+    # for line breaks, once for the names of objects.
     shown = visible(line).replace("&", "&amp;")
-    return shown.replace("\\", "\\\\").replace('"', '\\"')
+    return shown.replace("\\", "\\" * 4).replace('"', '\\"')
 
 
 @lru_cache(maxsize=1 << 12)
 def html_text(text: str) -> str:
     """Text inside an HTML-like label; never empty, because Graphviz refuses ``<B></B>``."""
-    return escape(visible(text)).replace("\\", "&#92;") or " "
+    # `\\N` is the name of the node also here, and also when the backslash is an entity.
+    return escape(visible(text)).replace("\\", "&#92;&#92;") or " "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import time
 from collections.abc import Callable
@@ -67,7 +66,7 @@ def prepare(
     seed_everything(options.seed)
     iterations, note = warmup_iters(workload, options)
     caveats = [Caveat("warm-up", note)] if note else []
-    with watch_annotations() as ranges:
+    with watch_annotations(options.annotations) as ranges:
         recorded = warm_up(session, iterations, ranges, progress)
         capture_all(session, recorded, ranges, progress)
     if not any(node_count(one) for one in session.captured):
@@ -126,9 +125,30 @@ def capture(
     progress("replay")
     launches = time_launches(session, caveats)
     progress("read nodes")
-    return assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    if options.check_input_liveness:
+        refuse_dead_inputs(found)
+    return found, raw
 
 
-def liveness_supported() -> bool:
-    """True when this PyTorch checks inputs itself (``torch.cuda.graph(check_input_liveness=)``)."""
-    return "check_input_liveness" in inspect.signature(torch.cuda.graph).parameters
+def refuse_dead_inputs(found: Capture) -> None:
+    """Raise CgtoolError when a captured kernel was given an address in memory that was freed.
+
+    PyTorch's own check (torch 2.13) sees what passes through the dispatcher; the arguments of the
+    captured kernels show Triton and custom kernels too, on every release.
+    """
+    dead = {index for index, one in enumerate(found.memory.tensors) if one.name.startswith("freed")}
+    for graph in found.graphs:
+        for node in graph.nodes:
+            if node.kernel is None or node.origin is None:
+                continue
+            if any(pointer.tensor in dead for pointer in node.kernel.pointers):
+                frames = found.origins[node.origin].frames
+                raise user_code(
+                    f"node {node.id} of {graph.name} reads or writes memory that was already "
+                    "freed when the capture ended",
+                    frames=tuple(found.frames[index] for index in frames),
+                    why="a replay would use whatever comes to lie at that address",
+                    fix="keep the tensor alive as long as the graph, as a static input",
+                    phase=f"capture {graph.name}",
+                )

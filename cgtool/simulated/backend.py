@@ -252,7 +252,7 @@ def prepare(
         torch.manual_seed(options.seed)
     iterations, _ = warmup_iters(workload, options)
     started = time.perf_counter_ns()
-    with watch_annotations() as annotations:
+    with watch_annotations(options.annotations) as annotations:
         _warm_up(session, max(0, iterations - 1), progress)
         gc.collect()
         recorder, labels = _follow_lifetimes(session, annotations)

@@ -78,8 +78,8 @@ class Classifier:
         if inspect.isclass(value):
             return self._class(value)
         if not callable(value):
-            what = "module" if isinstance(value, ModuleType) else type(value).__name__
-            raise self._wrong(f" is a {what}, which cannot be called", code=EXIT_USAGE)
+            what = "a module" if isinstance(value, ModuleType) else returned.kind(value)
+            raise self._wrong(f" is {what}, which cannot be called", code=EXIT_USAGE)
         wrong = calling.cannot_run(value)
         if wrong:
             raise self._wrong(f" is {wrong}, which cgtool does not run", code=EXIT_USAGE)

@@ -18,13 +18,13 @@ def atomic(path: Path) -> Iterator[Path]:
     Raises CgtoolError (exit 2) when the place cannot be written; the temporary file is gone then,
     and also after any other exception.
     """
-    # Through a symbolic link: the link stays and what it names is replaced.
-    path = Path(os.path.realpath(path))
-    if path.is_dir():
-        raise _unwritable(path, "it is a directory")
-    if path.exists() and not path.is_file():
-        raise _unwritable(path, "it is a device or a pipe, not a file")
     try:
+        # Through a symbolic link: the link stays and what it names is replaced.
+        path = Path(os.path.realpath(path))
+        if path.is_dir():
+            raise _unwritable(path, "it is a directory")
+        if path.exists() and not path.is_file():
+            raise _unwritable(path, "it is a device or a pipe, not a file")
         handle, name = tempfile.mkstemp(prefix=".cgtool-", suffix=".tmp", dir=path.parent)
         os.close(handle)
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 
 from cgtool.analysis.pools import DEFINITIONS, PoolsReport
 from cgtool.render.table import add, plain, table
@@ -18,14 +19,13 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
     where = "simulated: a model of the allocator" if report.simulated else report.device
     pools = table(
         f"Memory pools of {report.spec} ({where})",
-        "pool",
+        ("pool", "left"),
         ("segments", "right"),
         ("reserved", "right"),
         ("live", "right"),
         ("peak", "right"),
         ("untouched", "right"),
         ("floor", "right"),
-        "peak at",
     )
     for row in report.pools:
         add(
@@ -37,9 +37,14 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
             size(row.peak),
             size(row.untouched),
             size(row.floor),
-            row.peak_at,
         )
-    parts: list[RenderableType] = [pools, "", _groups(report, size)]
+    parts: list[RenderableType] = [pools]
+    parts += [
+        plain(f"the peak of {row.name} is reached at {row.peak_at}", "dim")
+        for row in report.pools
+        if row.peak_at
+    ]
+    parts += ["", _groups(report, size)]
     if report.holders:
         parts += ["", _holders(report, size)]
     if report.shared:
@@ -48,9 +53,15 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
     if report.driver_bytes is not None:
         parts.append(plain(f"driver     {size(report.driver_bytes)} beside the pools", ""))
     parts.append(plain(f"rounding   {size(report.rounding_bytes)} of the live bytes", ""))
-    for name, text in DEFINITIONS.items():
-        parts.append(plain(f"{name:<10} {text}", "dim"))
+    parts.append(_definitions())
     return Group(*parts)
+
+
+def _definitions() -> RenderableType:
+    made = Table.grid(padding=(0, 2))
+    for name, text in DEFINITIONS.items():
+        made.add_row(plain(name, "dim"), plain(text, "dim"))
+    return made
 
 
 def _groups(report: PoolsReport, size: object) -> RenderableType:
@@ -79,10 +90,16 @@ def _groups(report: PoolsReport, size: object) -> RenderableType:
 
 def _holders(report: PoolsReport, size: object) -> RenderableType:
     assert callable(size)
-    made = table("What keeps memory alive", "holder", ("bytes", "right"), "graph", "made by", "at")
+    made = table(
+        "What keeps memory alive",
+        "holder",
+        ("bytes", "right"),
+        ("graph", "left"),
+        "made by",
+        ("at", "left"),
+    )
     for row in report.holders:
-        made_by = f"{row.op} in {row.module}" if row.module else row.op
-        add(made, row.holder, size(row.bytes), row.graph, made_by, row.line)
+        add(made, row.holder, size(row.bytes), row.graph, row.op, row.line)
     if report.holders_left_out:
         add(made, plain(f"{report.holders_left_out} more", "dim"), "", "", "", "")
     return made
@@ -90,9 +107,7 @@ def _holders(report: PoolsReport, size: object) -> RenderableType:
 
 def _shared(report: PoolsReport, size: object) -> RenderableType:
     assert callable(size)
-    made = table(
-        "Memory that one graph leaves to the next", "pool", "graph", "and", ("bytes", "right")
-    )
+    made = table("Given again by a later graph", "pool", "first", "then", ("bytes", "right"))
     for row in report.shared:
         add(made, row.pool, row.first, row.second, size(row.bytes))
     return made

@@ -1,0 +1,128 @@
+"""Collapsing: fewer boxes, the same paths, no cycle."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgtool.analysis.collapse import by_count, by_module, by_op, fit
+from cgtool.analysis.view import View, only, whole
+from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
+from tests.analysis.graphs import dags, paths, shown_paths
+from tests.builders import capture, chain, huge, small
+
+MODULES = ["a", "a.b", "a.b.c", "a.d", "e", "", None]
+
+
+def with_modules(modules: list[str | None], edges: list[tuple[int, int]]) -> Capture:
+    """A graph whose node i ran in modules[i]."""
+    nodes = tuple(Node(index, "kernel", MODULES.index(name)) for index, name in enumerate(modules))
+    graph = Graph("step", "step", nodes=nodes, edges=tuple(Edge(*edge) for edge in edges))
+    origins = tuple(Origin("aten::add", name, None, (0,)) for name in MODULES)
+    return capture([graph], origins=origins, frames=(Frame("m.py", 3, "f"),))
+
+
+def titles(view: View) -> list[tuple[str | None, list[int]]]:
+    return [(item.title, item.members) for item in view.items]
+
+
+def test_modules_to_a_depth() -> None:
+    made = with_modules(["a.b", "a.b.c", "a.d", "e", "e"], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    view = whole(0, made.graphs[0])
+    assert titles(by_module(made, view, 1)) == [("a", [0, 1, 2]), ("e", [3, 4])]
+    assert titles(by_module(made, view, 2)) == [("a.b", [0, 1]), (None, [2]), ("e", [3, 4])]
+    assert titles(by_module(made, view, 0)) == [("step", [0, 1, 2, 3, 4])]
+
+
+def test_a_module_that_runs_twice_is_two_boxes() -> None:
+    made = with_modules(["a", "a", "e", "a", "a"], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    view = by_module(made, whole(0, made.graphs[0]), 1)
+    assert titles(view) == [("a", [0, 1]), (None, [2]), ("a", [3, 4])]
+
+
+def test_two_streams_that_interleave_are_one_box_each() -> None:
+    made = with_modules(["a", "e", "a", "e", "a", "e"], [(0, 2), (2, 4), (1, 3), (3, 5)])
+    view = by_module(made, whole(0, made.graphs[0]), 1)
+    assert titles(view) == [("a", [0, 2, 4]), ("e", [1, 3, 5])]
+    assert view.links == []
+
+
+def test_no_module_is_grouped_by_op_and_line() -> None:
+    made = with_modules([None, None, "a"], [(0, 1), (1, 2)])
+    view = by_module(made, whole(0, made.graphs[0]), 1)
+    assert titles(view) == [("add m.py:3", [0, 1]), (None, [2])]
+
+
+@given(dags(), st.data(), st.integers(0, 3))
+def test_collapsing_keeps_paths_between_boxes(
+    made: tuple[int, list[tuple[int, int]]], data: st.DataObject, depth: int
+) -> None:
+    count, edges = made
+    modules = [data.draw(st.sampled_from(MODULES)) for _ in range(count)]
+    shown = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    held = with_modules(modules, edges)
+    selected = only(0, held.graphs[0], shown)
+    for view in (
+        by_module(held, selected, depth),
+        by_op(held, selected),
+        by_count(selected, depth + 1),
+    ):
+        box = {member: at for at, item in enumerate(view.items) for member in item.members}
+        assert sorted(box) == [node for node in range(count) if shown[node]]
+        reachable = shown_paths(view)
+        # No path is lost, no link goes back, and each link is there for a path between members.
+        true = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
+        assert {(box[a], box[b]) for a, b in true if box[a] != box[b]} <= reachable
+        assert all(link.source < link.target for link in view.links)
+        between = {(box[a], box[b]) for a, b in true}
+        points = {at for at, item in enumerate(view.items) if item.is_point}
+        for link in view.links:
+            if not {link.source, link.target} & points:
+                assert (link.source, link.target) in between or any(
+                    not item.members for item in selected.items
+                )
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    made = small()
+    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
+    kept, way = fit(made, views, 12)
+    assert way is None
+    assert kept == views
+
+
+def test_the_finest_way_that_fits_is_taken() -> None:
+    made = huge(4000, layers=8)
+    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
+    for limit, way, boxes in (
+        (100, "calls of one op at one line", 80),
+        (79, "modules to depth 3", 48),
+        (47, "modules to depth 2", 16),
+        (15, "modules to depth 1", 2),
+    ):
+        fitted, said = fit(made, views, limit)
+        assert (said, sum(len(view.items) for view in fitted)) == (way, boxes)
+        members = sorted(m for item in fitted[0].items for m in item.members)
+        assert members == list(range(2000))
+
+
+def test_lines_without_modules_past_any_limit_become_runs() -> None:
+    count = 300
+    frames = tuple(Frame("m.py", line, "f") for line in range(count))
+    origins = tuple(Origin("aten::add", None, None, (line,)) for line in range(count))
+    nodes = tuple(Node(index, "kernel", index) for index in range(count))
+    graph = Graph("step", "step", nodes=nodes, edges=chain(count))
+    made = capture([graph], frames=frames, origins=origins)
+    (view,), way = fit(made, [whole(0, graph)], 10)
+    assert way == "runs of neighbouring nodes"
+    assert len(view.items) == 10
+    assert view.items[0].title == "nodes 0 to 29"
+    assert [(link.source, link.target) for link in view.links] == [(n, n + 1) for n in range(9)]
+
+
+def test_every_limit_is_kept() -> None:
+    made = huge(1000, layers=5)
+    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
+    for limit in (2, 3, 7, 20, 49, 50, 51, 500, 999):
+        fitted, _ = fit(made, views, limit)
+        assert sum(len(view.items) for view in fitted) <= limit

@@ -1,0 +1,119 @@
+"""Pool tables: sums to the byte, on recorded captures and on any lifetimes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgtool.analysis.pools import explain, live_bytes, reserved_bytes
+from cgtool.model.capture import (
+    Allocation,
+    Block,
+    Capture,
+    Entry,
+    Environment,
+    Graph,
+    Memory,
+    Pool,
+    Segment,
+)
+from cgtool.model.file import read
+
+CAPTURES = sorted((Path(__file__).parent.parent.parent / "samples" / "captures").glob("*.cgt"))
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("by", ["graph", "stream", "module", "line"])
+def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
+    capture = read(path)
+    report = explain(capture, by=by, holders=10**6)
+    for pool, row in zip(capture.memory.pools, report.pools, strict=True):
+        assert row.reserved == reserved_bytes(pool)
+        assert row.live == live_bytes(pool)
+        assert row.live <= row.peak <= row.reserved
+        assert row.floor <= row.peak
+        assert 0 <= row.untouched <= row.reserved - row.live
+        groups = [group for group in report.groups if group.pool == pool.name]
+        assert sum(group.live for group in groups) == row.live
+        assert sum(group.allocations for group in groups) == row.allocations
+        held = [one for one in report.holders if one.pool == pool.name]
+        assert sum(one.bytes for one in held) == row.live
+
+
+def test_workspaces_and_outputs_are_named():
+    report = explain(read(next(path for path in CAPTURES if path.stem == "mlp")), holders=99)
+    holders = {row.holder for row in report.holders}
+    assert {"cuBLAS workspace", "output"} <= holders
+    assert "gradient of layers.0.weight" in holders
+
+
+def test_memory_that_forward_leaves_to_backward_is_shown():
+    report = explain(read(next(path for path in CAPTURES if path.stem == "transformer")))
+    assert [(row.first, row.second) for row in report.shared] == [("forward", "backward")]
+    assert report.shared[0].bytes > 0
+
+
+def capture_of(lives):
+    """One pool of 512-byte slots; a life is (slot, start, length or None)."""
+    events, allocations = [], []
+    busy = {}
+    for slot, start, length in sorted(lives, key=lambda one: one[1]):
+        if busy.get(slot, -1) >= start:
+            continue
+        end = None if length is None else start + length
+        busy[slot] = 10**9 if end is None else end
+        events.append((start, end, slot))
+    times = sorted({t for start, end, _ in events for t in (start, end) if t is not None})
+    number = {t: index for index, t in enumerate(times)}
+    for start, end, slot in events:
+        allocations.append(
+            Allocation(
+                address=slot * 512,
+                bytes=512,
+                requested_bytes=100,
+                pool=0,
+                graph=0,
+                allocated_at=number[start],
+                freed_at=None if end is None else number[end],
+            )
+        )
+    live = {one.address for one in allocations if one.freed_at is None}
+    blocks = tuple(
+        Block(slot * 512, 512, 100, "active_allocated" if slot * 512 in live else "inactive")
+        for slot in range(8)
+    )
+    memory = Memory(
+        (Pool((0, 1), "graphs", (Segment(0, 4096, None, "small", blocks),)),), tuple(allocations)
+    )
+    return Capture(
+        Entry("x", "callable"), Environment("gpu"), "", "", graphs=(Graph("forward", "forward"),),
+        memory=memory,
+    )  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 50), st.one_of(st.none(), st.integers(1, 20))),
+        max_size=40,
+    )
+)
+def test_any_lifetimes_add_up(lives):
+    capture = capture_of(lives)
+    row = explain(capture).pools[0]
+    touched = {one.address for one in capture.memory.allocations}
+    assert row.untouched == 4096 - 512 * len(touched)
+    assert row.live == 512 * sum(one.freed_at is None for one in capture.memory.allocations)
+    most = max(
+        (
+            sum(
+                one.allocated_at <= moment and (one.freed_at is None or one.freed_at > moment)
+                for one in capture.memory.allocations
+            )
+            for moment in range(100)
+        ),
+        default=0,
+    )
+    assert (row.peak, row.floor) == (512 * most, 100 * most)

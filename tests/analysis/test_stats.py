@@ -1,0 +1,96 @@
+"""Statistics of noisy timings, and what bench makes of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgtool.analysis import stats
+from cgtool.analysis.bench import report
+from cgtool.model.capture import Bench, Capture, Clock, Entry, Environment, Graph, Samples
+
+
+def test_the_interval_is_the_same_every_time():
+    draw = random.Random(1)
+    a = [draw.gauss(2, 0.1) for _ in range(30)]
+    b = [draw.gauss(1, 0.1) for _ in range(30)]
+    assert stats.ratio_interval(a, b) == stats.ratio_interval(a, b)
+    low, high = stats.ratio_interval(a, b)
+    assert 1.7 < low < 2 < high < 2.3
+
+
+def test_a_against_a_covers_one_about_as_often_as_it_says(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 400)
+    draw = random.Random(7)
+    covered = 0
+    for trial in range(200):
+        a = [draw.gauss(1, 0.05) for _ in range(25)]
+        b = [draw.gauss(1, 0.05) for _ in range(25)]
+        low, high = stats.ratio_interval(a, b, seed=trial)
+        covered += low <= 1 <= high
+    assert 0.90 <= covered / 200 <= 1.0
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=20))
+def test_a_sample_against_itself_is_exactly_one(values):
+    assert stats.ratio_interval(values, values) == (1.0, 1.0)
+
+
+def test_no_rounds_is_an_error():
+    with pytest.raises(ValueError, match="no rounds"):
+        stats.ratio_interval([], [])
+
+
+def test_spread_and_drift():
+    assert stats.spread([1.0, 1.0, 1.0, 1.0]) == 0
+    assert stats.spread([1.0]) == 0
+    assert stats.drift([100.0] * 6 + [110.0] * 3) == pytest.approx(0.1)
+
+
+def capture_of(eager, replay, **bench):
+    samples = (
+        Samples("eager", "forward", tuple(eager), tuple(eager), 10),
+        Samples("replay", "forward", tuple(replay), tuple(replay), 10),
+    )
+    graph = Graph("forward", "forward", capture_ns=900_000, instantiate_ns=100_000)
+    return Capture(
+        Entry("x", "callable"),
+        Environment("gpu"),
+        "",
+        "",
+        graphs=(graph,),
+        bench=Bench(samples, timer_grain_ns=500, **bench),
+    )
+
+
+def test_rows_and_break_even():
+    found = report(capture_of([100_000.0] * 20, [50_000.0] * 20))
+    row = found.rows[0]
+    assert (row.speedup, row.speedup_low, row.speedup_high) == (2.0, 2.0, 2.0)
+    assert row.break_even == 20
+
+
+def test_a_replay_that_is_slower_never_pays():
+    assert report(capture_of([50_000.0] * 20, [60_000.0] * 20)).rows[0].break_even is None
+
+
+def test_doubts_name_their_remedy():
+    draw = random.Random(0)
+    noisy = [draw.uniform(50_000, 150_000) for _ in range(5)]
+    clock = Clock((1000, 1900, 1200), throttle_reasons=("power cap",))
+    doubts = " ".join(report(capture_of(noisy, [100.0] * 5, clock=clock)).doubts)
+    for word in ("only 5 rounds", "varied by", "timer's grain", "power cap", "SM clock moved"):
+        assert word in doubts
+
+
+def test_an_unknown_clock_is_said():
+    doubts = report(capture_of([100_000.0] * 20, [50_000.0] * 20)).doubts
+    assert any("nvidia-ml-py" in doubt for doubt in doubts)
+
+
+def test_a_capture_without_timings_is_an_error():
+    with pytest.raises(ValueError, match="no timings"):
+        report(Capture(Entry("x", "callable"), Environment("gpu"), "", ""))

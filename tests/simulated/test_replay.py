@@ -1,0 +1,187 @@
+"""The simulated device keeps the semantics of a CUDA graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cgtool.entry.load import load
+from cgtool.entry.surface import call, differentiable, flatten_outputs, grad_outputs, grads
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.failure import CgtoolError
+from cgtool.model.options import CaptureOptions
+from cgtool.simulated import backend
+
+SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
+DETERMINISTIC = ("mlp", "convnet", "decoder_step", "gan", "mixed_precision", "two_streams")
+
+
+def quiet(_text: str) -> None:
+    """No progress."""
+
+
+def prepared(device, function, *args, kind="callable", **options):
+    workload = Workload("test", kind, (Part("test", function, args),))
+    return backend.prepare(device, workload, CaptureOptions(**options), quiet)[0]
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_replay_equals_eager_to_the_last_bit(name):
+    with backend.session() as device:
+        workload = load(f"{SAMPLES / name}.py:build", device=backend.DEVICE)
+        session = backend.prepare(device, workload, CaptureOptions(), quiet)[0]
+        for one in session.captured:
+            one.graph.replay()
+        replayed = [t.clone() for named in session.outputs.values() for _, t in named]
+        gradients = [g.clone() for some in session.gradients.values() for g in some]
+        outputs, expected = [], []
+        for part in workload.parts:
+            outputs += [tensor for _, tensor in flatten_outputs(call(part))]
+        for index, part in reversed(list(enumerate(workload.parts))):
+            if index in session.surfaces:
+                surface = differentiable(part, flatten_outputs(call(part)))
+                expected += grads(surface, grad_outputs(surface), False)
+    assert len(replayed) == len(outputs) and len(gradients) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(replayed, outputs, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
+
+
+def test_a_training_step_replays_as_eager_steps_do():
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1, capturable=True)
+        x = torch.ones(2, 4)
+
+        def step():
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(x).pow(2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return model, step
+
+    with backend.session() as device:
+        model, step = make()
+        session = prepared(device, step, kind="step")
+        before = [p.clone() for p in model.parameters()]
+        session.captured[0].graph.replay()
+        session.captured[0].graph.replay()
+        after = [p.clone() for p in model.parameters()]
+        eager, again = make()
+        for parameter, value in zip(eager.parameters(), before, strict=True):
+            assert parameter.shape == value.shape
+        for _ in range(3 + 1 + 2):
+            again()
+    assert all(torch.equal(a, b) for a, b in zip(after, eager.parameters(), strict=True))
+
+
+def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_anew():
+    with backend.session() as device:
+        x = torch.ones(3)
+        session = prepared(device, lambda x: x * 2, x)
+        output = session.outputs[0][0][1]
+        x.fill_(5)
+        session.captured[0].graph.replay()
+    assert output.tolist() == [10, 10, 10]
+
+
+def test_a_python_number_is_frozen():
+    state = {"scale": 1.0}
+
+    def function(x):
+        state["scale"] += 1
+        return x * state["scale"]
+
+    with backend.session() as device:
+        session = prepared(device, function, torch.ones(2))
+        output = session.outputs[0][0][1]
+        first = output.clone()
+        state["scale"] = 100.0
+        session.captured[0].graph.replay()
+    assert torch.equal(output, first)
+
+
+def test_dropout_differs_between_replays():
+    with backend.session() as device:
+        session = prepared(device, lambda x: torch.nn.functional.dropout(x, 0.5), torch.ones(4096))
+        output = session.outputs[0][0][1]
+        session.captured[0].graph.replay()
+        first = output.clone()
+        session.captured[0].graph.replay()
+    assert not torch.equal(first, output)
+
+
+REFUSED = {
+    "item": lambda x: x / x.sum().item(),
+    "truth": lambda x: x if x.sum() > 0 else -x,
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 0],
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "unique": lambda x: x.unique(),
+    "tolist": lambda x: x * x.tolist()[0],
+    "cpu": lambda x: x + x.cpu(),
+    "synchronize": lambda x: (torch.cuda.synchronize(), x + 1)[1],
+    "tensor": lambda x: x + torch.tensor([1.0, 1.0, 1.0], device="cuda"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_wait_for_the_device_is_refused(name):
+    function = REFUSED[name]
+    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+        prepared(device, function, torch.ones(3))
+    failure = caught.value.failure
+    assert failure.exit_code == 4
+    assert "900" in (failure.why or "")
+    assert failure.frames[0].line == function.__code__.co_firstlineno
+
+
+def test_a_sync_in_backward_names_the_users_line():
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * gradient.sum().item()
+
+    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+        prepared(device, Bad.apply, torch.ones(3, requires_grad=True))
+    failure = caught.value.failure
+    line = Bad.backward.__code__.co_firstlineno + 2
+    assert (failure.frames[0].line, "backward" in failure.frames[0].function) == (line, True)
+
+
+def test_fork_and_join_are_edges():
+    with backend.session() as device:
+        side = torch.cuda.Stream()
+
+        def function(x):
+            main = torch.cuda.current_stream()
+            y = x + 1
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                right = y * 2
+            left = y * 3
+            main.wait_stream(side)
+            return left + right
+
+        session = prepared(device, function, torch.ones(3))
+    nodes = session.captured[0].graph.nodes
+    assert [node.dependencies for node in nodes] == [(), (0,), (0,), (1, 2)]
+
+
+def test_the_session_gives_torch_back_as_it_was():
+    names = ("Stream", "Event", "synchronize", "is_available", "current_stream", "manual_seed")
+    before = {name: getattr(torch.cuda, name) for name in names}
+    kept = (torch.Generator, torch.autocast, torch.nn.Module.cuda)
+    with backend.session():
+        assert torch.cuda.is_available()
+        assert torch.zeros(3, device="cuda").device.type == "cpu"
+    assert {name: getattr(torch.cuda, name) for name in names} == before
+    assert (torch.Generator, torch.autocast, torch.nn.Module.cuda) == kept

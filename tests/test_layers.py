@@ -1,0 +1,51 @@
+"""The drawing in docs/architecture.md is the code: layers, and a CLI process without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTURE = ROOT / "samples" / "captures" / "mlp.cgt"
+
+
+def test_layer_contract_holds():
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["dump", str(CAPTURE), "--dot"],
+        ["dump", str(CAPTURE), "--json"],
+        ["dump", str(CAPTURE), "--svg"],
+        ["dump", str(CAPTURE), "--raw"],
+        ["pools", str(CAPTURE)],
+        ["doctor", "--no-torch"],
+    ],
+    ids=lambda arguments: " ".join(one for one in arguments if not one.endswith(".cgt")),
+)
+def test_the_command_line_process_imports_no_torch(arguments):
+    script = (
+        "import sys\n"
+        "from cgtool.cli.app import main\n"
+        f"sys.argv = ['cgtool', *{arguments!r}]\n"
+        "try:\n    main()\n"
+        "except SystemExit as done:\n    code = done.code or 0\n"
+        "else:\n    code = 0\n"
+        "heavy = {'torch', 'numpy', 'cuda'} & set(sys.modules)\n"
+        "sys.stderr.write(f'heavy={sorted(heavy)} code={code}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr.endswith("heavy=[] code=0"), done.stderr

@@ -47,7 +47,7 @@ def by_op(capture: Capture, view: View) -> View:
 
 def by_count(view: View, limit: int) -> View:
     """At most ``limit`` groups of neighbours in topological order."""
-    size = -(-len(view.items) // max(limit, 1))
+    size = max(-(-len(view.items) // max(limit, 1)), 1)
     kinds: list[Kind] = []
     for start in range(0, len(view.items), size):
         part = view.items[start : start + size]

@@ -96,7 +96,7 @@ class _Picture:
             cells = [
                 f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
                 f"{html_text(cut(name, 40))}</TD>"
-                for name, (fill, line) in self.legend.items()
+                for name, (fill, line) in sorted(self.legend.items(), key=_legend_order)
             ]
             lines = [
                 "".join(cells[at : at + _LEGEND_ROW]) for at in range(0, len(cells), _LEGEND_ROW)
@@ -143,8 +143,8 @@ class _Picture:
                 style = ' [style=dashed, tooltip="through nodes that are not shown"]'
             elif link.programmatic:
                 style = ' [color="#c2703d", style=bold, tooltip="programmatic: may overlap"]'
-            ends = f"g{view.graph}_{link.source} -> g{view.graph}_{link.target}"
-            self.lines.append(f"    {ends}{style};")
+            source, target = _name(view, link.source), _name(view, link.target)
+            self.lines.append(f"    {source} -> {target}{style};")
         self.lines.append("  }")
 
     def _module(self, graph: Graph, item: Item) -> str | None:
@@ -188,7 +188,7 @@ class _Picture:
 
     def _box(self, view: View, position: int, pad: str, module: str | None = None) -> None:
         item = view.items[position]
-        name = f"g{view.graph}_{position}"
+        name = _name(view, position)
         if item.is_point:
             self.lines.append(
                 f'{pad}{name} [shape=point, width=0.07, color="{palette.EDGE}", '
@@ -209,7 +209,7 @@ class _Picture:
     def _bodies(self) -> None:
         """From a child or conditional node to the graph that it runs."""
         place = {
-            (view.graph, member): position
+            (view.graph, member): _name(view, position)
             for view in self.views
             for position, item in enumerate(view.items)
             for member in item.members
@@ -218,7 +218,7 @@ class _Picture:
             parent = self.capture.graphs[view.graph].parent
             if parent is not None and parent in place and view.items:
                 self.lines.append(
-                    f"  g{parent[0]}_{place[parent]} -> g{view.graph}_0 "
+                    f"  {place[parent]} -> {_name(view, 0)} "
                     f"[lhead=cluster_graph{view.graph}, style=dashed, arrowhead=open, "
                     f'color="{palette.TYPES["conditional"][1]}", penwidth=1.3, '
                     'tooltip="runs this graph"];'
@@ -256,6 +256,22 @@ class _Picture:
         # By the square root: a picture in which one long kernel makes all others pale says little.
         share = (duration / self._longest) ** 0.5 if self._longest else 0.0
         return palette.HEAT[min(int(share * steps), steps - 1)]
+
+
+def _name(view: View, position: int) -> str:
+    """``g0_12`` is node 12 of graph 0; groups and points are numbered by position."""
+    item = view.items[position]
+    if item.is_point:
+        return f"g{view.graph}_point{position}"
+    if item.title is not None:
+        return f"g{view.graph}_group{position}"
+    return f"g{view.graph}_{item.members[0]}"
+
+
+def _legend_order(entry: tuple[str, Shade]) -> int:
+    """Types as the palette lists them; all else in order of appearance, as sorting is stable."""
+    known = list(palette.TYPES)
+    return known.index(entry[0]) if entry[0] in known else len(known)
 
 
 def _rows(label: Label) -> str:

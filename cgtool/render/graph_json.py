@@ -3,7 +3,8 @@
 One object: ``schema`` (``cgtool-graphs``), ``schema_version`` (1), ``entry``, ``environment``,
 ``caveats`` and ``graphs``. Each graph has ``name``, ``phase``, ``node_count`` (shown or not),
 ``nodes`` and ``edges``; each edge ``[source, target, kind]`` by node id, where kind is
-``full``, ``programmatic``, or ``hidden`` for a path through nodes that a selection left out.
+``full``, ``programmatic``, or ``hidden`` for a path through nodes that a selection left out. Where
+such paths meet and part again, a node with a negative id and the type ``hidden`` stands for them.
 A key that would say nothing is left out.
 """
 
@@ -65,17 +66,11 @@ class NodeJson(msgspec.Struct, omit_defaults=True, gc=False):
     detail: str | None = None
 
 
-class PointJson(msgspec.Struct, omit_defaults=True, tag="hidden", tag_field="type"):
-    """Where paths through hidden nodes meet: edges name it by its negative id."""
-
-    id: int
-
-
 class GraphJson(msgspec.Struct):
     name: str
     phase: str
     node_count: int
-    nodes: list[NodeJson | PointJson]
+    nodes: list[NodeJson]
     edges: list[tuple[int, int, str]]
 
 
@@ -103,7 +98,10 @@ def render(capture: Capture, views: Sequence[View]) -> bytes:
                 graph.name,
                 graph.phase,
                 view.node_count,
-                [nodes.of(graph.nodes[one]) if one >= 0 else PointJson(one) for one in ids],
+                [
+                    nodes.of(graph.nodes[one]) if one >= 0 else NodeJson(one, "hidden")
+                    for one in ids
+                ],
                 [
                     (
                         ids[link.source],

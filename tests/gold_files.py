@@ -1,0 +1,16 @@
+"""Compare with files in tests/gold; ``CGTOOL_REGOLD=1 pytest`` writes them anew, to be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+GOLD = Path(__file__).parent / "gold"
+
+
+def check(name: str, text: str) -> None:
+    """The text equals the gold file of that name."""
+    path = GOLD / name
+    if os.environ.get("CGTOOL_REGOLD"):
+        path.write_text(text)
+    assert text == path.read_text()

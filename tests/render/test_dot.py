@@ -1,0 +1,209 @@
+"""DOT that is read, by people and by Graphviz: nothing in a name can break or change it."""
+
+from __future__ import annotations
+
+import html
+import re
+import xml.dom.minidom
+from xml.dom.minidom import Element
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgtool.analysis.collapse import by_module
+from cgtool.analysis.select import parse, select
+from cgtool.analysis.view import View, whole
+from cgtool.model.capture import Capture, Function, Graph, KernelLaunch, Node, Origin
+from cgtool.render import palette
+from cgtool.render.dot import render
+from cgtool.render.picture import render as lay_out
+from cgtool.render.text import cut, visible
+from tests.builders import capture, chain, hostile, nested, small
+from tests.gold_files import check
+from tests.strategies import captures
+
+
+def views(made: Capture) -> list[View]:
+    return [whole(index, graph) for index, graph in enumerate(made.graphs)]
+
+
+def drawn(text: str) -> list[Element]:
+    """Lay out as SVG, which must be sound XML; the groups of nodes, edges and clusters."""
+    document = xml.dom.minidom.parseString(lay_out(text, "svg"))
+    return [group for group in document.getElementsByTagName("g") if group.getAttribute("class")]
+
+
+def texts(group: Element) -> list[str]:
+    return [
+        "".join(child.data for child in text.childNodes)
+        for text in group.getElementsByTagName("text")
+    ]
+
+
+def test_the_small_capture_looks_as_it_did() -> None:
+    check("small.dot", render(small(), views(small())))
+
+
+def test_a_collapsed_selection_looks_as_it_did() -> None:
+    made = small()
+    kept = [select(made, index, parse(["op!=native_layer_norm"])) for index in range(2)]
+    kept = [by_module(made, view, 2) for view in kept]
+    check("collapsed.dot", render(made, kept, color="module", note="6 nodes collapsed"))
+
+
+def test_bodies_are_drawn_and_led_to() -> None:
+    check("nested.dot", render(nested(), views(nested())))
+
+
+def test_every_node_and_edge_is_drawn_once_inside_its_modules() -> None:
+    groups = drawn(render(small(), views(small())))
+    kinds = [group.getAttribute("class") for group in groups]
+    assert kinds.count("node") == 12
+    assert kinds.count("edge") == 11
+    titles = [texts(group)[0] for group in groups if group.getAttribute("class") == "cluster"]
+    assert titles == ["forward", "layers", "layers.0", "layers.1", "backward", "layers"]
+
+
+def test_a_node_says_kernel_op_line_and_launch() -> None:
+    groups = drawn(render(small(), views(small())))
+    nodes = [texts(group) for group in groups if group.getAttribute("class") == "node"]
+    assert [
+        "sm80_xmma_gemm_f32_tn_n_32x32x8_ffma",
+        "layers.0.linear",
+        "addmm · model.py:12",
+        "grid 16  block 128",
+    ] in nodes
+    assert ["memcpy dtod", "sum · train.py:7", "4.0 KiB"] in nodes
+    assert any("on side stream" in rows for rows in nodes)
+
+
+def test_a_backward_node_stands_at_its_forward_line() -> None:
+    text = render(small(), views(small()))
+    assert "forward /home/me/model.py:12 in Block.forward" in text
+    assert "AddmmBackward0" in text
+
+
+def test_a_simulated_capture_says_so() -> None:
+    made = msgspec.structs.replace(small(), environment=capture([], simulated=True).environment)
+    assert "simulated device (ops on CPU tensors, no kernels)" in render(made, views(made))
+
+
+def test_colours() -> None:
+    made = small()
+    text = render(made, views(made), color="type")
+    assert palette.TYPES["memcpy"][0] in text
+    assert palette.TYPES["memset"][0] in text
+    by_stream = render(made, views(made), color="stream")
+    assert "side stream</TD>" in by_stream
+    timed = msgspec.structs.replace(
+        made,
+        graphs=tuple(
+            msgspec.structs.replace(
+                graph,
+                nodes=tuple(
+                    msgspec.structs.replace(node, duration_ns=1000 * (node.id + 1))
+                    for node in graph.nodes
+                ),
+            )
+            for graph in made.graphs
+        ),
+    )
+    hot = render(timed, views(timed), color="time")
+    longest = [line for line in hot.splitlines() if "7.00 us" in line]
+    assert len(longest) == 1
+    assert palette.HEAT[-1][0] in longest[0]
+
+
+def test_more_modules_than_colours_share_one_that_says_so() -> None:
+    origins = tuple(Origin("aten::add", f"m{number}") for number in range(20))
+    nodes = tuple(Node(number, "kernel", number) for number in range(20))
+    made = capture([Graph("step", "step", nodes=nodes, edges=chain(20))], origins=origins)
+    text = render(made, views(made), color="module")
+    assert "others</TD>" in text
+    assert text.count(f'fillcolor="{palette.OTHER[0]}"') == 20 - len(palette.SOFT)
+
+
+def test_an_empty_graph_and_an_empty_selection_say_so() -> None:
+    made = capture([Graph("forward", "forward")])
+    assert "empty graph" in render(made, views(made))
+    assert drawn(render(made, views(made)))
+    assert "nothing selected" in render(small(), [select(small(), 0, parse(["op=none"]))])
+
+
+def test_no_capture_graph_at_all_is_still_a_graph() -> None:
+    drawn(render(capture([]), []))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 32])
+def test_hostile_names_are_shown_as_text(depth: int) -> None:
+    made = hostile()
+    text = render(made, views(made), depth=depth)
+    assert text.isascii() or all(line.isprintable() for line in text.splitlines())
+    groups = drawn(text)
+    assert sum(group.getAttribute("class") == "node" for group in groups) == 26
+    shown = {row for group in groups for row in texts(group)}
+    for name in ("newline\\nand\\r\\nreturn", "{record|shape}", "\\N \\G \\l \\n"):
+        assert name in shown
+    assert "<svg onload=alert(1)>" in shown
+    assert "\\x00\\x01\\x1b[31mred\\x7f" in shown
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.characters(exclude_categories=[]), min_size=1, max_size=40))
+def test_any_name_comes_back_from_graphviz_as_it_was(name: str) -> None:
+    """As kernel, op, file-less module, range and detail: in labels, clusters and tooltips."""
+    nodes = tuple(
+        Node(number, "kernel", 0, kernel=KernelLaunch(0, (1, 1, 1), (1, 1, 1)))
+        for number in range(2)
+    )
+    made = capture(
+        [Graph(name, "forward", nodes=nodes)],
+        origins=(Origin(None, name.replace(".", ""), None, (), None, None, (name,)),),
+        functions=(Function("kernel"),),
+    )
+    groups = drawn(render(made, views(made)))
+    clusters = [texts(group) for group in groups if group.getAttribute("class") == "cluster"]
+    expected = visible(name)
+
+    def same(shown: str, meant: str) -> bool:
+        # XML readers and Graphviz fold runs of spaces.
+        return " ".join(shown.split()) == " ".join(meant.split())
+
+    assert any(same("".join(rows), f"{expected}   2 nodes, 0 edges") for rows in clusters)
+    ranges = [row for group in groups for row in texts(group) if row.startswith("[")]
+    assert any(same(row, cut(f"[{expected}]", 52)) or len(expected) != len(name) for row in ranges)
+    tooltips = [
+        link.getAttribute("xlink:title")
+        for group in groups
+        for link in group.getElementsByTagName("a")
+    ]
+    assert any(same(tip.split("\n")[-1], f"annotation {expected}") for tip in tooltips)
+
+
+@settings(max_examples=25, deadline=None)
+@given(captures(), st.sampled_from(["type", "module", "stream"]), st.integers(0, 4))
+def test_every_capture_is_laid_out_with_all_its_nodes(
+    made: Capture, color: str, depth: int
+) -> None:
+    text = render(made, views(made), color=color, depth=depth)
+    groups = drawn(text)
+    nodes = [group for group in groups if group.getAttribute("class") == "node"]
+    empty = sum(not graph.nodes for graph in made.graphs)
+    assert len(nodes) == sum(len(graph.nodes) for graph in made.graphs) + empty
+    edges = [group for group in groups if group.getAttribute("class") == "edge"]
+    assert len(edges) == sum(len(graph.edges) for graph in made.graphs)
+
+
+def test_labels_are_escaped_once() -> None:
+    made = capture(
+        [Graph("a&amp;b", "step", nodes=(Node(0, "kernel"),))],
+    )
+    (cluster,) = [
+        texts(group)
+        for group in drawn(render(made, views(made)))
+        if group.getAttribute("class") == "cluster"
+    ]
+    assert cluster[0] == "a&amp;b"
+    assert html.unescape(re.sub("<[^>]*>", "", "a&amp;amp;b")) == cluster[0]

@@ -348,6 +348,9 @@ def describe_entry(session: Session) -> Entry:
 
 def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook) -> list[Caveat]:
     found = [Caveat("note", note) for note in session.workload.notes]
+    for one, provenance in zip(session.captured, joined, strict=True):
+        if not provenance.origins:
+            found.append(Caveat("empty-graph", f"{one.name} launches nothing: its graph is empty"))
     unmatched = sum(provenance.unmatched for provenance in joined)
     if unmatched:
         found.append(

@@ -315,6 +315,11 @@ def capture(
         )
     ]
     caveats += [Caveat("note", note) for note in workload.notes]
+    caveats += [
+        Caveat("empty-graph", f"{one.name} launches nothing: its graph is empty")
+        for one in session.captured
+        if not one.graph.nodes
+    ]
     if wants_backward(session):
         caveats += [
             Caveat(

@@ -38,9 +38,17 @@ class _Worker:
         self.pipe = read_end
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, write_end)
+            # -P: a torch.py or random.py in the current folder must not stand in for the real one.
             # What the code under test prints goes to standard error: standard output is ours.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cgtool.worker.child", str(write_end), str(stack_file)],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "cgtool.worker.child",
+                    str(write_end),
+                    str(stack_file),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr.fileno(),
                 pass_fds=(write_end,),

@@ -192,7 +192,7 @@ def _raw(capture: Capture, path: Path | None, chosen: list[int]) -> bytes:
         why = (
             "it was made on the simulated device, where no driver wrote one"
             if capture.environment.simulated
-            else "graphs past 20,000 nodes are saved without it"
+            else "the driver wrote none, or the graph has more than 20,000 nodes"
         )
         raise usage(
             f"{path or capture.entry.spec} holds no debug_dump text", why=why, fix="use --dot"

@@ -81,7 +81,7 @@ class Labels:
 
     def _measure(self, node: Node) -> str:
         if node.kernel is not None:
-            return f"grid {_size(node.kernel.grid)}  block {_size(node.kernel.block)}"
+            return f"grid {_size(node.kernel.grid)}, block {_size(node.kernel.block)}"
         if node.copy is not None:
             return bytes_text(node.copy.bytes)
         if node.fill is not None:

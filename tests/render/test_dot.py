@@ -73,7 +73,7 @@ def test_a_node_says_kernel_op_line_and_launch() -> None:
         "sm80_xmma_gemm_f32_tn_n_32x32x8_ffma",
         "layers.0.linear",
         "addmm · model.py:12",
-        "grid 16  block 128",
+        "grid 16, block 128",
     ] in nodes
     assert ["memcpy dtod", "sum · train.py:7", "4.0 KiB"] in nodes
     assert any("on side stream" in rows for rows in nodes)

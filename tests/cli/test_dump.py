@@ -1,0 +1,195 @@
+"""``cgtool dump``: what it writes, where, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cgtool.cli.app import main
+from cgtool.model.capture import Capture
+from cgtool.model.file import write
+from tests.builders import capture, hostile, huge, nested, small
+
+RAW = "digraph dot {\n  graph_1_node_0 -> graph_1_node_1;\n}\n"
+
+
+class Done:
+    """What one run left."""
+
+    def __init__(self, code: int, out: bytes, err: str) -> None:
+        self.code, self.bytes, self.out, self.err = code, out, out.decode(errors="replace"), err
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch):
+    """Run the command in this process."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["cgtool", "dump", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        out, err = capfdbinary.readouterr()
+        assert b"Traceback" not in err
+        assert b"bug in cgtool" not in err, err
+        return Done(code, out, err.decode())
+
+    return run
+
+
+def save(folder: Path, made: Capture, raw: str | None = None) -> Path:
+    path = folder / "a.cgt"
+    write(path, made, {} if raw is None else {"0.dot": raw})
+    return path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save(tmp_path, small(), RAW)
+
+
+def test_dot_is_the_default(run, saved: Path) -> None:
+    assert run(saved).out == run(saved, "--dot").out
+    assert run(saved).out == (Path(__file__).parent.parent / "gold" / "small.dot").read_text()
+
+
+def test_svg_and_png_go_to_a_file(run, saved: Path, tmp_path: Path) -> None:
+    done = run(saved, "--svg", "-o", tmp_path / "a.svg")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    xml.dom.minidom.parse(str(tmp_path / "a.svg"))
+    assert run(saved, "--png", "-o", tmp_path / "a.png").code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert run(saved, "--png").bytes.startswith(b"\x89PNG")
+
+
+def test_json_is_the_only_thing_on_standard_output(run, saved: Path) -> None:
+    done = run(saved, "--json")
+    assert [graph["name"] for graph in json.loads(done.out)["graphs"]] == ["forward", "backward"]
+    assert done.err == ""
+
+
+def test_raw_is_the_drivers_own_text(run, saved: Path) -> None:
+    assert run(saved, "--raw").out == RAW
+
+
+def test_raw_of_a_simulated_capture_says_why_there_is_none(run, tmp_path: Path) -> None:
+    done = run(save(tmp_path, capture(nested().graphs, simulated=True)), "--raw")
+    assert done.code == 2
+    assert "no debug_dump text" in done.err
+    assert "simulated device" in done.err
+
+
+def test_a_selection(run, saved: Path) -> None:
+    done = run(saved, "--json", "--select", "type=kernel", "--select", "module=layers.0.*")
+    graphs = json.loads(done.out)["graphs"]
+    assert [[node["id"] for node in graph["nodes"]] for graph in graphs] == [[0, 1], [3]]
+    done = run(saved, "--select", "module=layers.0,type=kernel", "--graph", "forward")
+    assert "forward" in done.out
+    assert "backward" not in done.out
+
+
+def test_graphs_by_name_phase_and_number_with_their_bodies(run, tmp_path: Path) -> None:
+    path = save(tmp_path, nested())
+    for name, count in (("step", 3), ("0", 3), ("1", 2), ("2", 1), ("step/node 1", 2)):
+        assert len(json.loads(run(path, "--json", "--graph", name).out)["graphs"]) == count
+
+
+def test_collapsing_says_so_in_the_picture_only_when_asked_for(run, saved: Path) -> None:
+    done = run(saved, "--collapse", "2")
+    assert "12 nodes collapsed into 8 boxes: modules to depth 2" in done.out
+    assert done.err == ""
+
+
+def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
+    path = save(tmp_path, huge(3000, layers=4))
+    done = run(path)
+    assert done.code == 0
+    assert done.err.startswith("3,000 nodes collapsed into 40 boxes: calls of one op at one line")
+    assert "3,000 nodes collapsed into 40 boxes" in done.out
+    assert run(path, "--quiet").err == ""
+    assert run(path, "--limit", "10").err.startswith("3,000 nodes collapsed into 8 boxes")
+    assert run(path, "--limit", "0").out.count("fillcolor") > 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--dot", "--svg"], 2, "one format at a time, not --dot and --svg"),
+        (["--json", "--raw", "--png"], 2, "one format at a time"),
+        (["--select", "colour=red"], 2, "there is no field 'colour'"),
+        (["--select", "module=none"], 2, "no node matches"),
+        (["--graph", "sideways"], 2, "the capture has forward, backward"),
+        (["--raw", "--select", "type=kernel"], 2, "--select cannot choose in it"),
+        (["--json", "--collapse", "1"], 2, "--collapse is for pictures"),
+        (["--color", "time"], 3, "holds no times"),
+        (["--color", "pink"], 2, "pink"),
+        (["--collapse", "-1"], 2, "--collapse"),
+        (["--raw", "--graph", "backward"], 2, "no debug_dump text"),
+        (["-o", "/nowhere/at/all.dot"], 2, "cannot write /nowhere/at/all.dot"),
+        (["-o", "/"], 2, "directory"),
+    ],
+)
+def test_wrong_use(run, saved: Path, arguments: list[str], code: int, words: str) -> None:
+    done = run(saved, *arguments)
+    assert done.code == code
+    assert words in done.err
+    assert done.out == ""
+
+
+def test_a_full_device(run, saved: Path) -> None:
+    for form in ("--dot", "--json"):
+        done = run(saved, form, "-o", "/dev/full")
+        assert done.code == 2
+        assert "No space left" in done.err
+
+
+def test_a_png_is_not_written_to_a_terminal(run, saved: Path, monkeypatch) -> None:
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _self: True, raising=False)
+    done = run(saved, "--png")
+    assert done.code == 2
+    assert "-o picture.png" in done.err
+
+
+def test_no_such_file_and_no_such_thing(run, tmp_path: Path) -> None:
+    for target in (tmp_path / "none.cgt", tmp_path, "what"):
+        done = run(target)
+        assert done.code == 2
+        assert str(target) in done.err
+
+
+def test_colour_by_time_where_there_are_times(run, tmp_path: Path) -> None:
+    made = nested()
+    graph = made.graphs[0]
+    nodes = tuple(msgspec.structs.replace(node, duration_ns=1500) for node in graph.nodes)
+    graphs = (msgspec.structs.replace(graph, nodes=nodes), *made.graphs[1:])
+    done = run(save(tmp_path, capture(graphs)), "--color", "time")
+    assert done.code == 0
+    assert "1.50 us" in done.out
+
+
+@pytest.mark.parametrize("form", ["--dot", "--svg", "--json"])
+def test_hostile_names(run, tmp_path: Path, form: str) -> None:
+    done = run(save(tmp_path, hostile()), form)
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert "\x00" not in done.out
+
+
+def test_it_imports_no_torch(saved: Path) -> None:
+    script = (
+        "import sys; from cgtool.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "assert 'torch' not in sys.modules and 'rich' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script, "dump", str(saved), "--svg", "-o", os.devnull], check=True
+    )

@@ -125,8 +125,9 @@ def _between(order: list[int], graph: Graph, shown: Sequence[bool]) -> list[bool
 def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[bool]) -> list[int]:
     """For each node, the node that stands for it: itself, a neighbour, or -1 for none.
 
-    Merging a node into its only successor, or its only predecessor, changes no path between the
-    others. Either can make room for the other, so both are repeated until nothing changes.
+    Merging a node into its only successor or its only predecessor changes no path between the
+    others, nor does merging two nodes with the same successors or the same predecessors. One can
+    make room for the next, so all are repeated until nothing changes.
     """
     stands = [node if live else -1 for node, live in enumerate(between)]
     hidden = [node for node in order if between[node] and not shown[node]]
@@ -144,10 +145,13 @@ def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[
                 if not shown[node]:
                     neighbours.setdefault(node, set()).add(other)
             into: dict[int, int] = {}
+            twins: dict[frozenset[int], int] = {}
             for node in hidden if forward else reversed(hidden):
-                ends = {into.get(other, other) for other in neighbours.get(node, ())}
+                ends = frozenset(into.get(other, other) for other in neighbours.get(node, ()))
                 if len(ends) == 1:
-                    into[node] = ends.pop()
+                    (into[node],) = ends
+                elif (twin := twins.setdefault(ends, node)) != node:
+                    into[node] = twin
             hidden = [node for node in hidden if node not in into]
             stands = [into.get(node, node) for node in stands]
             moved = ((into.get(a, a), into.get(b, b)) for a, b in pairs)

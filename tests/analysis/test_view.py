@@ -87,3 +87,19 @@ def test_the_order_is_topological(made: tuple[int, list[tuple[int, int]]]) -> No
 def test_a_cycle_has_no_order() -> None:
     assert topological(3, plain(3, [(0, 1), (1, 2), (2, 0)]).graphs[0].edges) is None
     assert topological(1, plain(1, [(0, 0)]).graphs[0].edges) is None
+
+
+def test_a_hidden_lattice_is_one_point() -> None:
+    """Every node of a row after every node of the row before, only the ends shown."""
+    rows, width = 50, 4
+    edges = [
+        (row * width + a, (row + 1) * width + b)
+        for row in range(rows - 1)
+        for a in range(width)
+        for b in range(width)
+    ]
+    count = rows * width
+    shown = [node < width or node >= count - width for node in range(count)]
+    view = only(0, plain(count, edges).graphs[0], shown)
+    assert sum(item.is_point for item in view.items) == 1
+    assert len(view.links) == 2 * width

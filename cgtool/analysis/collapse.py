@@ -112,30 +112,65 @@ def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> Vi
     return _group(view, kinds)
 
 
-def _group(view: View, kinds: Sequence[Kind | None]) -> View:
-    """Groups of the items that have a kind in common; None stays by itself. Linear."""
+def visits(
+    view: View, modules: Sequence[str | None], depth: int
+) -> list[tuple[tuple[str, int], ...]]:
+    """For each item, the visits to modules that it is part of: (path, number), outermost first.
+
+    ``modules`` names the module of each item. A step runs a module in forward and again in
+    backward: those are two visits.
+    """
+    paths: list[tuple[tuple[str, int], ...]] = [()] * len(view.items)
+    for level in range(1, depth + 1):
+        names = [
+            None if not module or module.count(".") + 1 < level else module_at_depth(module, level)
+            for module in modules
+        ]
+        runs = _runs(
+            view, [(path, name) if name else None for path, name in zip(paths, names, strict=True)]
+        )
+        paths = [
+            (*path, (name, run)) if name else path
+            for path, name, run in zip(paths, names, runs, strict=True)
+        ]
+    return paths
+
+
+def _runs(view: View, kinds: Sequence[Hashable | None]) -> list[int]:
+    """The number of each item's group; items of the kind None are alone. Linear."""
     before: list[list[int]] = [[] for _ in view.items]
     for link in view.links:
         before[link.target].append(link.source)
     group_of: list[int] = []
-    groups: list[Item] = []
+    count = 0
     last: dict[Hashable, int] = {}
-    for position, (item, kind) in enumerate(zip(view.items, kinds, strict=True)):
+    for position, kind in enumerate(kinds):
         latest = max((group_of[source] for source in before[position]), default=-1)
-        known = last.get(kind[0]) if kind is not None else None
-        if known is not None and known >= latest:
+        known = last.get(kind, -1) if kind is not None else -1
+        if known >= 0 and known >= latest:
             # Every link leads from a group to itself or to one that was begun later.
-            groups[known].members.extend(item.members)
             group_of.append(known)
             continue
-        group_of.append(len(groups))
+        group_of.append(count)
         if kind is not None:
-            last[kind[0]] = len(groups)
+            last[kind] = count
+        count += 1
+    return group_of
+
+
+def _group(view: View, kinds: Sequence[Kind | None]) -> View:
+    """One item for each group of items that have a kind in common."""
+    group_of = _runs(view, [None if kind is None else kind[0] for kind in kinds])
+    groups: list[Item] = []
+    for item, kind, group in zip(view.items, kinds, group_of, strict=True):
+        if group < len(groups):
+            groups[group].members.extend(item.members)
+            continue
         title, module = (kind[1], kind[2]) if kind is not None else (None, None)
         groups.append(Item(list(item.members), title, module))
-    for group in groups:
-        if len(group.members) == 1:
-            group.title = group.module = None
+    for made in groups:
+        if len(made.members) == 1:
+            made.title = made.module = None
     links: dict[tuple[int, int], Link] = {}
     for link in view.links:
         pair = (group_of[link.source], group_of[link.target])

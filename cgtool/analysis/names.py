@@ -50,7 +50,7 @@ _ADAPTERS = frozenset({"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor"})
 _HELPER = re.compile(
     r"^(?:array|TensorListMetadata|\w*Metadata|\w*OffsetCalculator|LoadWithoutCast|"
     r"StoreWithoutCast|LoadWithCast|StoreWithCast|PhiloxCudaState|TensorIterator\w*|TensorInfo|"
-    r"integral_constant|allocator|enable_if|identity)\b"
+    r"integral_constant|cublas[A-Z]\w*|allocator|enable_if|identity)\b"
 )
 _LITERAL = re.compile(r"^(?:\([^()]*\))?-?(?:\d+(?:u?l*|\.\d+f?)|true|false)$")
 _SCALAR = re.compile(
@@ -82,7 +82,10 @@ def short_kernels(names: Iterable[str]) -> dict[str, str]:
     demangled = demangle_all(names)
     short = {name: _shorten(text) for name, text in demangled.items()}
     for group in _sharing(short):
-        short.update((name, _shorten(demangled[name], True)) for name in group)
+        longer = {name: _shorten(demangled[name], True) for name in group}
+        # A form that was cut may have lost what makes the difference, and is no help to a reader.
+        if not any(text.endswith("...") for text in longer.values()):
+            short.update(longer)
     for group in _sharing(short):
         for number, name in enumerate(sorted(group)[1:], start=2):
             short[name] = f"{short[name]} #{number}"
@@ -117,9 +120,9 @@ def _cut(text: str) -> str:
 
 
 def _xmma(text: str) -> str:
-    text = re.sub(r"_(?:stage\d+|warpsize\w+?x\w+?x\d+|align[a-z]\d+|execute_\w+)", "", text)
+    text = re.sub(r"_(?:stage\d+|warpsize\w+?x\w+?x\d+|align[a-z]\d+)", "", text)
     text = re.sub(r"_tilesize", "_", text)
-    text = re.sub(r"_(?:cublas|__5x_cublas|g\d+)+$", "", text)
+    text = re.sub(r"_execute_(split_k_)?\w*$", r"_\1", text).rstrip("_")
 
     def once(match: re.Match[str]) -> str:
         return "_" + "_".join(dict.fromkeys(re.findall(_DTYPE, match[0])))
@@ -212,7 +215,13 @@ def _arguments(arguments: list[str], depth: int, full: bool, *, numbers: bool = 
     kept = [one for one in kept if one]
     if numbers:
         return kept
-    return list(dict.fromkeys([one for one in kept if one not in _INDEX] or kept))
+    kept = [one for one in kept if one not in _INDEX] or kept
+    inside = " ".join(one for one in kept if not _SCALAR.match(one))
+    return [
+        one
+        for one in dict.fromkeys(kept)
+        if not (_SCALAR.match(one) and re.search(rf"[<(, ]{re.escape(one)}[>), ]", inside))
+    ]
 
 
 def _wrapped(arguments: list[str], depth: int, full: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cgtool.analysis.collapse import visits
 from cgtool.analysis.places import module_at_depth
 from cgtool.analysis.view import Item, View
 from cgtool.model.capture import Capture, Graph
@@ -23,11 +24,11 @@ Shade = tuple[str, str]
 
 @dataclass
 class _Cluster:
-    """A module with its own boxes (positions in the view) and the modules inside it."""
+    """A visit to a module, with its own boxes (positions in the view) and visits inside it."""
 
     path: str
     own: list[int] = field(default_factory=list)
-    inside: dict[str, _Cluster] = field(default_factory=dict)
+    inside: dict[tuple[str, int], _Cluster] = field(default_factory=dict)
 
 
 def render(
@@ -153,14 +154,12 @@ class _Picture:
         return self.labels.places.of(graph.nodes[item.members[0]]).module
 
     def _tree(self, view: View, graph: Graph) -> _Cluster:
+        modules = [None if item.is_point else self._module(graph, item) for item in view.items]
         root = _Cluster("")
-        for position, item in enumerate(view.items):
-            module = None if item.is_point else self._module(graph, item)
+        for position, path in enumerate(visits(view, modules, self.depth)):
             cluster = root
-            names = module.split(".")[: self.depth] if module and self.depth else []
-            for count, name in enumerate(names, start=1):
-                path = ".".join(names[:count])
-                cluster = cluster.inside.setdefault(name, _Cluster(path))
+            for visit in path:
+                cluster = cluster.inside.setdefault(visit, _Cluster(visit[0]))
             cluster.own.append(position)
         return root
 

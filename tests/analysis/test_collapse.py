@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.collapse import by_count, by_module, by_op, fit
+from cgtool.analysis.collapse import by_count, by_module, by_op, fit, visits
 from cgtool.analysis.view import View, only, whole
 from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
 from tests.analysis.graphs import dags, paths, shown_paths
@@ -126,3 +126,20 @@ def test_every_limit_is_kept() -> None:
     for limit in (2, 3, 7, 20, 49, 50, 51, 500, 999):
         fitted, _ = fit(made, views, limit)
         assert sum(len(view.items) for view in fitted) <= limit
+
+
+def test_a_module_that_runs_in_forward_and_again_in_backward_is_two_visits() -> None:
+    modules = ["a.b", "a.d", None, "a.d", "a.b"]
+    made = with_modules(modules, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    paths = visits(whole(0, made.graphs[0]), modules, 2)
+    assert [[name for name, _ in path] for path in paths] == [
+        ["a", "a.b"],
+        ["a", "a.d"],
+        [],
+        ["a", "a.d"],
+        ["a", "a.b"],
+    ]
+    assert paths[0][0] == paths[1][0]
+    assert paths[3][0] == paths[4][0]
+    assert paths[0][0] != paths[3][0]
+    assert len({path[1] for path in paths if path}) == 4

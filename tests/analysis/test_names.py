@@ -75,6 +75,16 @@ SUM_128 = (
             "20FusedAdamMathFunctorIfLi4EEEJEEEvT_T0_DpT1_",
             "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>",
         ),
+        (
+            "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_"
+            "alignc4_execute_split_k_kernel__5x_cublas",
+            "sm80_xmma_gemm_f32_nn_n_32x32x8_ffma_split_k",
+        ),
+        (
+            "_ZN8internal5gemvx6kernelIiiffffLb0ELb1ELb1ELb0ELi7ELb0E18cublasGemvParamsExIi30cublasGem"
+            "vTensorStridedBatchedIKfES5_S3_IfEfEEENSt9enable_ifIXntT5_EvE4typeET11_",
+            "gemvx::kernel<float>",
+        ),
         ("triton_poi_fused_add_mul_0", "triton_poi_fused_add_mul_0"),
         ("nvjet_hsh_128x64_64x8_2x1_v_bz_TNN", "nvjet_hsh_128x64_64x8_2x1_v_bz_TNN"),
         ("", ""),
@@ -92,6 +102,11 @@ def test_kernels_that_would_share_a_name_are_told_apart() -> None:
     }
     other = SUM_128.replace("ILi128ELi4E", "ILi512ELi1E", 1)
     assert short_kernels([other, SUM_128])[other] == "reduce_kernel<512, 1, sum_functor<float>>"
+    flipped = SPLIT_K.replace("Lb1ELb0ELb0ELb0E", "Lb1ELb1ELb0ELb0E")
+    assert short_kernels([flipped, SPLIT_K]) == {
+        SPLIT_K: "cublasLt::splitKreduce_kernel<float>",
+        flipped: "cublasLt::splitKreduce_kernel<float> #2",
+    }
     same = ["x" * 200 + "a", "x" * 200 + "b"]
     assert len(set(short_kernels(same).values())) == 2
 

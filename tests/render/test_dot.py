@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import xml.dom.minidom
+from pathlib import Path
 from xml.dom.minidom import Element
 
 import msgspec
@@ -16,6 +17,7 @@ from cgtool.analysis.collapse import by_module
 from cgtool.analysis.select import parse, select
 from cgtool.analysis.view import View, whole
 from cgtool.model.capture import Capture, Function, Graph, KernelLaunch, Node, Origin
+from cgtool.model.file import read
 from cgtool.render import palette
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
@@ -51,6 +53,15 @@ def test_a_collapsed_selection_looks_as_it_did() -> None:
     kept = [select(made, index, parse(["op!=native_layer_norm"])) for index in range(2)]
     kept = [by_module(made, view, 2) for view in kept]
     check("collapsed.dot", render(made, kept, color="module", note="6 nodes collapsed"))
+
+
+CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"
+
+
+@pytest.mark.parametrize("name", ["train_step", "two_streams"])
+def test_captures_of_an_h200_look_as_they_did(name: str) -> None:
+    made = read(CAPTURES / f"{name}.cgt")
+    check(f"{name}.dot", render(made, views(made)))
 
 
 def test_bodies_are_drawn_and_led_to() -> None:

@@ -17,7 +17,7 @@ from cgtool.cuda.capturing import Captured, Session
 from cgtool.cuda.driver import check, cu
 from cgtool.cuda.functions import FunctionTable
 from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot
-from cgtool.cuda.stamps import Stamp, align
+from cgtool.cuda.stamps import Stamp, align, place_stamps
 from cgtool.entry.surface import named_tensors
 from cgtool.model.capture import (
     Allocation,
@@ -47,22 +47,21 @@ class Joined(msgspec.Struct):
 
 
 def _join_stamps(session: Session, one: Captured, handles: list[int], table: OriginTable) -> Joined:
-    by_handle = {stamp.handle: stamp for stamp in one.stamps}
-    stamps = [by_handle.get(handle) for handle in handles]
+    stamps = place_stamps(handles, one.stamps)
     present = [stamp for stamp in stamps if stamp is not None]
     recorded = one.recorded
     launches = recorded.launches if recorded is not None else []
-    partner = dict(zip((s.handle for s in present), align(launches, present), strict=True))
+    partners = iter(align(launches, present))
     origins: list[int | None] = []
     calls: list[int | None] = []
     unmatched = 0
-    for handle, stamp in zip(handles, stamps, strict=True):
-        index = partner.get(handle)
+    for stamp in stamps:
         if stamp is None:
             unmatched += 1
             origins.append(None)
             calls.append(None)
             continue
+        index = next(partners)
         if index is None or recorded is None:
             unmatched += 1
             origins.append(_stamp_origin(stamp, table))

@@ -30,7 +30,8 @@ from cgtool.record.ops import OpCall, OpRecorder
 class Stamp(NamedTuple):
     """What is known of a node when it is created."""
 
-    handle: int
+    handle: int | None
+    """None where it follows from the order (``place_stamps``)."""
     time_ns: int
     """Of the system clock, as the allocator's trace."""
     stream: int
@@ -109,14 +110,22 @@ class LaunchLog:
         self.launches.append(launch)
 
 
+HANDLES_READ = 4096
+HANDLE_EVERY = 16
+"""Reading a node's handle costs a quarter of its stamp. It is read for the first nodes of a
+capture and then for every 16th: nodes in between are placed by their order, and two handles that
+disagree with the order leave the nodes between them unplaced."""
+
+
 def _stamper(
-    append: Callable[[tuple[Any, ...]], None],
+    seen: list[tuple[Any, ...]],
     modules: ModuleStack,
     annotations: Annotations,
     device: int,
 ) -> cupti.NodeCallback:
     """The callback. It runs once a node, between two launches, so every name that it needs is bound
     here, nothing is looked up twice, and what it keeps is a bare tuple in the order of Stamp."""
+    append = seen.append
     getframe = sys._getframe
     now = time.time_ns
     stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
@@ -129,11 +138,17 @@ def _stamper(
 
     def created(_user: Any, _domain: int, _id: int, data: int) -> None:
         time_ns = now()
-        descriptor: Any = pointer_at(data + to_descriptor).value
-        handle = pointer_at(descriptor + to_node).value
-        # On autograd's threads there is no Python frame above this one.
-        frame = getframe().f_back
+        handle = None
+        count = len(seen)
+        if count < HANDLES_READ or not count % HANDLE_EVERY:
+            descriptor: Any = pointer_at(data + to_descriptor).value
+            handle = pointer_at(descriptor + to_node).value
         innermost = user = None
+        try:
+            frame = getframe(1)
+        except ValueError:
+            # On autograd's threads there is no Python frame above this one.
+            frame = None
         if frame is not None:
             code = frame.f_code
             innermost = site = (code, frame.f_lasti)
@@ -183,7 +198,7 @@ def watch_capture(modules: ModuleStack, annotations: Annotations, device: int) -
     """Stamp every node that is created while the context is entered."""
     watch = Watch()
     seen: list[tuple[Any, ...]] = []
-    callback = _stamper(seen.append, modules, annotations, device)
+    callback = _stamper(seen, modules, annotations, device)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(cupti.watch_nodes(callback))
@@ -191,6 +206,33 @@ def watch_capture(modules: ModuleStack, annotations: Annotations, device: int) -
             watch.problem = str(error)
         yield watch
     watch.stamps.extend(map(Stamp._make, seen))
+
+
+def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp | None]:
+    """The stamp of each node, for the handles of one graph in order of creation.
+
+    Stamps of other graphs (bodies of nodes) are passed over; a node without a stamp gets None.
+    """
+    number = {handle: index for index, handle in enumerate(handles)}
+    placed: list[Stamp | None] = [None] * len(handles)
+    between: list[Stamp] = []
+    last = -1
+    for stamp in stamps:
+        if stamp.handle is None:
+            between.append(stamp)
+            continue
+        index = number.get(stamp.handle)
+        if index is None:
+            between.clear()
+            continue
+        if index - last - 1 == len(between):
+            placed[last + 1 : index] = between
+        placed[index] = stamp
+        between.clear()
+        last = index
+    if len(handles) - last - 1 == len(between):
+        placed[last + 1 :] = between
+    return placed
 
 
 def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | None]:

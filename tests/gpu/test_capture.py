@@ -58,7 +58,8 @@ def test_sample_equals_plain_capture_and_every_node_has_a_place(sample):
             assert place.op and place.line, node
             if graph.phase == "backward":
                 assert place.forward_frame
-                assert place.forward_frame.file.endswith(sample.name)
+                # A bare nn.Sequential is called by this file, and by no line of the sample's.
+                assert place.forward_frame.file.endswith((sample.name, "test_capture.py"))
 
 
 def test_operators_have_their_own_lines():

@@ -191,11 +191,30 @@ def call(part: Part) -> Any:
 def grads(
     surface: Surface, incoming: list[torch.Tensor], allow_unused: bool
 ) -> tuple[torch.Tensor | None, ...]:
-    """Backward over the surface, as ``make_graphed_callables`` calls it."""
-    return torch.autograd.grad(
-        outputs=tuple(tensor for _, tensor in surface.outputs),
-        inputs=tuple(tensor for _, tensor in surface.inputs),
-        grad_outputs=tuple(incoming),
-        only_inputs=True,
-        allow_unused=allow_unused,
-    )
+    """Backward over the surface, as ``make_graphed_callables`` calls it.
+
+    Raises CgtoolError, naming them, when the outputs do not depend on some inputs and that was not
+    allowed.
+    """
+    try:
+        return torch.autograd.grad(
+            outputs=tuple(tensor for _, tensor in surface.outputs),
+            inputs=tuple(tensor for _, tensor in surface.inputs),
+            grad_outputs=tuple(incoming),
+            only_inputs=True,
+            allow_unused=allow_unused,
+        )
+    except RuntimeError as error:
+        if "not have been used in the graph" not in str(error):
+            raise
+        used = _leaves_behind(tensor for _, tensor in surface.outputs)
+        unused = [name for name, tensor in surface.inputs if id(tensor) not in used]
+        shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
+        raise user_code(
+            f"the outputs do not depend on {shown or 'some of the inputs'}",
+            why="backward is captured to every input and parameter that requires grad, and there "
+            "is no gradient for these",
+            fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
+            "them, or use them",
+            phase="backward",
+        ) from error

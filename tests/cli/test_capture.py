@@ -162,6 +162,14 @@ FAILURES = {
         "def f(x):\n    return x\ndef make(device):\n    return f, (torch.ones(3),)\n",
         "make", 4, "nothing was captured", None,
     ),
+    "unused parameter": (
+        "class Spare(Net):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.spare = torch.nn.Parameter(torch.ones(3))\n"
+        "def make(device):\n    return Spare(), (torch.ones(4, 8),)\n",
+        "make", 4, "do not depend on spare", None,
+    ),
     "segfault": (
         "def make(device):\n    ctypes.string_at(0)\n", "make", 4, "SIGSEGV", "ctypes.string_at",
     ),

@@ -155,7 +155,7 @@ def _follow_lifetimes(
     session: Session, annotations: Annotations
 ) -> tuple[LifetimeRecorder, dict[int, str]]:
     """The last warm-up iteration, in the order of the capture, watched for allocations."""
-    recorder = LifetimeRecorder(_roots(session.workload), annotations)
+    recorder = LifetimeRecorder(_roots(session.workload), annotations, session.device)
 
     def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
         with users_code(part, "warm-up"), recorder:
@@ -306,6 +306,7 @@ def capture(
         [one.phase == "backward" for one in session.captured],
         labels,
         tensors,
+        streams,
     )
     caveats = [
         Caveat(

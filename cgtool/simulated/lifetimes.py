@@ -10,6 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from cgtool.record.ops import OpCall, OpRecorder
+from cgtool.simulated.streams import Device
 
 
 @dataclass(slots=True)
@@ -19,6 +20,8 @@ class Life:
     call: OpCall
     graph: int
     bytes: int
+    stream: str
+    """Name of the stream that it was allocated on."""
     born: int
     """Position in the sequence of allocations and frees, from 0."""
     died: int | None = None
@@ -29,8 +32,9 @@ class Life:
 class LifetimeRecorder(OpRecorder):
     """Follows every storage that ops make until nobody holds it."""
 
-    def __init__(self, roots: Any, annotations: Any) -> None:
+    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
         super().__init__(roots, annotations)
+        self.device = device
         self.lives: list[Life] = []
         self.graph = 0
         self.events = 0
@@ -49,6 +53,9 @@ class LifetimeRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self.sweep()
+        current = self.device.current
+        # What runs on the default stream now is captured on the capturing stream.
+        stream = "capture stream" if current is self.device.default else current.name
         before = {
             one.untyped_storage()._cdata
             for one in pytree.tree_leaves((args, kwargs))
@@ -62,7 +69,14 @@ class LifetimeRecorder(OpRecorder):
             key = storage._cdata
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
-            life = Life(call, self.graph, storage.nbytes(), self.events, address=storage.data_ptr())
+            life = Life(
+                call,
+                self.graph,
+                storage.nbytes(),
+                stream,
+                self.events,
+                address=storage.data_ptr(),
+            )
             self.events += 1
             self.lives.append(life)
             self._open[key] = (StorageWeakRef(storage), life)

@@ -17,6 +17,14 @@ _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addm
 WORKSPACE_BYTES = 32 << 20
 """Of cuBLAS on Hopper, for each pair of handle and stream; autograd's thread has its own handle.
 Seen in the graph pools of an H200 (torch 2.11)."""
+LT_WORKSPACE_BYTES = 1 << 20
+"""Of cublasLt, which serves ``addmm`` with a bias. Seen there too."""
+
+
+def _workspaces(op: str) -> tuple[int, ...]:
+    if op.startswith("aten::addmm"):
+        return (WORKSPACE_BYTES, LT_WORKSPACE_BYTES)
+    return (WORKSPACE_BYTES,) if op.startswith(_MATMULS) else ()
 
 
 @dataclass
@@ -35,6 +43,7 @@ def predict(
     backward: Sequence[bool],
     labels: dict[int, str],
     tensors: tuple[Tensor, ...],
+    streams: dict[str, int],
 ) -> Memory:
     """Feed the lifetimes to the model. ``labels`` go by index of life; ``backward`` says of each
     graph whether it is one."""
@@ -47,7 +56,7 @@ def predict(
     placed: dict[int, PoolBlock] = {}
     found: list[Allocation] = []
     slots: dict[int, int] = {}
-    workspaces: set[tuple[int, bool]] = set()
+    workspaces: set[tuple[int, bool, int]] = set()
     clock = 0
     for event in events:
         life = lives[event.life]
@@ -60,19 +69,24 @@ def predict(
             clock += 1
             continue
         origin = table.add(life.call, record)
-        if life.call.name.startswith(_MATMULS):
-            key = (pool_index, backward[life.graph] or life.call.autograd_node is not None)
+        stream = streams.setdefault(life.stream, len(streams))
+        in_backward = backward[life.graph] or life.call.autograd_node is not None
+        for size in _workspaces(life.call.name) if stream == 0 else ():
+            # Streams of the user's own have theirs since the warm-up, outside the pool.
+            key = (pool_index, in_backward, size)
             if key not in workspaces:
                 workspaces.add(key)
-                block = pool.allocate(WORKSPACE_BYTES)
+                block = pool.allocate(size)
                 found.append(
-                    _allocation(block, pool_index, life.graph, clock, origin, "cuBLAS workspace")
+                    _allocation(block, pool_index, life.graph, clock, origin, "cuBLAS workspace", 0)
                 )
                 clock += 1
-        block = placed[event.life] = pool.allocate(life.bytes)
+        block = placed[event.life] = pool.allocate(life.bytes, stream)
         slots[event.life] = len(found)
         found.append(
-            _allocation(block, pool_index, life.graph, clock, origin, labels.get(event.life))
+            _allocation(
+                block, pool_index, life.graph, clock, origin, labels.get(event.life), stream
+            )
         )
         clock += 1
     return Memory(
@@ -91,7 +105,13 @@ def predict(
 
 
 def _allocation(
-    block: PoolBlock, pool: int, graph: int, clock: int, origin: int, label: str | None
+    block: PoolBlock,
+    pool: int,
+    graph: int,
+    clock: int,
+    origin: int,
+    label: str | None,
+    stream: int,
 ) -> Allocation:
     return Allocation(
         address=block.address,
@@ -100,7 +120,7 @@ def _allocation(
         pool=pool,
         graph=graph,
         allocated_at=clock,
-        stream=0,
+        stream=stream,
         origin=origin,
         label=label,
     )
@@ -116,7 +136,7 @@ def _segment(pool: PrivatePool, first: PoolBlock) -> Segment:
     return Segment(
         address=first.address,
         bytes=sum(block.bytes for block in blocks),
-        stream=0,
+        stream=first.stream,
         size_class="small" if first.small else "large",
         blocks=tuple(
             Block(

@@ -13,7 +13,7 @@ import msgspec
 import cgtool
 from cgtool.cuda import environment, memory
 from cgtool.cuda.addresses import AddressBook
-from cgtool.cuda.capturing import Captured, Session
+from cgtool.cuda.capturing import Captured, Session, capture_all, node_count
 from cgtool.cuda.driver import check, cu
 from cgtool.cuda.functions import FunctionTable
 from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot
@@ -30,6 +30,8 @@ from cgtool.model.capture import (
     Stream,
     Tensor,
 )
+from cgtool.model.failure import CgtoolError
+from cgtool.record.annotations import watch
 from cgtool.record.origins import OriginTable
 
 RAW_DOT_NODES = 20_000
@@ -43,7 +45,8 @@ class Joined(msgspec.Struct):
     calls: list[int | None]
     streams: list[int]
     times_ns: list[int]
-    unmatched: int
+    unmatched: list[int]
+    """Nodes whose op is not known."""
 
 
 def _join_stamps(session: Session, one: Captured, handles: list[int], table: OriginTable) -> Joined:
@@ -54,16 +57,16 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
     partners = iter(align(launches, present))
     origins: list[int | None] = []
     calls: list[int | None] = []
-    unmatched = 0
-    for stamp in stamps:
+    unmatched: list[int] = []
+    for node, stamp in enumerate(stamps):
         if stamp is None:
-            unmatched += 1
+            unmatched.append(node)
             origins.append(None)
             calls.append(None)
             continue
         index = next(partners)
         if index is None or recorded is None:
-            unmatched += 1
+            unmatched.append(node)
             origins.append(_stamp_origin(stamp, table))
             calls.append(None)
             continue
@@ -116,17 +119,51 @@ def _join_exact(one: Captured, count: int, table: OriginTable) -> Joined:
             # Ops nest: the innermost comes last in the record and wins.
             origins[node] = table.add(call, record)
             calls[node] = call.index
-    unmatched = 0
+    unmatched: list[int] = []
     nearest: int | None = None
     for node in range(count):
         if origins[node] is None:
             # Launched between two ops: it shares the place of the op before it.
-            unmatched += 1
+            unmatched.append(node)
             origins[node] = nearest
         else:
             nearest = origins[node]
     middle = (one.window.start_ns + one.window.end_ns) // 2
     return Joined(origins, calls, [0] * count, [middle] * count, unmatched)
+
+
+def _look_again(session: Session, joined: Sequence[Joined], table: OriginTable) -> None:
+    """Name the ops that ran only while capturing: capture once more, with the recorder inside.
+
+    The second capture is thrown away. It answers for a node only where it has as many nodes and
+    the same line; what it cannot answer stays open.
+    """
+    again = Session(session.workload, session.options, session.device, session.stream)
+    try:
+        with watch() as ranges:
+            capture_all(again, [], ranges, lambda _text: None)
+    except (CgtoolError, RuntimeError):
+        return
+    for provenance, second in zip(joined, again.captured, strict=False):
+        count = len(provenance.origins)
+        if not provenance.unmatched or node_count(second) != count:
+            continue
+        exact = _join_exact(second, count, table)
+        origins = table.origins
+        still: list[int] = []
+        for node in provenance.unmatched:
+            mine, theirs = provenance.origins[node], exact.origins[node]
+            if (
+                mine is None
+                or theirs is None
+                or exact.calls[node] is None
+                or origins[mine].frames[:1] != origins[theirs].frames[:1]
+            ):
+                still.append(node)
+                continue
+            provenance.origins[node] = theirs
+            provenance.calls[node] = exact.calls[node]
+        provenance.unmatched = still
 
 
 def _tensors(session: Session) -> list[Tensor]:
@@ -254,6 +291,11 @@ def assemble(
             if one.exact is not None
             else _join_stamps(session, one, numbers, table)
         )
+    if any(
+        provenance.unmatched and one.exact is None
+        for one, provenance in zip(session.captured, joined, strict=True)
+    ):
+        _look_again(session, joined, table)
     workspaces = memory.cublas_workspaces(session.device, session.trace.pools)
     allocations = _allocations(session, joined, _labels(session, workspaces))
     addresses = AddressBook(
@@ -350,7 +392,7 @@ def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook)
     for one, provenance in zip(session.captured, joined, strict=True):
         if not provenance.origins:
             found.append(Caveat("empty-graph", f"{one.name} launches nothing: its graph is empty"))
-    unmatched = sum(provenance.unmatched for provenance in joined)
+    unmatched = sum(len(provenance.unmatched) for provenance in joined)
     if unmatched:
         found.append(
             Caveat(

@@ -153,7 +153,7 @@ def test_dropout_is_captured_with_its_random_state_and_differs_between_replays()
     assert not torch.equal(first, output)
 
 
-def test_a_warm_up_that_runs_other_code_is_said_and_lines_stay_true():
+def test_ops_that_run_only_while_capturing_are_named_by_a_second_look():
     x = torch.randn(64, device="cuda")
 
     def function(x):
@@ -164,6 +164,23 @@ def test_a_warm_up_that_runs_other_code_is_said_and_lines_stay_true():
     captured = capture(function, (x,))
     first = function.__code__.co_firstlineno
     assert lines_of(captured) == [first + 2, first + 3]
+    assert ops_of(captured) == ["aten::sin", "aten::cos"]
+    assert not captured.caveats
+
+
+def test_an_op_that_no_other_run_repeats_keeps_its_line_and_is_said():
+    x = torch.randn(64, device="cuda")
+    runs = []
+
+    def function(x):
+        runs.append(1)
+        if len(runs) == 4:
+            x = x.sin()
+        return x.cos()
+
+    captured = capture(function, (x,))
+    first = function.__code__.co_firstlineno
+    assert lines_of(captured) == [first + 3, first + 4]
     assert ops_of(captured) == [None, "aten::cos"]
     assert "ops-unmatched" in {caveat.code for caveat in captured.caveats}
 

@@ -102,7 +102,7 @@ def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
     return table.add_site(
         op=None,
         chain=(stamp.user,) if stamp.user is not None else (),
-        module=stamp.module,
+        module=None,
         annotations=stamp.annotations,
         autograd_node=stamp.autograd_node,
     )

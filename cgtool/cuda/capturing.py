@@ -34,7 +34,6 @@ from cgtool.entry.surface import (
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
-from cgtool.record.modules import ModuleStack
 from cgtool.record.ops import OpRecorder, Record
 
 
@@ -233,14 +232,13 @@ def _capture_one(
         session.pool_ids.append(torch.cuda.graph_pool_handle())
         session.pool_names.append(name if separate else "graphs")
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    modules = ModuleStack(part.modules)
     exact: OpRecorder | None = None
     torch.cuda.synchronize(session.device)
     with contextlib.ExitStack() as stack:
         watch = None
         if recorded is not None and session.problem is None:
-            stack.enter_context(modules)
-            watch = stack.enter_context(watch_capture(modules, annotations, session.device))
+            # No module hooks here: code compiled by torch.compile would see them and recompile.
+            watch = stack.enter_context(watch_capture(annotations, session.device))
             session.problem = watch.problem
         if watch is None or watch.problem is not None:
             exact = OpRecorder(part.modules, annotations, _node_counter(session.stream.cuda_stream))

@@ -1,8 +1,8 @@
 """Provenance of a capture: a stamp on every node, and the op record of a warm-up beside it.
 
 A capture runs undisturbed but for one callback a node (CUPTI, ``cgtool.cuda.cupti``), which stamps
-the node with the Python frame, module, stream and autograd node at the moment of its creation.
-What a stamp cannot tell, the name of the ATen op and the forward call behind a backward node, comes
+the node with the Python frame, stream and autograd node at the moment of its creation.
+What a stamp cannot tell, the ATen op, the module and the forward call behind a backward node, comes
 from one warm-up iteration that ran under the op recorder with its launches logged. Launches and
 nodes of the same code come in the same order, so the two sequences are aligned by the place that
 each came from. A node that finds no partner keeps its own stamp and says that its op is not known.
@@ -23,7 +23,6 @@ import torch
 from cgtool.cuda import cupti
 from cgtool.record.annotations import Annotations
 from cgtool.record.frames import Site, chain_of, is_internal
-from cgtool.record.modules import ModuleStack
 from cgtool.record.ops import OpCall, OpRecorder
 
 
@@ -39,7 +38,6 @@ class Stamp(NamedTuple):
     """None on autograd's own threads."""
     user: Site | None
     """The nearest frame outside torch."""
-    module: tuple[str, str] | None
     annotations: tuple[str, ...]
     autograd_node: str | None
     autograd_sequence: int | None
@@ -119,7 +117,6 @@ disagree with the order leave the nodes between them unplaced."""
 
 def _stamper(
     seen: list[tuple[Any, ...]],
-    modules: ModuleStack,
     annotations: Annotations,
     device: int,
 ) -> cupti.NodeCallback:
@@ -166,7 +163,6 @@ def _stamper(
                 code = frame.f_code
                 site = (code, frame.f_lasti)
         node = running_node()
-        stack = modules.stack
         append(
             (
                 handle,
@@ -174,7 +170,6 @@ def _stamper(
                 stream_of(device),
                 innermost,
                 user,
-                stack[-1] if stack else None,
                 annotations.open,
                 None if node is None else node.name(),
                 None if node is None else node._sequence_nr(),
@@ -194,11 +189,11 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watch_capture(modules: ModuleStack, annotations: Annotations, device: int) -> Iterator[Watch]:
+def watch_capture(annotations: Annotations, device: int) -> Iterator[Watch]:
     """Stamp every node that is created while the context is entered."""
     watch = Watch()
     seen: list[tuple[Any, ...]] = []
-    callback = _stamper(seen, modules, annotations, device)
+    callback = _stamper(seen, annotations, device)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(cupti.watch_nodes(callback))

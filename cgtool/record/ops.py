@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.record.annotations import Annotations
+from cgtool.record.compiled import left_alone
 from cgtool.record.frames import Site, chain_of
 from cgtool.record.modules import ModuleStack
 
@@ -161,6 +162,8 @@ class OpRecorder(TorchDispatchMode):
             self.running.call = outer
 
     def __enter__(self) -> OpRecorder:
+        self._stance = left_alone()
+        self._stance.__enter__()
         self.modules.__enter__()
         self._last_sequence = _next_sequence()
         self._home = threading.get_ident()
@@ -170,3 +173,4 @@ class OpRecorder(TorchDispatchMode):
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         self.modules.__exit__(*exc)
+        self._stance.__exit__(*exc)

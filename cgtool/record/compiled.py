@@ -12,7 +12,7 @@ def left_alone() -> contextlib.AbstractContextManager[object]:
     """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.
 
     A recorder's dispatch mode and module hooks fail those guards; compiling for them would trace
-    the recorder itself, and what is captured afterwards would no longer be the user's compiled code.
+    the recorder itself, and what is captured next would no longer be the user's compiled code.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     # Asking would import torch._dynamo, for a second, where nothing was compiled.

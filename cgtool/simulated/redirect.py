@@ -73,6 +73,12 @@ class _Generator(torch.Generator):
         return made
 
 
+def _compile(model: Any = None, **_options: Any) -> Any:
+    """``torch.compile`` as no compilation: what it would fuse is decided by a GPU's backend, and the
+    ops that it would start from are those that run eagerly."""
+    return model if model is not None else lambda function: function
+
+
 def _optimizers() -> list[Any]:
     return [
         module
@@ -138,6 +144,8 @@ def redirected(device: Device) -> Iterator[None]:
         replace(torch, "autocast", _Autocast)
         replace(torch.amp, "autocast", _Autocast)
         replace(torch.nn.Module, "cuda", lambda self, *_: self)
+        replace(torch, "compile", _compile)
+        replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)
         for module in _optimizers():
             # capturable=True refuses parameters of devices that have no graphs; this one has.
             before = module._get_capturable_supported_devices

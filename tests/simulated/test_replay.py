@@ -185,3 +185,12 @@ def test_the_session_gives_torch_back_as_it_was():
         assert torch.zeros(3, device="cuda").device.type == "cpu"
     assert {name: getattr(torch.cuda, name) for name in names} == before
     assert (torch.Generator, torch.autocast, torch.nn.Module.cuda) == kept
+
+
+def test_compiled_code_runs_unfused():
+    with backend.session() as device:
+        session = prepared(device, torch.compile(lambda x: x.sin().cos()), torch.ones(3))
+    assert [node.call.name for node in session.captured[0].graph.nodes] == [
+        "aten::sin",
+        "aten::cos",
+    ]

@@ -74,7 +74,7 @@ class _Generator(torch.Generator):
 
 
 def _compile(model: Any = None, **_options: Any) -> Any:
-    """``torch.compile`` as no compilation: what it would fuse is decided by a GPU's backend, and the
+    """``torch.compile`` as no compilation: what it would fuse, a GPU backend decides, and the
     ops that it would start from are those that run eagerly."""
     return model if model is not None else lambda function: function
 

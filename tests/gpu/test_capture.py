@@ -161,6 +161,75 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
             assert places.of(node).line
 
 
+def test_ranges_of_the_user_are_annotations_in_forward_and_backward():
+    x = torch.randn(64, device="cuda", requires_grad=True)
+
+    def function(x):
+        with torch.profiler.record_function("outer"):
+            torch.cuda.nvtx.range_push("inner")
+            y = x.sin()
+            torch.cuda.nvtx.range_pop()
+        return y.cos()
+
+    captured = capture(function, (x,))
+    places = Places(captured)
+    found = [[places.of(node).annotations for node in graph.nodes] for graph in captured.graphs]
+    assert found[0] == [("outer", "inner"), ()]
+    assert ("outer", "inner") in found[1]
+    none = capture(function, (x,), annotations=False)
+    assert all(not origin.annotations for origin in none.origins)
+
+
+def test_a_graph_replayed_inside_a_capture_is_a_child_whose_body_is_read():
+    x = torch.zeros(64, device="cuda")
+    inner = torch.cuda.CUDAGraph()
+    x.add_(1)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(inner):
+        x.add_(1)
+        x.mul_(2)
+
+    def function():
+        inner.replay()
+        return x + 3
+
+    captured = capture(function, kind="step")
+    outer = captured.graphs[0]
+    child = next(node for node in outer.nodes if node.type == "child")
+    body = captured.graphs[child.body[0]]
+    assert [node.type for node in body.nodes] == ["kernel", "kernel"]
+    assert body.parent == (0, child.id)
+    assert all(captured.origins[node.origin].frames for node in outer.nodes)
+
+
+def test_a_node_type_that_is_not_known_has_its_number(monkeypatch):
+    from cgtool.cuda import nodes
+
+    monkeypatch.delitem(nodes.NODE_TYPES, 2)
+    x = torch.zeros(1 << 16, device="cuda")
+    captured = capture(lambda x: (x.zero_(), x + 1)[1], (x,))
+    assert [node.type for node in captured.graphs[0].nodes] == ["type_2", "kernel"]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_an_input_that_died_is_said_and_refused_on_request(check, tmp_path):
+    source = (
+        "import torch\n"
+        "held = [torch.randn(1 << 22, device='cuda')]\n"
+        "def function(x):\n"
+        "    y = held[0]\n"
+        "    if torch.cuda.is_current_stream_capturing():\n"
+        "        held.clear()\n"
+        "    return x + y\n"
+        "def build(device):\n    return function, (torch.ones(1 << 22, device=device),)\n"
+    )
+    done = run_cli(tmp_path, source, *(["--check-input-liveness"] if check else []))
+    assert done.returncode == (4 if check else 0), done.stderr
+    assert "freed" in (done.stderr if check else done.stdout)
+    if check:
+        assert "model.py:7" in done.stderr
+
+
 def test_memory_agrees_with_the_allocator_to_the_byte():
     from cgtool.analysis.pools import explain, live_bytes
 

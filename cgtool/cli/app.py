@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -76,6 +77,12 @@ def _root(
 
 def main() -> None:
     """Run the command line. Every way out is an exit code; no traceback of ours is shown."""
+    if sys.stdout is None:
+        sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
+        _leave(2)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C: the worker is ended and no temporary file stays.
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     try:
         app()
     except CgtoolError as error:

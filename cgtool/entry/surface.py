@@ -7,7 +7,7 @@ require grad to the inputs and parameters that do, with static gradients coming 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,7 @@ class Surface:
     inputs: tuple[Named, ...]
 
 
-def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[int]:
+def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     """``id`` of every leaf that backward from these tensors accumulates into."""
     found = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
     waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
@@ -91,7 +91,7 @@ def _leaves_behind(tensors: Iterable[torch.Tensor]) -> set[int]:
     return found
 
 
-def _parameters_of(part: Part, outputs: Iterable[torch.Tensor]) -> list[Named]:
+def _parameters_of(part: Part, outputs: Sequence[torch.Tensor]) -> list[Named]:
     """A module's parameters all count. Those of modules that a function can reach by name count
     when its outputs depend on them: it may hold a module that it does not run."""
     parameters: list[Named] = list(part.parameters())
@@ -207,7 +207,7 @@ def grads(
     except RuntimeError as error:
         if "not have been used in the graph" not in str(error):
             raise
-        used = _leaves_behind(tensor for _, tensor in surface.outputs)
+        used = _leaves_behind([tensor for _, tensor in surface.outputs])
         unused = [name for name, tensor in surface.inputs if id(tensor) not in used]
         shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
         raise user_code(

@@ -19,7 +19,7 @@ import msgspec
 
 from cgtool.model.failure import CgtoolError, Failure, user_code
 from cgtool.model.options import Request
-from cgtool.worker.protocol import Message
+from cgtool.worker.protocol import CHANNEL_LOST, Message
 
 
 class Channel:
@@ -27,11 +27,18 @@ class Channel:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._process = os.getpid()
 
     def send(self, message: Message) -> None:
+        if os.getpid() != self._process:
+            # A child that the code under test forked has come back out of it: it has no part here.
+            os._exit(0)
         line = msgspec.json.encode(message) + b"\n"
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+        try:
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        except OSError:
+            os._exit(CHANNEL_LOST)
 
     def phase(self, text: str) -> None:
         self.send(Message(phase=text))

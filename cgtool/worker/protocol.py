@@ -6,6 +6,9 @@ import msgspec
 
 from cgtool.model.failure import Failure
 
+CHANNEL_LOST = 97
+"""Exit code of a worker whose way back was closed under it."""
+
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line. Exactly one of ``failure`` and ``done`` ends the conversation."""

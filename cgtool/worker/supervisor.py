@@ -19,7 +19,7 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, user_code
 from cgtool.model.options import Request
-from cgtool.worker.protocol import Message
+from cgtool.worker.protocol import CHANNEL_LOST, Message
 
 Progress = Callable[[str], None]
 _GRACE_SECONDS = 2.0
@@ -179,6 +179,13 @@ def _post_mortem(worker: _Worker, code: int) -> Failure:
             frames=frames,
             why="native code failed while this line ran" if frames else None,
             fix="run the line outside cgtool, with python -X faulthandler, to see it alone",
+            phase=worker.phase,
+        ).failure
+    if code == CHANNEL_LOST:
+        return user_code(
+            f"the code under test closed the worker's file descriptors {where}",
+            frames=frames,
+            fix="close only descriptors that the code opened itself",
             phase=worker.phase,
         ).failure
     return user_code(

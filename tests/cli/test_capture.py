@@ -170,6 +170,22 @@ FAILURES = {
         "def make(device):\n    return Spare(), (torch.ones(4, 8),)\n",
         "make", 4, "do not depend on spare", None,
     ),
+    "forked child that comes back": (
+        "def f(x):\n    if os.fork() == 0:\n        raise ValueError('in the child')\n"
+        "    return x + 1\n"
+        "def make(device):\n    f(0)\n    os.wait()\n    return 3\n",
+        "make", 4, "int", None,
+    ),
+    "closed descriptors": (
+        "def make(device):\n    os.closerange(3, 256)\n    return Net(), (torch.ones(4, 8),)\n",
+        "make", 4, "closed the worker's file descriptors", None,
+    ),
+    "unused input": (
+        "def make(device):\n"
+        "    return (lambda x, y: x * 2), (\n"
+        "        torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))\n",
+        "make", 4, "do not depend on input 1\n", None,
+    ),
     "segfault": (
         "def make(device):\n    ctypes.string_at(0)\n", "make", 4, "SIGSEGV", "ctypes.string_at",
     ),
@@ -213,7 +229,8 @@ def test_a_hang_is_ended_and_its_line_named(tmp_path):
     assert nothing_written(tmp_path)
 
 
-def test_interrupt_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_leaves_nothing_behind(number, code, tmp_path):
     (tmp_path / "model.py").write_text(
         MODEL + "def make(device):\n    open('started', 'w').close()\n    time.sleep(60)\n"
     )
@@ -226,9 +243,9 @@ def test_interrupt_leaves_nothing_behind(tmp_path):
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in error
     (tmp_path / "started").unlink()
     assert nothing_written(tmp_path)

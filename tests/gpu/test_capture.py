@@ -180,34 +180,6 @@ def test_ranges_of_the_user_are_annotations_in_forward_and_backward():
     assert all(not origin.annotations for origin in none.origins)
 
 
-def test_a_graph_replayed_inside_a_capture_is_a_child_whose_body_is_read():
-    x = torch.zeros(64, device="cuda")
-    inner = torch.cuda.CUDAGraph()
-    x.add_(1)
-    torch.cuda.synchronize()
-    with torch.cuda.graph(inner):
-        x.add_(1)
-        x.mul_(2)
-
-    from cgtool.cuda.driver import check, cu
-
-    def function():
-        # torch refuses to replay into a capture; a launch by the driver becomes a child node.
-        stream = cu.CUstream(torch.cuda.current_stream().cuda_stream)
-        check(
-            "cuGraphLaunch", cu.cuGraphLaunch(cu.CUgraphExec(inner.raw_cuda_graph_exec()), stream)
-        )
-        return x + 3
-
-    captured = capture(function, kind="step")
-    outer = captured.graphs[0]
-    child = next(node for node in outer.nodes if node.type == "child")
-    body = captured.graphs[child.body[0]]
-    assert [node.type for node in body.nodes] == ["kernel", "kernel"]
-    assert body.parent == (0, child.id)
-    assert all(captured.origins[node.origin].frames for node in outer.nodes)
-
-
 def test_a_node_type_that_is_not_known_has_its_number(monkeypatch):
     from cgtool.cuda import nodes
 

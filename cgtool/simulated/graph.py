@@ -134,7 +134,8 @@ class CaptureRecorder(OpRecorder):
                 torch.Tensor, lambda one: one.detach(), (args, kwargs)
             )
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept, effect.writes))
-        if not call.name.startswith(_LAUNCH_NOTHING) and results:
+        # In-place _foreach ops return nothing, and launch all the same.
+        if not call.name.startswith(_LAUNCH_NOTHING) and (results or effect.writes):
             self._node(call, results)
         return made
 

@@ -23,8 +23,9 @@ class BenchRow(msgspec.Struct, frozen=True):
     replay_ns: float
     eager_host_ns: float
     replay_host_ns: float
-    eager_spread: float
-    replay_spread: float
+    eager_spread: float | None
+    """None when there are too few rounds to know."""
+    replay_spread: float | None
     speedup: float
     speedup_low: float
     speedup_high: float
@@ -51,9 +52,13 @@ def report(capture: Capture) -> BenchReport:
         by_phase.setdefault(one.phase, {})[one.name] = one
     rows = []
     for phase, sides in by_phase.items():
-        if "eager" in sides and "replay" in sides and sides["eager"].device_ns:
+        if "eager" in sides and "replay" in sides and all(map(_timed, sides.values())):
             rows.append(_row(capture, phase, sides["eager"], sides["replay"]))
     return BenchReport(capture.environment.device, tuple(rows), tuple(_doubts(bench, rows)))
+
+
+def _timed(one: Samples) -> bool:
+    return bool(one.device_ns and one.host_ns)
 
 
 def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> BenchRow:
@@ -86,12 +91,14 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
     found = []
     few = [row for row in rows if row.rounds < ENOUGH_ROUNDS]
     if few:
+        count = few[0].rounds
         found.append(
-            f"only {few[0].rounds} rounds: the interval is a guess; raise --rounds or --max-seconds"
+            f"only {count} {'round' if count == 1 else 'rounds'}: the interval is a guess; "
+            "raise --rounds or --max-seconds"
         )
     for one in bench.samples:
         wide = stats.spread(one.device_ns)
-        if wide > WIDE_SPREAD:
+        if wide is not None and wide > WIDE_SPREAD:
             found.append(
                 f"{one.name} {one.phase} varied by ±{wide:.1%} from round to round: another "
                 "program may share the GPU or the CPU; measure on a quiet machine"

@@ -10,10 +10,10 @@ RESAMPLES = 4000
 CONFIDENCE = 0.95
 
 
-def spread(values: Sequence[float]) -> float:
-    """Relative half-width of the middle half: (q3 - q1) / 2 / median; 0 for fewer than 4."""
+def spread(values: Sequence[float]) -> float | None:
+    """Relative half-width of the middle half: (q3 - q1) / 2 / median; None for fewer than 4."""
     if len(values) < 4:
-        return 0.0
+        return None
     ordered = sorted(values)
     middle = median(ordered)
     if middle == 0:
@@ -35,12 +35,14 @@ def ratio_interval(
         raise ValueError("no rounds to resample")
     draw = random.Random(seed)
     rounds = range(count)
-    half = count // 2
+    # Of an even count the median is the mean of the middle two, as in the figure beside it.
+    below, above = (count - 1) // 2, count // 2
     ratios = []
     for _ in range(RESAMPLES):
         chosen = draw.choices(rounds, k=count)
-        top = sorted(numerator[one] for one in chosen)[half]
-        bottom = sorted(denominator[one] for one in chosen)[half]
+        tops = sorted(numerator[one] for one in chosen)
+        bottoms = sorted(denominator[one] for one in chosen)
+        top, bottom = tops[below] + tops[above], bottoms[below] + bottoms[above]
         ratios.append(top / bottom if bottom else float("inf"))
     ratios.sort()
     tail = round((1 - CONFIDENCE) / 2 * RESAMPLES)

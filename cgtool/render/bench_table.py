@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cgtool.analysis.bench import BenchReport
 from cgtool.render.table import add, plain, table
-from cgtool.render.units import time_text
+from cgtool.render.units import count_text, time_text
 
 
 def render(report: BenchReport) -> RenderableType:
@@ -27,8 +27,8 @@ def render(report: BenchReport) -> RenderableType:
         add(
             made,
             row.phase,
-            _two(time_text(row.eager_ns), f"±{row.eager_spread:.1%}"),
-            _two(time_text(row.replay_ns), f"±{row.replay_spread:.1%}"),
+            _two(time_text(row.eager_ns), _spread(row.eager_spread)),
+            _two(time_text(row.replay_ns), _spread(row.replay_spread)),
             _two(f"{row.speedup:.2f}x", f"{row.speedup_low:.2f}–{row.speedup_high:.2f}", style),
             time_text(row.eager_host_ns),
             time_text(row.replay_host_ns),
@@ -38,9 +38,9 @@ def render(report: BenchReport) -> RenderableType:
     parts: list[RenderableType] = [
         made,
         plain(
-            f"Device time of one iteration between CUDA events, median of {rounds} interleaved "
-            "rounds ± half the middle half; under the speed-up its 95 % interval; host: the time "
-            "to enqueue one iteration.",
+            "Device time of one iteration between CUDA events, median of "
+            f"{count_text(rounds, 'interleaved round')} ± half the middle half; "
+            "under the speed-up its 95 % interval; host: the time to enqueue one iteration.",
             "dim",
         ),
     ]
@@ -51,10 +51,13 @@ def render(report: BenchReport) -> RenderableType:
     return Group(*parts)
 
 
+def _spread(value: float | None) -> str:
+    return "±?" if value is None else f"±{value:.1%}"
+
+
 def _two(first: str, second: str, style: str = "") -> Text:
     """A figure, and under it how far it can be trusted."""
     text = plain(first, style)
     text.append("\n")
     text.append_text(plain(second, "dim"))
-    text.overflow, text.no_wrap = "fold", True
     return text

@@ -27,6 +27,8 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
         ("untouched", "right"),
         ("floor", "right"),
     )
+    # All digits of five sizes beside each other: narrower gaps keep them whole at 80 columns.
+    pools.collapse_padding = exact
     for row in report.pools:
         add(
             pools,

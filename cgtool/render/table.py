@@ -11,11 +11,15 @@ from rich.text import Text
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Text as it is: no markup is read in it, and control characters show as escapes."""
+    """Text as it is: no markup is read in it, and control characters show as escapes.
+
+    Where a column is too narrow even so, the text goes on in the next line. Cropping, which is
+    what rich does in a column that does not wrap, would show ``109,051,90`` for 109,051,904.
+    """
     shown = "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )
-    return Text(shown, style=style, overflow="fold")
+    return Text(shown, style=style, overflow="fold", no_wrap=False)
 
 
 def table(title: str, *columns: str | tuple[str, str]) -> Table:

@@ -12,7 +12,7 @@ def bytes_text(value: int | None) -> str:
     size = float(value)
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
-        if size < 1024 or unit == "GiB":
+        if round(size) < 1024 or unit == "GiB":
             break
     return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
 
@@ -23,7 +23,7 @@ def time_text(value_ns: float | None) -> str:
         return "—"
     value = float(value_ns)
     for unit in ("ns", "us", "ms", "s"):
-        if value < 1000 or unit == "s":
+        if round(value, 1) < 999.5 or unit == "s":
             break
         value /= 1000
     digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2

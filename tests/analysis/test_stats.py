@@ -39,6 +39,13 @@ def test_a_sample_against_itself_is_exactly_one(values):
     assert stats.ratio_interval(values, values) == (1.0, 1.0)
 
 
+def test_of_an_even_count_neither_side_of_the_middle_is_favoured():
+    values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    low, high = stats.ratio_interval(values, [1.0] * 6)
+    mirrored = stats.ratio_interval([7 - one for one in values], [1.0] * 6)
+    assert (low, high) == (7 - mirrored[1], 7 - mirrored[0])
+
+
 def test_no_rounds_is_an_error():
     with pytest.raises(ValueError, match="no rounds"):
         stats.ratio_interval([], [])
@@ -46,7 +53,7 @@ def test_no_rounds_is_an_error():
 
 def test_spread_and_drift():
     assert stats.spread([1.0, 1.0, 1.0, 1.0]) == 0
-    assert stats.spread([1.0]) == 0
+    assert stats.spread([1.0]) is None
     assert stats.drift([100.0] * 6 + [110.0] * 3) == pytest.approx(0.1)
 
 
@@ -89,6 +96,13 @@ def test_doubts_name_their_remedy():
 def test_an_unknown_clock_is_said():
     doubts = report(capture_of([100_000.0] * 20, [50_000.0] * 20)).doubts
     assert any("nvidia-ml-py" in doubt for doubt in doubts)
+
+
+@pytest.mark.parametrize("empty", ["eager", "replay"])
+def test_a_side_without_times_has_no_row(empty):
+    full = [100_000.0] * 20
+    sides = {"eager": full, "replay": full, empty: []}
+    assert report(capture_of(sides["eager"], sides["replay"])).rows == ()
 
 
 def test_a_capture_without_timings_is_an_error():

@@ -43,3 +43,14 @@ def test_table(view, sample, width):
         gold.parent.mkdir(parents=True, exist_ok=True)
         gold.write_text(text)
     assert text == gold.read_text()
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_no_digit_is_lost_in_a_narrow_terminal(width):
+    report = explain(read(ROOT / "samples" / "captures" / "transformer.cgt"))
+    table = pools_table.render(report, exact=True).renderables[0]
+    shown = "".join(text_of(table, width).split("─")[-1].split())
+    digits = sum(map(str.isdigit, shown))
+    row = report.pools[0]
+    sizes = (row.segments, row.reserved, row.live, row.peak, row.untouched, row.floor)
+    assert digits == sum(len(str(size)) for size in sizes)

@@ -48,13 +48,13 @@ from cgtool.record.frames import frame_of
 from cgtool.record.ops import Record
 from cgtool.record.origins import OriginTable
 from cgtool.simulated import memory
-from cgtool.simulated.graph import CaptureRecorder, SimulatedGraph
+from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.simulated.lifetimes import LifetimeRecorder
 from cgtool.simulated.redirect import redirected
 from cgtool.simulated.streams import Device, capturing
 
-DEVICE = "cpu"
-"""What factories get as ``device``."""
+DEVICE = "cuda"
+"""What factories get as ``device``: the simulated GPU."""
 
 
 @contextlib.contextmanager
@@ -195,14 +195,19 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
     stream = session.device.stream_class(name="capture stream")
     # One record for all phases: backward looks up its forward calls in it.
     record = Record()
+    states = RandomStates()
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         name = _name(session, phase, index)
         progress(f"capture {name}")
-        recorder = CaptureRecorder(_roots(session.workload), annotations, session.device)
-        recorder.record = record
         started = time.perf_counter_ns()
-        with users_code(part, f"capture {name}"), capturing(session.device, stream):
+        with (
+            users_code(part, f"capture {name}"),
+            capturing(session.device, stream, f"capture {name}"),
+        ):
+            roots = _roots(session.workload)
+            recorder = CaptureRecorder(roots, annotations, session.device, states)
+            recorder.record = record
             with recorder:
                 result = body()
             _refuse_unjoined(session.device, recorder.graph, name)
@@ -261,9 +266,13 @@ def prepare(
     if not any(one.graph.nodes for one in session.captured):
         raise user_code(
             f"{workload.spec}: nothing was captured, the graph is empty",
-            why="the callable ran no op that would launch work: it returned a cached result or "
+            why="every op ran on CPU tensors, which a graph does not hold"
+            if any(one.graph.host_ops for one in session.captured)
+            else "the callable ran no op that would launch work: it returned a cached result or "
             "an input",
-            fix="check that the callable computes anew on every call",
+            fix="put tensors and modules on the device that the factory is given"
+            if any(one.graph.host_ops for one in session.captured)
+            else "check that the callable computes anew on every call",
             phase="capture",
         )
     return session, iterations, recorder, labels

@@ -15,42 +15,36 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cgtool.model.failure import user_code
+from cgtool.record.frames import frame_of
 from cgtool.record.ops import OpCall, OpRecorder
-from cgtool.simulated.streams import Device, refuse
+from cgtool.simulated.placement import HOST, place_of
+from cgtool.simulated.streams import Device, Stream
+from cgtool.simulated.syncs import refuse_op
 
-# Ops whose result depends on values on the device, so that the host must wait for them.
-_SYNCHRONISING = {
-    "aten::_local_scalar_dense": "reading a value of a tensor on the host (.item(), bool(), int())",
-    "aten::nonzero": "nonzero(), whose shape depends on values,",
-    "aten::masked_select": "masked_select(), whose shape depends on values,",
-    "aten::_unique2": "unique(), whose shape depends on values,",
-    "aten::unique_dim": "unique(), whose shape depends on values,",
-    "aten::unique_consecutive": "unique_consecutive(), whose shape depends on values,",
-    "aten::equal": "torch.equal()",
-    "aten::bincount": "bincount(), whose shape depends on values,",
-}
 _LAUNCH_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
     "aten::record_stream", "aten::_unsafe_view",
 )  # fmt: skip
-# Factories that allocate and do no more by their family name, but fill:
-_FILLS = ("aten::empty_quantized",)
 
 
 @dataclass(slots=True)
 class Effect:
-    """What an op does to memory, by its schema."""
+    """What an op does to memory, by its schema and its tags."""
 
     writes: bool
     view: bool
+    """Results alias arguments, or only a tensor's own shape changes: nothing to run again."""
 
 
 def effect_of(func: Any) -> Effect:
-    """``writes``: it changes an argument; ``view``: its results alias arguments unchanged."""
+    """``writes``: it changes an argument."""
     schema = getattr(func, "_schema", None)
     if schema is None:
         return Effect(False, False)
+    if torch.Tag.inplace_view in getattr(func, "tags", ()):
+        return Effect(False, True)
     writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
     view = not writes and any(one.alias_info is not None for one in schema.returns)
     return Effect(writes, view)
@@ -64,7 +58,6 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: list[torch.Tensor]
-    writes: bool
 
 
 @dataclass
@@ -85,18 +78,25 @@ class SimulatedGraph:
     steps: list[Step] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
     stream_names: list[str] = field(default_factory=list)
+    host_ops: int = 0
+    """Ops on host tensors, which are no part of the graph."""
 
     def replay(self) -> None:
         """Run the record again, in order, on the recorded storages."""
-        with torch.no_grad():
+        # Inference mode, because results that were made in it may only be written in it.
+        with torch.inference_mode():
             for step in self.steps:
                 made = step.func(*step.args, **step.kwargs)
-                if step.writes:
-                    continue
                 fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
                 for old, new in zip(step.results, fresh, strict=True):
-                    if old.data_ptr() != new.data_ptr():
+                    # What was written in place is the recorded storage itself.
+                    if old.layout != torch.strided or old.data_ptr() != new.data_ptr():
                         old.copy_(new)
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    # A launch takes the value of a host scalar with it.
+    return tensor.detach().clone() if place_of(tensor) == HOST else tensor.detach()
 
 
 def _shape(tensors: list[torch.Tensor]) -> str:
@@ -106,43 +106,71 @@ def _shape(tensors: list[torch.Tensor]) -> str:
     )
 
 
+class RandomStates:
+    """States of the generator that one replay saves and restores (activation checkpointing)."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, torch.Tensor] = {}
+        self.alive: list[torch.Tensor] = []
+        """So that each id stays its own."""
+
+    def saved(self, key: int) -> None:
+        self._kept[key] = torch.get_rng_state()
+
+    def restored(self, key: int) -> None:
+        if key in self._kept:
+            torch.set_rng_state(self._kept[key])
+
+
 class CaptureRecorder(OpRecorder):
     """Records a graph while the simulated device is capturing."""
 
-    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
+    def __init__(self, roots: Any, annotations: Any, device: Device, states: RandomStates) -> None:
         super().__init__(roots, annotations)
         self.device = device
         self.graph = SimulatedGraph()
         self._effects: dict[Any, Effect] = {}
+        self._random = states
+        device.random_state = self._random_state
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        self._refuse(call, args)
+        if self.device.on_host:
+            # The host computes now and never again: what it makes is frozen.
+            self.graph.host_ops += 1
+            return func(*args, **kwargs)
+        refuse_op(self.device, call, args, kwargs)
         made = func(*args, **kwargs)
         effect = self._effects.get(func)
         if effect is None:
             effect = self._effects[func] = effect_of(func)
-        results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
         if effect.view or call.name.startswith("profiler::"):
             return made
-        # Aliases of the results: what the caller does to its own tensor objects (set_, resize_,
-        # requires_grad_) must not reach the record.
+        results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+        # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
+        # must not reach the record.
         with torch._C._DisableTorchDispatch():
             kept = [one.detach() for one in results]
-            held_args, held_kwargs = pytree.tree_map_only(
-                torch.Tensor, lambda one: one.detach(), (args, kwargs)
-            )
-        self.graph.steps.append(Step(func, held_args, held_kwargs, kept, effect.writes))
-        # In-place _foreach ops return nothing, and launch all the same.
-        if not call.name.startswith(_LAUNCH_NOTHING) and (results or effect.writes):
-            self._node(call, results)
+            held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
+        self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
+        touched = results
+        if effect.writes and not results:
+            # Multi-tensor ops return nothing; what they write is what they are given first.
+            touched = [one for one in pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
+        if not call.name.startswith(_LAUNCH_NOTHING) and any(one.numel() for one in touched):
+            self._node(call, touched)
         return made
+
+    def _random_state(self, what: str, state: torch.Tensor) -> None:
+        run = self._random.saved if what == "saved" else self._random.restored
+        self._random.alive.append(state)
+        self.graph.steps.append(Step(run, (id(state),), {}, []))
 
     def _node(self, call: OpCall, results: list[torch.Tensor]) -> None:
         stream = self.device.current
         if stream not in self.device.streams:
-            stream = self.device.streams[0]
+            self._refuse_unforked(call, stream)
         node = len(self.graph.nodes)
         self.graph.nodes.append(
             SimulatedNode(
@@ -155,16 +183,14 @@ class CaptureRecorder(OpRecorder):
         stream.frontier = frozenset((node,))
         stream.used = call.chain
 
-    def _refuse(self, call: OpCall, args: tuple[Any, ...]) -> None:
-        what = _SYNCHRONISING.get(call.name.partition(".")[0])
-        if call.name.startswith(("aten::index.Tensor", "aten::index_put")):
-            indices = args[1] if len(args) > 1 else ()
-            if any(
-                isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8)
-                for one in indices or ()
-            ):
-                what = "indexing with a boolean mask, whose shape depends on values,"
-        if call.name.startswith("aten::repeat_interleave.Tensor"):
-            what = "repeat_interleave() without output_size"
-        if what is not None:
-            refuse(self.device, what)
+    def _refuse_unforked(self, call: OpCall, stream: Stream) -> None:
+        frames = tuple(frame_of(site) for site in call.chain)
+        raise user_code(
+            f"{call.name} runs on {stream.name}, which takes no part in the capture",
+            frames=frames,
+            why="nothing made the stream wait for the capturing one: a GPU refuses what it does "
+            "(900, cudaErrorStreamCaptureUnsupported), or runs it once now and in no replay",
+            fix="before the work: side.wait_stream(torch.cuda.current_stream()); after it: "
+            "torch.cuda.current_stream().wait_stream(side)",
+            phase=self.device.phase,
+        )

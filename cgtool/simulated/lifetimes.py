@@ -39,7 +39,6 @@ class LifetimeRecorder(OpRecorder):
         self.graph = 0
         self.events = 0
         self._open: dict[int, tuple[StorageWeakRef, Life]] = {}
-        self._known: dict[int, StorageWeakRef] = {}
 
     def sweep(self) -> None:
         """Note which storages died since the last call."""
@@ -52,6 +51,8 @@ class LifetimeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if self.device.on_host:
+            return func(*args, **kwargs)
         self.sweep()
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.

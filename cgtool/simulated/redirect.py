@@ -1,58 +1,24 @@
-"""``torch.cuda`` and ``device="cuda"`` led to the CPU, so that the user's code needs no change."""
+"""``torch.cuda`` and what goes with it, led to the simulated device while a session lasts.
+
+Functions of PyTorch's modules are replaced by name and put back at the end; everything that takes
+tensors goes through ``function_mode``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
+from cgtool.model.failure import user_code
+from cgtool.record.frames import chain_of, frame_of
+from cgtool.simulated.function_mode import FunctionMode
+from cgtool.simulated.placement import HOST, is_cuda_device, put
 from cgtool.simulated.streams import Device, Stream, refuse
-
-_READS_HOST = {
-    torch.Tensor.tolist: "Tensor.tolist()",
-    torch.Tensor.numpy: "Tensor.numpy()",
-    torch.Tensor.cpu: "Tensor.cpu()",
-    torch.Tensor.item: "Tensor.item()",
-    torch.Tensor.pin_memory: "Tensor.pin_memory()",
-}
-
-
-def _is_cuda(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return value.type == "cuda"
-    return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
-
-
-class _Redirect(TorchFunctionMode):
-    """Every ``cuda`` device in an argument becomes ``cpu``."""
-
-    def __init__(self, device: Device) -> None:
-        super().__init__()
-        self.device = device
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        what = _READS_HOST.get(func)
-        if what is not None:
-            refuse(self.device, what)
-        # Only the word: `other.device` is a cpu device here, and means the GPU in the code.
-        to_host = func is torch.Tensor.to and "cpu" in (*args[1:2], kwargs.get("device"))
-        if to_host:
-            refuse(self.device, "Tensor.to('cpu')")
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func is torch.tensor and _is_cuda(kwargs.get("device")):
-            refuse(self.device, "torch.tensor(..., device='cuda'), a copy from pageable memory,")
-        if func is torch.Tensor.record_stream:
-            return None
-        args = tuple("cpu" if _is_cuda(one) else one for one in args)
-        kwargs = {key: "cpu" if _is_cuda(one) else one for key, one in kwargs.items()}
-        kwargs.pop("non_blocking", None) if func is torch.Tensor.to else None
-        return func(*args, **kwargs)
 
 
 class _Autocast(torch.autocast):
@@ -64,18 +30,176 @@ class _Autocast(torch.autocast):
         super().__init__(device_type, dtype, *args, **kwargs)
 
 
-class _Generator(torch.Generator):
-    """``torch.Generator("cuda")`` as one of the CPU's."""
+class _CudaAutocast(_Autocast):
+    """``torch.cuda.amp.autocast``."""
 
-    def __new__(cls, device: Any = "cpu") -> _Generator:
-        make: Any = super().__new__
-        made: _Generator = make(cls, "cpu" if _is_cuda(device) else device)
-        return made
+    def __init__(self, enabled: bool = True, dtype: Any = None, cache_enabled: bool = True) -> None:
+        super().__init__("cuda", dtype, enabled, cache_enabled)
+
+
+def _generator_class(device: Device) -> type[torch.Generator]:
+    class Generator(torch.Generator):
+        """``torch.Generator("cuda")`` as one of the CPU's."""
+
+        def __new__(cls, where: Any = "cpu", **kwargs: Any) -> Generator:
+            where = kwargs.get("device", where)
+            if is_cuda_device(where) or isinstance(where, int):
+                refuse(
+                    device,
+                    "making a torch.Generator of the GPU",
+                    why="its state would have to live on the device: PyTorch refuses to construct "
+                    "one during capture",
+                    fix="make it once, outside the captured code",
+                )
+                where = "cpu"
+            make: Any = super().__new__
+            made: Generator = make(cls, where)
+            return made
+
+    return Generator
+
+
+class _Properties:
+    """What ``torch.cuda.get_device_properties`` answers: an H200's, whose rules are modelled."""
+
+    name = "simulated"
+    major, minor = 9, 0
+    total_memory = 141 << 30
+    multi_processor_count = 132
+    max_threads_per_multi_processor = 2048
+    warp_size = 32
+
+
+def _unavailable(what: str) -> Callable[..., Any]:
+    def refuse_it(*_args: Any, **_kwargs: Any) -> Any:
+        raise user_code(
+            f"{what} has no counterpart on the simulated device",
+            frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+            why="cgtool itself captures what the entry point returns",
+            fix="return the callable as it is, not captured; or run on a machine with a GPU",
+        )
+
+    return refuse_it
+
+
+def _cuda(device: Device) -> dict[str, Any]:
+    """By name in ``torch.cuda``, what stands in for it."""
+
+    def enter(stream: Stream | None) -> Any:
+        return stream if stream is not None else contextlib.nullcontext()
+
+    def set_stream(stream: Stream) -> None:
+        device.current = stream
+
+    def reseeds(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            refuse(
+                device,
+                what,
+                why="the generator belongs to the graph while it is captured: PyTorch refuses to "
+                "seed it anew",
+                fix="seed before the capture",
+            )
+            return function(*args)
+
+        return call
+
+    # A new function for each name: torch._dynamo keeps its rules by function.
+    def answers(value: Any) -> Callable[..., Any]:
+        return lambda *_args, **_kwargs: value
+
+    def synchronize(*_args: Any) -> None:
+        refuse(device, "torch.cuda.synchronize()")
+
+    generator = torch.default_generator
+
+    def get_state(*_: Any) -> torch.Tensor:
+        state = torch.get_rng_state()
+        put(state, HOST)
+        device.random_state("saved", state)
+        return state
+
+    def set_state(state: torch.Tensor, *_: Any) -> None:
+        torch.set_rng_state(state)
+        device.random_state("restored", state)
+
+    return {
+        "is_available": answers(True),
+        "is_initialized": answers(True),
+        "is_bf16_supported": answers(True),
+        "init": answers(None),
+        "_lazy_init": answers(None),
+        "device_count": answers(1),
+        "current_device": answers(0),
+        "set_device": answers(None),
+        "device": lambda _device: contextlib.nullcontext(),
+        "device_of": lambda _tensor: contextlib.nullcontext(),
+        "get_device_name": answers("simulated"),
+        "get_device_capability": answers((9, 0)),
+        "get_device_properties": answers(_Properties()),
+        "synchronize": synchronize,
+        "current_stream": lambda *_: device.current,
+        "default_stream": answers(device.default),
+        "stream": enter,
+        "set_stream": set_stream,
+        "Stream": device.stream_class,
+        "Event": device.event_class,
+        "is_current_stream_capturing": lambda: device.current_is_capturing,
+        "manual_seed": reseeds("torch.cuda.manual_seed()", generator.manual_seed),
+        "manual_seed_all": reseeds("torch.cuda.manual_seed_all()", generator.manual_seed),
+        "seed": reseeds("torch.cuda.seed()", generator.seed),
+        "initial_seed": generator.initial_seed,
+        "_initialized": True,
+        "get_rng_state": get_state,
+        "set_rng_state": set_state,
+        "empty_cache": answers(None),
+        "reset_peak_memory_stats": answers(None),
+        "memory_allocated": answers(0),
+        "max_memory_allocated": answers(0),
+        "memory_reserved": answers(0),
+        "max_memory_reserved": answers(0),
+        "mem_get_info": answers((_Properties.total_memory,) * 2),
+        "CUDAGraph": _unavailable("torch.cuda.CUDAGraph"),
+        "graph": _unavailable("torch.cuda.graph"),
+        "make_graphed_callables": _unavailable("torch.cuda.make_graphed_callables"),
+    }
+
+
+def _nvtx() -> dict[str, Any]:
+    """NVTX ranges need no device; builds without CUDA raise on them."""
+    depth = 0
+
+    def push(_message: str, *_: Any) -> int:
+        nonlocal depth
+        depth += 1
+        return depth - 1
+
+    def pop() -> int:
+        nonlocal depth
+        depth -= 1
+        return depth
+
+    return {"range_push": push, "range_pop": pop, "mark": lambda _message: None}
+
+
+def _accelerator(device: Device) -> dict[str, Any]:
+    def set_stream(stream: Stream) -> None:
+        device.current = stream
+
+    return {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda *_args, **_kwargs: torch.device("cuda"),
+        "current_device_index": lambda: 0,
+        "current_stream": lambda *_: device.current,
+        "set_stream": set_stream,
+        "synchronize": lambda *_: refuse(device, "torch.accelerator.synchronize()"),
+    }
 
 
 def _compile(model: Any = None, **_options: Any) -> Any:
-    """``torch.compile`` as no compilation: what it would fuse, a GPU backend decides, and the
-    ops that it would start from are those that run eagerly."""
+    """``torch.compile`` as no compilation: what it would fuse is decided by a GPU's backend, and
+    the ops that it would start from are those that run eagerly."""
     return model if model is not None else lambda function: function
 
 
@@ -90,69 +214,78 @@ def _optimizers() -> list[Any]:
 @contextlib.contextmanager
 def redirected(device: Device) -> Iterator[None]:
     """``torch.cuda`` answers as one simulated GPU while the context is entered."""
+    mode = FunctionMode(device)
+    run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    group_tensors = torch._C._group_tensors_by_device_and_dtype
+    load, from_numpy = torch.load, torch.from_numpy
+    enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
-    def synchronize(*_: Any) -> None:
-        refuse(device, "torch.cuda.synchronize()")
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        # backward() and grad() are torch functions themselves, so the mode is off inside them:
+        # hooks and the user's own backward functions need it on.
+        with mode:
+            return run_backward(*args, **kwargs)
 
-    def enter(stream: Stream | None) -> Any:
-        return stream if stream is not None else contextlib.nullcontext()
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        # C++ reads the real device; what is grouped here is moved to the device that it names.
+        return {
+            (None if where is None else torch.device("cuda", 0), kind): group
+            for (where, kind), group in group_tensors(*args, **kwargs).items()
+        }
 
-    def set_stream(stream: Stream) -> None:
-        device.current = stream
+    def load_to_cpu(*args: Any, **kwargs: Any) -> Any:
+        kwargs["map_location"] = "cpu"
+        return load(*args[:1], **kwargs)
 
-    properties = type(
-        "_SimulatedProperties",
-        (),
-        {"name": "simulated", "major": 9, "minor": 0, "total_memory": 0,
-         "multi_processor_count": 0},
-    )()  # fmt: skip
-    replacements: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda _device: None,
-        "get_device_name": lambda *_: "simulated",
-        "get_device_capability": lambda *_: (9, 0),
-        "get_device_properties": lambda *_: properties,
-        "synchronize": synchronize,
-        "current_stream": lambda *_: device.current,
-        "default_stream": lambda *_: device.default,
-        "stream": enter,
-        "set_stream": set_stream,
-        "Stream": device.stream_class,
-        "Event": device.event_class,
-        "is_current_stream_capturing": lambda: device.capturing,
-        "empty_cache": lambda: None,
-        "manual_seed": torch.default_generator.manual_seed,
-        "manual_seed_all": torch.default_generator.manual_seed,
-        "memory_allocated": lambda *_: 0,
-        "max_memory_allocated": lambda *_: 0,
-        "reset_peak_memory_stats": lambda *_: None,
-    }
+    def numpy_on_host(array: Any) -> torch.Tensor:
+        made = from_numpy(array)
+        put(made, HOST)
+        return made
+
     with contextlib.ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
-            before = getattr(owner, name)
+            before = getattr(owner, name, None)
+            if before is None:
+                return
             setattr(owner, name, value)
             stack.callback(setattr, owner, name, before)
 
-        for name, value in replacements.items():
-            replace(torch.cuda, name, value)
-        replace(torch, "Generator", _Generator)
-        replace(torch, "autocast", _Autocast)
-        replace(torch.amp, "autocast", _Autocast)
-        replace(torch.nn.Module, "cuda", lambda self, *_: self)
+        for owner, names in (
+            (torch.cuda, _cuda(device)),
+            (torch.cuda.nvtx, _nvtx()),
+            (getattr(torch, "accelerator", None), _accelerator(device)),
+        ):
+            for name, value in names.items():
+                replace(owner, name, value)
+        replace(torch, "Generator", _generator_class(device))
+        for owner in (torch, torch.amp, torch.amp.autocast_mode):
+            replace(owner, "autocast", _Autocast)
+        replace(torch.cuda.amp, "autocast", _CudaAutocast)
+        replace(torch, "is_autocast_enabled", lambda kind=None: enabled("cpu" if kind else kind))
+        replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
+        replace(torch._C, "_group_tensors_by_device_and_dtype", grouped)
+        replace(torch, "load", load_to_cpu)
+        replace(torch, "from_numpy", numpy_on_host)
+        replace(torch.nn.Module, "cuda", lambda self, *_: self.to("cuda"))
         replace(torch, "compile", _compile)
         replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)
+        replace(torch.backends.cuda, "is_built", lambda: True)
+        replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
+        replace(torch.autograd, "_engine_run_backward", backward)
         for module in _optimizers():
-            # capturable=True refuses parameters of devices that have no graphs; this one has.
+            # capturable=True refuses parameters of devices that have no graphs; tensors that
+            # autograd or C++ hands over may still say that they are the CPU's.
             before = module._get_capturable_supported_devices
             replace(
                 module,
                 "_get_capturable_supported_devices",
                 lambda *args, _before=before, **kwargs: [*_before(*args, **kwargs), "cpu"],
             )
-        stack.enter_context(_Redirect(device))
+        # Saved-tensor hooks run with the mode off in forward and on in backward: checkpointing
+        # must not compare the devices that it sees there.
+        checks = checkpoint._allowed_determinism_checks_to_fns
+        stack.callback(checks.__setitem__, "default", checks["default"])
+        checks["default"] = lambda x: {"shape": x.shape, "dtype": x.dtype}
+        stack.enter_context(mode)
         yield

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from cgtool.model.failure import user_code
 from cgtool.record.frames import Site, chain_of, frame_of
@@ -27,10 +29,22 @@ class Device:
         self.captures = 0
         self.streams: list[Stream] = []
         """Streams of the capture in progress, the capturing one first."""
+        self.phase = "capture"
+        """Of the capture in progress: ``capture forward``."""
+        self.on_host = False
+        """What runs now touches host tensors only: no work for the device."""
+        self.fills_mask = False
+        """What runs now is ``x[mask] = number``, which a GPU does as a masked fill."""
+        self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
+        """Told when ``torch.cuda.get_rng_state`` ``saved`` a state or one was ``restored``."""
 
     @property
     def capturing(self) -> bool:
         return self.capture_id is not None
+
+    @property
+    def current_is_capturing(self) -> bool:
+        return self.capturing and self.current.joined == self.capture_id
 
 
 class Stream:
@@ -44,6 +58,7 @@ class Stream:
         self.number = Stream._next
         self.name = name or f"stream {self.number}"
         self.priority = priority
+        self.device, self.device_index = torch.device("cuda", 0), 0
         self.cuda_stream = self.stream_id = self.number
         self.created: tuple[Site, ...] = chain_of(sys._getframe(1))
         self.joined: int | None = None
@@ -64,8 +79,18 @@ class Stream:
                     why="CUDA answers 905, cudaErrorStreamCaptureIsolation",
                     fix="record the event, or submit the work, inside the capture; or "
                     "synchronise before the capture begins",
+                    phase=device.phase,
                 )
             return
+        if self is device.default:
+            raise user_code(
+                "the default stream was made to wait for a stream that is capturing",
+                frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+                why="the default stream cannot take part in a capture: CUDA answers 906, "
+                "cudaErrorStreamCaptureImplicit",
+                fix="use torch.cuda.current_stream(), or a stream of your own",
+                phase=device.phase,
+            )
         if self.joined != device.capture_id:
             self.joined = device.capture_id
             self.frontier = frozenset()
@@ -76,12 +101,17 @@ class Stream:
         self.wait(other.joined, other.frontier)
 
     def wait_event(self, event: Event) -> None:
-        self.wait(event.joined, event.frontier)
+        # Waiting for an event that nobody recorded is no wait.
+        if event.recorded:
+            self.wait(event.joined, event.frontier)
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or self.owner.event_class()
         event.record(self)
         return event
+
+    def is_capturing(self) -> bool:
+        return self.owner.capturing and self.joined == self.owner.capture_id
 
     def synchronize(self) -> None:
         refuse(self.owner, "Stream.synchronize()")
@@ -105,11 +135,13 @@ class Event:
     device: Device
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        self.recorded = False
         self.joined: int | None = None
         self.frontier: Frontier = frozenset()
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or self.device.current
+        self.recorded = True
         self.joined, self.frontier = stream.joined, stream.frontier
 
     def wait(self, stream: Stream | None = None) -> None:
@@ -130,25 +162,26 @@ class Event:
         )
 
 
-def refuse(device: Device, what: str) -> None:
+def refuse(device: Device, what: str, *, why: str | None = None, fix: str | None = None) -> None:
     """Raise what CUDA answers to a call that may not happen during capture."""
     if not device.capturing:
         return
     raise user_code(
         f"{what} is not permitted when a stream is capturing",
         frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
-        why="the host would wait for work that is only being recorded: CUDA answers 900, "
+        why=why
+        or "the host would wait for work that is only being recorded: CUDA answers 900, "
         "cudaErrorStreamCaptureUnsupported",
-        fix="keep the value on the device and read it after the replay",
-        phase="capture",
+        fix=fix or "move it out of the captured code",
+        phase=device.phase,
     )
 
 
 @contextlib.contextmanager
-def capturing(device: Device, stream: Stream) -> Iterator[None]:
-    """One capture on ``stream``. Raises CgtoolError when a stream was not joined at the end."""
+def capturing(device: Device, stream: Stream, phase: str) -> Iterator[None]:
+    """One capture on ``stream``."""
     device.captures += 1
-    device.capture_id = device.captures
+    device.capture_id, device.phase = device.captures, phase
     device.streams = [stream]
     stream.joined, stream.frontier = device.capture_id, frozenset()
     before, device.current = device.current, stream
@@ -157,3 +190,4 @@ def capturing(device: Device, stream: Stream) -> Iterator[None]:
     finally:
         device.current = before
         device.capture_id = None
+        device.random_state = lambda _what, _state: None

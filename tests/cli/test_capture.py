@@ -135,17 +135,19 @@ FAILURES = {
     "nonsense": ("def make(device):\n    return 42\n", "make", 4, "int", None),
     "not callable": ("make = 3\n", "make", 2, "int", None),
     "an argument that is no tensor for shared callables": (
-        "def make(device):\n    return (Net(), Net()), ((torch.ones(4, 8),), (3,))\n",
+        "def make(device):\n"
+        "    nets = Net().to(device), Net().to(device)\n"
+        "    return nets, ((torch.ones(4, 8, device=device),), (3,))\n",
         "make", 4, "tensor", None,
     ),
     "raises in forward": (
-        "def f(x):\n    return x @ torch.ones(3, 3)\n"
-        "def make(device):\n    return f, (torch.ones(4, 8),)\n",
+        "def f(x):\n    return x @ torch.ones(3, 3, device=x.device)\n"
+        "def make(device):\n    return f, (torch.ones(4, 8, device=device),)\n",
         "make", 4, "RuntimeError", "x @ torch.ones",
     ),
     "sync in capture": (
         "def f(x):\n    return x / x.max().item()\n"
-        "def make(device):\n    return f, (torch.ones(4, 8),)\n",
+        "def make(device):\n    return f, (torch.ones(4, 8, device=device),)\n",
         "make", 4, "not permitted when a stream is capturing", "x.max().item()",
     ),
     "unjoined stream": (
@@ -155,11 +157,12 @@ FAILURES = {
         "    with torch.cuda.stream(side):\n"
         "        y = x * 2\n"
         "    return x + 1\n"
-        "def make(device):\n    return f, (torch.ones(4, 8),)\n",
+        "def make(device):\n    return f, (torch.ones(4, 8, device=device),)\n",
         "make", 4, "not joined", "y = x * 2",
     ),
     "empty graph": (
-        "def f(x):\n    return x\ndef make(device):\n    return f, (torch.ones(3),)\n",
+        "def f(x):\n    return x\n"
+        "def make(device):\n    return f, (torch.ones(3, device=device),)\n",
         "make", 4, "nothing was captured", None,
     ),
     "unused parameter": (
@@ -167,7 +170,7 @@ FAILURES = {
         "    def __init__(self):\n"
         "        super().__init__()\n"
         "        self.spare = torch.nn.Parameter(torch.ones(3))\n"
-        "def make(device):\n    return Spare(), (torch.ones(4, 8),)\n",
+        "def make(device):\n    return Spare().to(device), (torch.ones(4, 8, device=device),)\n",
         "make", 4, "do not depend on spare", None,
     ),
     "forked child that comes back": (
@@ -177,13 +180,15 @@ FAILURES = {
         "make", 4, "int", None,
     ),
     "closed descriptors": (
-        "def make(device):\n    os.closerange(3, 256)\n    return Net(), (torch.ones(4, 8),)\n",
+        "def make(device):\n    os.closerange(3, 256)\n"
+        "    return Net().to(device), (torch.ones(4, 8, device=device),)\n",
         "make", 4, "closed the worker's file descriptors", None,
     ),
     "unused input": (
         "def make(device):\n"
         "    return (lambda x, y: x * 2), (\n"
-        "        torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True))\n",
+        "        torch.ones(3, requires_grad=True, device=device),\n"
+        "        torch.ones(3, requires_grad=True, device=device))\n",
         "make", 4, "do not depend on input 1\n", None,
     ),
     "segfault": (
@@ -294,7 +299,7 @@ def test_hostile_names_are_shown_as_text(tmp_path):
         "        self.add_module('[red]\\x1b[31m\"<b>', torch.nn.Linear(8, 8))\n"
         "    def forward(self, x):\n"
         "        return next(iter(self.children()))(x)\n"
-        "def make(device):\n    return Odd(), (torch.ones(4, 8),)\n"
+        "def make(device):\n    return Odd().to(device), (torch.ones(4, 8, device=device),)\n"
     )
     done = attempt(tmp_path, body, "-o", "out.cgt", name="make")
     assert done.returncode == 0, done.stderr

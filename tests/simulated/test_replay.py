@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from cgtool.entry.load import load
 from cgtool.entry.surface import call, differentiable, flatten_outputs, grad_outputs, grads
@@ -51,9 +52,9 @@ def test_replay_equals_eager_to_the_last_bit(name):
 def test_a_training_step_replays_as_eager_steps_do():
     def make():
         torch.manual_seed(0)
-        model = torch.nn.Linear(4, 4)
+        model = torch.nn.Linear(4, 4).to("cuda")
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1, capturable=True)
-        x = torch.ones(2, 4)
+        x = torch.ones(2, 4, device="cuda")
 
         def step():
             optimizer.zero_grad(set_to_none=True)
@@ -81,7 +82,7 @@ def test_a_training_step_replays_as_eager_steps_do():
 
 def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_anew():
     with backend.session() as device:
-        x = torch.ones(3)
+        x = torch.ones(3, device="cuda")
         session = prepared(device, lambda x: x * 2, x)
         output = session.outputs[0][0][1]
         x.fill_(5)
@@ -97,7 +98,7 @@ def test_a_python_number_is_frozen():
         return x * state["scale"]
 
     with backend.session() as device:
-        session = prepared(device, function, torch.ones(2))
+        session = prepared(device, function, torch.ones(2, device="cuda"))
         output = session.outputs[0][0][1]
         first = output.clone()
         state["scale"] = 100.0
@@ -107,7 +108,9 @@ def test_a_python_number_is_frozen():
 
 def test_dropout_differs_between_replays():
     with backend.session() as device:
-        session = prepared(device, lambda x: torch.nn.functional.dropout(x, 0.5), torch.ones(4096))
+        session = prepared(
+            device, lambda x: torch.nn.functional.dropout(x, 0.5), torch.ones(4096, device="cuda")
+        )
         output = session.outputs[0][0][1]
         session.captured[0].graph.replay()
         first = output.clone()
@@ -133,7 +136,7 @@ REFUSED = {
 def test_what_would_wait_for_the_device_is_refused(name):
     function = REFUSED[name]
     with backend.session() as device, pytest.raises(CgtoolError) as caught:
-        prepared(device, function, torch.ones(3))
+        prepared(device, function, torch.ones(3, device="cuda"))
     failure = caught.value.failure
     assert failure.exit_code == 4
     assert "900" in (failure.why or "")
@@ -151,7 +154,7 @@ def test_a_sync_in_backward_names_the_users_line():
             return gradient * gradient.sum().item()
 
     with backend.session() as device, pytest.raises(CgtoolError) as caught:
-        prepared(device, Bad.apply, torch.ones(3, requires_grad=True))
+        prepared(device, Bad.apply, torch.ones(3, device="cuda", requires_grad=True))
     failure = caught.value.failure
     line = Bad.backward.__code__.co_firstlineno + 2
     assert (failure.frames[0].line, "backward" in failure.frames[0].function) == (line, True)
@@ -171,7 +174,7 @@ def test_fork_and_join_are_edges():
             main.wait_stream(side)
             return left + right
 
-        session = prepared(device, function, torch.ones(3))
+        session = prepared(device, function, torch.ones(3, device="cuda"))
     nodes = session.captured[0].graph.nodes
     assert [node.dependencies for node in nodes] == [(), (0,), (0,), (1, 2)]
 
@@ -182,15 +185,37 @@ def test_the_session_gives_torch_back_as_it_was():
     kept = (torch.Generator, torch.autocast, torch.nn.Module.cuda)
     with backend.session():
         assert torch.cuda.is_available()
-        assert torch.zeros(3, device="cuda").device.type == "cpu"
+        assert torch.zeros(3, device="cuda").is_cuda
     assert {name: getattr(torch.cuda, name) for name in names} == before
     assert (torch.Generator, torch.autocast, torch.nn.Module.cuda) == kept
 
 
 def test_compiled_code_runs_unfused():
     with backend.session() as device:
-        session = prepared(device, torch.compile(lambda x: x.sin().cos()), torch.ones(3))
+        x = torch.ones(3, device="cuda")
+        session = prepared(device, torch.compile(lambda x: x.sin().cos()), x)
     assert [node.call.name for node in session.captured[0].graph.nodes] == [
         "aten::sin",
         "aten::cos",
     ]
+
+
+@pytest.mark.parametrize("preserve", [True, False])
+def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
+    def block(x):
+        return torch.nn.functional.dropout(x * x, 0.5)
+
+    def function(x):
+        return checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve)
+
+    with backend.session() as device:
+        x = torch.ones(4096, device="cuda", requires_grad=True)
+        session = prepared(device, function, x)
+        masks = []
+        for _ in range(2):
+            for one in session.captured:
+                one.graph.replay()
+            masks.append(session.outputs[0][0][1].detach().clone())
+            same = torch.equal(session.gradients[0][0] != 0, masks[-1] != 0)
+            assert same == preserve
+    assert not torch.equal(*masks)

@@ -1,0 +1,218 @@
+"""Every torch function that the user's code calls, led from ``cuda`` to the CPU.
+
+The mode keeps the pretence whole: a tensor of the GPU says that its device is ``cuda:0``, one of
+the host says ``cpu``, and a move between the two is a copy. So code that asks a tensor for its
+device, and libraries that choose by it (foreach optimizers, checkpointing), do what they do on a
+GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+
+from cgtool.simulated import syncs
+from cgtool.simulated.placement import (
+    DEVICE,
+    HOST,
+    PINNED,
+    is_cpu_device,
+    is_cuda_device,
+    on_host,
+    place_of,
+    put,
+    tensors_of,
+)
+from cgtool.simulated.streams import Device
+
+_FIELDS: Any = torch.Tensor
+_DEVICE_GETTER = _FIELDS.device.__get__
+_IS_CUDA = _FIELDS.is_cuda.__get__
+_IS_CPU = _FIELDS.is_cpu.__get__
+_GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
+_GPU = torch.device("cuda", 0)
+
+
+def _ask(func: Any, tensor: torch.Tensor) -> Any:
+    host = on_host(tensor)
+    if func == _IS_CUDA:
+        return not host
+    if func == _IS_CPU:
+        return host
+    if func is torch.Tensor.get_device:
+        return -1 if host else 0
+    return torch.device("cpu") if host else _GPU
+
+
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Where ``Tensor.to`` is asked to put its result; None leaves it where it is."""
+    for one in (*args[1:], kwargs.get("device"), kwargs.get("other")):
+        if isinstance(one, torch.Tensor):
+            return DEVICE if place_of(one) == DEVICE else HOST
+        if is_cuda_device(one) or (isinstance(one, int) and not isinstance(one, bool)):
+            return DEVICE
+        if is_cpu_device(one):
+            return HOST
+        if isinstance(one, bool):
+            # to(device, dtype, non_blocking, copy): no device follows a flag.
+            break
+    return None
+
+
+def _cpu(value: Any) -> Any:
+    return "cpu" if is_cuda_device(value) else value
+
+
+class FunctionMode(TorchFunctionMode):
+    """Every ``cuda`` device in an argument becomes ``cpu``, and results know their place."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.device:
+            return func(*args, **kwargs)
+        if func in _GETTERS:
+            return _ask(func, args[0])
+        if self.device.capturing:
+            check = syncs.FUNCTIONS.get(func)
+            if check is not None:
+                check(self.device, args, kwargs)
+        if func is torch.Tensor.to:
+            return self._move(args, kwargs, _target(args, kwargs), func)
+        if func is torch.Tensor.cuda:
+            return self._move(args[:1], {}, DEVICE, torch.Tensor.to)
+        if func is torch.Tensor.cpu:
+            return self._move(args[:1], {}, HOST, torch.Tensor.to)
+        if func is torch.Tensor.pin_memory:
+            return self._pinned(args[0])
+        if func is torch.Tensor.is_pinned:
+            return place_of(args[0]) == PINNED
+        if func is torch.Tensor.record_stream:
+            return None
+        like_a_gpu = _LIKE_A_GPU.get(func)
+        if like_a_gpu is not None and not on_host(args[0]):
+            return like_a_gpu(self, *args, **kwargs)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = self.device
+        place, kwargs = self._place(func, args, kwargs)
+        if place == DEVICE and device.capturing and func in syncs.FROM_PYTHON:
+            syncs.refuse_from_python(device, args, kwargs)
+        args = tuple(_cpu(one) for one in args)
+        kwargs = {key: _cpu(one) for key, one in kwargs.items()}
+        pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
+        before = device.on_host, device.fills_mask
+        device.on_host = place != DEVICE
+        device.fills_mask = func is torch.Tensor.__setitem__ and _is_number(args[2])
+        try:
+            made = func(*args, **kwargs)
+        finally:
+            device.on_host, device.fills_mask = before
+        if place != DEVICE:
+            given = {id(one) for one in tensors_of((*args, *kwargs.values()))}
+            for one in tensors_of((made,)):
+                if id(one) not in given:
+                    put(one, PINNED if pinned else place)
+        return made
+
+    def _place(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Where the results of a call lie; with a device when only a context named one."""
+        wanted = kwargs.get("device")
+        if wanted is not None:
+            if isinstance(wanted, int):
+                return DEVICE, kwargs | {"device": "cpu"}
+            return (DEVICE if is_cuda_device(wanted) else HOST), kwargs
+        tensors = list(tensors_of((*args, *kwargs.values())))
+        if tensors:
+            return (HOST if all(on_host(one) for one in tensors) else DEVICE), kwargs
+        chosen = _device.CURRENT_DEVICE
+        if chosen is not None and is_cuda_device(chosen):
+            makes = func in _device._device_constructors()
+            return DEVICE, (kwargs | {"device": "cpu"} if makes else kwargs)
+        return HOST, kwargs
+
+    def _move(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, func: Any
+    ) -> Any:
+        """``Tensor.to``: between host and device always a copy."""
+        tensor: torch.Tensor = args[0]
+        source = place_of(tensor)
+        crosses = target is not None and (source == DEVICE) != (target == DEVICE)
+        if crosses and self.device.capturing and (source == HOST or target == HOST):
+            what = "Tensor.cpu()" if target == HOST else "moving a tensor from the host"
+            syncs.refuse_copy(
+                self.device,
+                f"{what} (.to, .cuda, .cpu)",
+                "move it outside the captured code; or copy_ with a pinned tensor that lives on",
+            )
+        converted = tuple("cpu" if _names_gpu(one) else one for one in args[1:])
+        kwargs = {key: "cpu" if _names_gpu(one) else one for key, one in kwargs.items()}
+        kwargs.pop("non_blocking", None)
+        before, self.device.on_host = self.device.on_host, source != DEVICE and target != DEVICE
+        try:
+            made: torch.Tensor = func(tensor, *converted, **kwargs)
+            if crosses and made.data_ptr() == tensor.data_ptr():
+                made = made.clone()
+        finally:
+            self.device.on_host = before
+        if made is not tensor:
+            put(made, source if target is None else target)
+        return made
+
+    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = tensor.clone()
+        put(made, PINNED)
+        return made
+
+
+def _names_gpu(value: Any) -> bool:
+    return is_cuda_device(value) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and on_host(value)
+    return isinstance(value, (bool, int, float, complex))
+
+
+def _one_hot(mode: FunctionMode, tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    # With num_classes a GPU checks nothing on the host; the CPU's own op does.
+    if num_classes < 0:
+        made: torch.Tensor = mode._call(torch.nn.functional.one_hot, (tensor, num_classes), {})
+        return made
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _dropout(
+    mode: FunctionMode,
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> torch.Tensor:
+    # One fused op on a GPU (at::native::dropout), several on the CPU.
+    made: torch.Tensor
+    if training and not inplace and 0 < p < 1 and input.numel():
+        made, _ = torch.native_dropout(input, p, True)
+    else:
+        made = mode._call(_DROPOUT, (input, p, training, inplace), {})
+    return made
+
+
+_DROPOUT = torch.nn.functional.dropout
+_LIKE_A_GPU: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    _DROPOUT: _dropout,
+}
+"""Functions that take another way on a GPU than on the CPU, and so other ops."""

@@ -1,0 +1,56 @@
+"""Which tensors lie on the simulated GPU and which on the host.
+
+All of them are CPU tensors. Those that were asked for without a ``cuda`` device, and what is
+computed from nothing else, are marked as the host's; pinned ones as pinned. What carries no mark
+counts as the GPU's: a mark that is lost (on a Parameter, a view that autograd made) hides a
+mistake, it never invents one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+DEVICE, HOST, PINNED = "device", "host", "pinned"
+_MARK = "_simulated_place"
+
+
+def place_of(tensor: torch.Tensor) -> str:
+    """``device``, ``host`` or ``pinned``."""
+    return str(getattr(tensor, _MARK, DEVICE))
+
+
+def put(tensor: torch.Tensor, place: str) -> None:
+    """Mark a tensor that was just made."""
+    if place == DEVICE:
+        tensor.__dict__.pop(_MARK, None)
+    else:
+        tensor.__dict__[_MARK] = place
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    return place_of(tensor) != DEVICE
+
+
+def is_cuda_device(value: Any) -> bool:
+    """True for what names a GPU as an argument: ``"cuda:0"``, ``torch.device("cuda")``."""
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+
+
+def is_cpu_device(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cpu"
+    return isinstance(value, str) and (value == "cpu" or value.startswith("cpu:"))
+
+
+def tensors_of(arguments: Any, depth: int = 2) -> Iterator[torch.Tensor]:
+    """Tensors among arguments and in the lists that they are passed in."""
+    for one in arguments:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif depth and isinstance(one, (list, tuple)):
+            yield from tensors_of(one, depth - 1)

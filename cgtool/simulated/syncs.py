@@ -1,0 +1,181 @@
+"""What a stream that is capturing does not permit: host synchronisation and pageable copies.
+
+Two places see it. Ops are looked up by name when they are dispatched, which also finds them inside
+libraries and in backward. What dispatches no op of its own (``print``, ``tolist``, a copy between
+host and device) is seen as the function that the user called.
+
+Which calls are refused, and which look-alikes are not, was seen on an H200 with torch 2.11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from cgtool.record.ops import OpCall
+from cgtool.simulated.placement import HOST, on_host, place_of, tensors_of
+from cgtool.simulated.streams import Device, refuse
+
+_KEEP = "keep the value on the device and read it after the replay"
+_STATIC = (
+    "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
+)
+
+# By the name of the op without its overload: what it is, and what to write instead.
+_OPS = {
+    "aten::_local_scalar_dense": (
+        "reading a value of a tensor on the host (.item(), bool(), int(), a slice bound)",
+        _KEEP,
+    ),
+    "aten::is_nonzero": ("the truth value of a tensor", "use torch.where"),
+    "aten::equal": ("torch.equal()", "use (a == b).all() and read it after the replay"),
+    "aten::allclose": ("torch.allclose()", "use torch.isclose() and read it after the replay"),
+    "aten::nonzero": ("nonzero(), whose shape depends on values,", _STATIC),
+    "aten::masked_select": ("masked_select(), whose shape depends on values,", _STATIC),
+    "aten::_unique": ("unique(), whose shape depends on values,", _STATIC),
+    "aten::_unique2": ("unique(), whose shape depends on values,", _STATIC),
+    "aten::unique_dim": ("unique(), whose shape depends on values,", _STATIC),
+    "aten::unique_consecutive": ("unique_consecutive(), whose shape depends on values,", _STATIC),
+    "aten::unique_dim_consecutive": (
+        "unique_consecutive(), whose shape depends on values,",
+        _STATIC,
+    ),
+    "aten::bincount": (
+        "bincount(), whose shape depends on values,",
+        "use torch.zeros(n).scatter_add_ with a fixed number of bins",
+    ),
+    "aten::multinomial": (
+        "multinomial(), which checks the probabilities on the host,",
+        "draw with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
+    ),
+    "aten::_linalg_check_errors": (
+        "torch.linalg, which reads its error code on the host,",
+        "use the _ex variant (solve_ex, inv_ex, cholesky_ex) with check_errors=False",
+    ),
+    "aten::linalg_eig": ("torch.linalg.eig(), which runs on the host,", "compute it outside"),
+    "aten::embedding_renorm_": ("an embedding with max_norm", "clip the weights outside the graph"),
+}
+_MASKS = (torch.bool, torch.uint8)
+
+
+def refuse_op(device: Device, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise CgtoolError when CUDA would refuse this op, during capture, on a device tensor."""
+    if not device.capturing or device.on_host:
+        return
+    name = call.name.partition(".")[0]
+    found = _OPS.get(name)
+    if found is not None:
+        refuse(device, found[0], fix=found[1])
+    if name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
+        if kwargs.get("output_size") is None:
+            refuse(
+                device,
+                "repeat_interleave() with a tensor of repeats",
+                fix="give it output_size=, the total that is known beforehand",
+            )
+    elif name == "aten::index" or (name.startswith("aten::index_put") and not device.fills_mask):
+        indices = args[1] if len(args) > 1 else ()
+        if any(isinstance(one, torch.Tensor) and one.dtype in _MASKS for one in indices or ()):
+            refuse(
+                device,
+                "indexing with a boolean mask, whose shape depends on values,",
+                fix="use torch.where or masked_fill",
+            )
+    elif name == "aten::histc" and len(args) < 3 and not kwargs.keys() & {"min", "max"}:
+        refuse(device, "histc() without min and max", fix="give it min= and max=")
+
+
+def refuse_copy(device: Device, what: str, fix: str) -> None:
+    """A copy between the device and pageable host memory."""
+    refuse(
+        device,
+        what,
+        why="it copies between the device and host memory that is not pinned: CUDA answers 900, "
+        "cudaErrorStreamCaptureUnsupported (newer PyTorch: 'Cannot copy between CPU and CUDA "
+        "tensors during CUDA graph capture')",
+        fix=fix,
+    )
+
+
+_OUTSIDE = "make it once, outside the captured code, and keep it (register_buffer in a module)"
+
+
+def _self(args: Sequence[Any]) -> torch.Tensor | None:
+    return args[0] if args and isinstance(args[0], torch.Tensor) else None
+
+
+def _reads(what: str) -> Callable[[Device, Sequence[Any], dict[str, Any]], None]:
+    def check(device: Device, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+        tensor = _self(args)
+        if tensor is not None and not on_host(tensor):
+            refuse(device, what, fix=_KEEP)
+
+    return check
+
+
+def _index(device: Device, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+    tensor, index = args[0], args[1]
+    if on_host(tensor):
+        return
+    parts = index if isinstance(index, tuple) else (index,)
+    for one in parts:
+        is_list = isinstance(one, (list, range)) or type(one).__module__ == "numpy"
+        if is_list or (isinstance(one, torch.Tensor) and one.dim() > 0 and place_of(one) == HOST):
+            refuse_copy(device, "indexing with a list, an array or a tensor of the host", _OUTSIDE)
+    value = args[2] if len(args) > 2 else None
+    is_number = isinstance(value, (bool, int, float, complex))
+    if is_number and any(
+        isinstance(one, torch.Tensor) and one.dim() > 0 and one.dtype not in _MASKS for one in parts
+    ):
+        refuse_copy(
+            device,
+            "assigning a Python number through an index tensor",
+            "use index_fill_, or assign a tensor that is on the device",
+        )
+
+
+def _from_python(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """``torch.tensor(data, device="cuda")`` and its like; called when the result is for the GPU."""
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if any(not on_host(one) for one in tensors_of((data,))):
+        return
+    refuse_copy(device, "making a device tensor from Python or NumPy data", _OUTSIDE)
+
+
+def _new_tensor(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    if not on_host(args[0]):
+        _from_python(device, args[1:], kwargs)
+
+
+def _copy_in_place(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
+    if isinstance(source, torch.Tensor) and on_host(target) != on_host(source):
+        host = target if on_host(target) else source
+        if place_of(host) == HOST:
+            refuse_copy(
+                device,
+                "copy_() between host and device",
+                "copy outside the graph, before or after the replay; or keep a pinned buffer",
+            )
+
+
+FUNCTIONS: dict[Any, Callable[[Device, Sequence[Any], dict[str, Any]], None]] = {
+    torch.Tensor.tolist: _reads("Tensor.tolist()"),
+    torch.Tensor.numpy: _reads("Tensor.numpy()"),
+    torch.Tensor.__array__: _reads("numpy.asarray() of a tensor"),
+    torch.Tensor.item: _reads("Tensor.item()"),
+    torch.Tensor.__repr__: _reads("printing a tensor"),
+    torch.Tensor.__format__: _reads("printing a tensor"),
+    torch.Tensor.__getitem__: _index,
+    torch.Tensor.__setitem__: _index,
+    torch.Tensor.copy_: _copy_in_place,
+    torch.Tensor.new_tensor: _new_tensor,
+}
+"""Called with the arguments before the function itself, while a capture is on."""
+
+FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+"""Checked with ``refuse_from_python`` when the result is wanted on the GPU."""
+
+refuse_from_python = _from_python

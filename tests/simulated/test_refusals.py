@@ -1,0 +1,253 @@
+"""What a capture refuses on a GPU is refused here, with the user's line; look-alikes are not.
+
+Each case is a line of the failure catalogue that was run on an H200.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.failure import CgtoolError
+from cgtool.model.options import CaptureOptions
+from cgtool.simulated import backend
+
+
+def quiet(_text: str) -> None:
+    """No progress."""
+
+
+def captured(device, function, *args, kind="callable", **options):
+    workload = Workload("test", kind, (Part("test", function, args),))
+    return backend.prepare(device, workload, CaptureOptions(**options), quiet)[0]
+
+
+def indices(x):
+    return torch.arange(2, device=x.device)
+
+
+REFUSED = {
+    "item": lambda x: x / x.sum().item(),
+    "truth": lambda x: x if x.sum() > 0 else -x,
+    "print": lambda x: (str(x), x + 1)[1],
+    "format": lambda x: (f"{x.sum()}", x + 1)[1],
+    "tolist": lambda x: x * x.tolist()[0],
+    "numpy": lambda x: (x.detach().numpy(), x + 1)[1],
+    "cpu": lambda x: x + x.cpu().to("cuda"),
+    "to cpu": lambda x: x + x.to("cpu").to("cuda"),
+    "slice bound": lambda x: x[: x.argmax()],
+    "nonzero": lambda x: x.nonzero(),
+    "where": lambda x: torch.where(x > 0)[0],
+    "mask": lambda x: x[x > 0],
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "masked assignment": lambda x: (x + 0).__setitem__(x > 0, x.sum()),
+    "unique": lambda x: x.unique(),
+    "unique_consecutive": lambda x: x.unique_consecutive(),
+    "bincount": lambda x: x.long().bincount(),
+    "equal": lambda x: torch.equal(x, x + 1),
+    "allclose": lambda x: torch.allclose(x, x + 1),
+    "one_hot": lambda x: functional.one_hot(x.long()),
+    "repeats": lambda x: x.repeat_interleave(x.long()),
+    "multinomial": lambda x: x.multinomial(1),
+    "solve": lambda x: torch.linalg.solve(torch.outer(x, x) + torch.eye(3, device="cuda"), x),
+    "distribution": lambda x: torch.distributions.Normal(x, x).rsample(),
+    "from python": lambda x: x + torch.tensor([1.0, 1.0, 1.0], device="cuda"),
+    "from python, its device": lambda x: x + torch.tensor([1.0, 1.0, 1.0], device=x.device),
+    "as_tensor": lambda x: x + torch.as_tensor(np.ones(3), device=x.device),
+    "new_tensor": lambda x: x + x.new_tensor([1.0, 1.0, 1.0]),
+    "pageable": lambda x: x + torch.ones(3).to(x.device),
+    "pageable cuda": lambda x: x + torch.ones(3).cuda(non_blocking=True),
+    "pageable copy": lambda x: torch.empty_like(x).copy_(torch.ones(3)),
+    "list index": lambda x: x[[0, 1]],
+    "host index": lambda x: x[torch.tensor([0, 1])],
+    "number by index": lambda x: (x + 0).__setitem__(indices(x), 0.0),
+    "synchronize": lambda x: (torch.cuda.synchronize(), x + 1)[1],
+    "accelerator": lambda x: (torch.accelerator.synchronize(), x + 1)[1],
+    "stream synchronize": lambda x: (torch.cuda.current_stream().synchronize(), x + 1)[1],
+    "stream query": lambda x: (torch.cuda.current_stream().query(), x + 1)[1],
+    "event query": lambda x: (torch.cuda.current_stream().record_event().query(), x + 1)[1],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_waiting_for_the_device_is_refused_at_the_users_line(name):
+    function = REFUSED[name]
+    with backend.session() as device:
+        x = torch.ones(3, device="cuda")
+        with pytest.raises(CgtoolError) as caught:
+            captured(device, function, x)
+    failure = caught.value.failure
+    assert failure.exit_code == 4 and failure.phase == "capture forward"
+    assert "900" in (failure.why or "")
+    assert failure.fix
+    # Libraries outside torch (numpy) may stand further in; the user's own line is named.
+    places = [(frame.file, frame.line) for frame in failure.frames]
+    assert (__file__, function.__code__.co_firstlineno) in places
+
+
+ALLOWED = {
+    "masked fill": lambda x: (y := x + 0, y.__setitem__(y > 0, 0.0))[0],
+    "host scalar": lambda x: x * torch.tensor(2.0),
+    "one_hot": lambda x: functional.one_hot(x.long(), 5),
+    "repeats": lambda x: x[:1].repeat_interleave(x[:1].long(), output_size=1),
+    "slice": lambda x: x[:2] + x[1:],
+    "ellipsis": lambda x: x[..., None, :1] * 1,
+    "index tensor": lambda x: x[indices(x)],
+    "factories": lambda x: x + torch.full((3,), 2.0, device="cuda") + indices(x)[0],
+    "solve_ex": lambda x: torch.linalg.solve_ex(torch.diag(x), x)[0],
+    "host work": lambda x: x * float(torch.tensor([1.0, 2.0]).sum()),
+    "pinned": lambda x: x + torch.ones(3).pin_memory().to("cuda", non_blocking=True),
+    "an event nobody recorded": lambda x: (torch.cuda.Event().wait(), x + 1)[1],
+    "its own device": lambda x: x.to(x.device) + 1,
+    "distribution": lambda x: torch.distributions.Normal(x, x, validate_args=False).rsample(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_a_gpu_captures_is_captured(name):
+    with backend.session() as device:
+        x = torch.ones(3, device="cuda")
+        session = captured(device, ALLOWED[name], x)
+        session.captured[0].graph.replay()
+    assert session.captured[0].graph.nodes
+
+
+def test_a_sync_in_backward_names_the_users_line():
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * gradient.sum().item()
+
+    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, Bad.apply, torch.ones(3, device="cuda", requires_grad=True))
+    failure = caught.value.failure
+    line = Bad.backward.__code__.co_firstlineno + 2
+    assert failure.phase == "capture backward"
+    assert (failure.frames[0].line, "backward" in failure.frames[0].function) == (line, True)
+
+
+def test_the_users_own_backward_may_name_the_gpu():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            assert gradient.is_cuda
+            return gradient * torch.full((3,), 2.0, device="cuda")
+
+    with backend.session() as device:
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        session = captured(device, Doubled.apply, x)
+    assert session.gradients[0][0].tolist() == [2, 2, 2]
+
+
+def failure_of(function, *args, **options):
+    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, function, *[make() for make in args], **options)
+    return caught.value.failure
+
+
+def ones():
+    return torch.ones(3, device="cuda")
+
+
+def test_an_unjoined_stream_is_named_with_its_last_line():
+    def function(x):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            x * 2
+        return x + 1
+
+    failure = failure_of(function, ones)
+    assert "904" in failure.why
+    assert failure.frames[0].line == function.__code__.co_firstlineno + 4
+
+
+def test_waiting_for_work_from_before_the_capture_is_refused():
+    with backend.session() as device:
+        side = torch.cuda.Stream()
+        ready = side.record_event()
+
+        def by_stream(x):
+            torch.cuda.current_stream().wait_stream(side)
+            return x + 1
+
+        def by_event(x):
+            torch.cuda.current_stream().wait_event(ready)
+            return x + 1
+
+        for function in (by_stream, by_event):
+            with pytest.raises(CgtoolError) as caught:
+                captured(device, function, ones())
+            assert "905" in caught.value.failure.why
+            line = caught.value.failure.frames[0].line
+            assert line == function.__code__.co_firstlineno + 1
+
+
+def test_work_on_a_stream_that_was_not_forked_is_refused():
+    def function(x):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = x * 2
+        return y + 1
+
+    failure = failure_of(function, ones)
+    assert "takes no part in the capture" in failure.what
+    assert failure.frames[0].line == function.__code__.co_firstlineno + 2
+
+
+def test_the_default_stream_cannot_join_a_capture():
+    def function(x):
+        torch.cuda.default_stream().wait_stream(torch.cuda.current_stream())
+        return x + 1
+
+    assert "906" in failure_of(function, ones).why
+
+
+def test_random_state_belongs_to_the_graph():
+    def makes_one(x):
+        return x.normal_(generator=torch.Generator(device="cuda"))
+
+    def seeds(x):
+        torch.cuda.manual_seed(1)
+        return x + 1
+
+    assert "torch.Generator" in failure_of(makes_one, ones).what
+    assert "manual_seed" in failure_of(seeds, ones).what
+
+
+def test_an_optimizer_that_is_not_capturable_is_refused():
+    with backend.session() as device:
+        weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+        optimizer = torch.optim.AdamW([weight])
+
+        def step():
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+
+        with pytest.raises(CgtoolError) as caught:
+            captured(device, step, kind="step")
+    assert "capturable is False" in caught.value.failure.what
+
+
+def test_a_graph_inside_the_workload_is_refused():
+    def function(x):
+        torch.cuda.CUDAGraph()
+        return x + 1
+
+    assert "no counterpart" in failure_of(function, ones).what
+
+
+def test_work_on_host_tensors_alone_is_an_empty_graph():
+    failure = failure_of(lambda: torch.ones(3) * 2, kind="step")
+    assert "nothing was captured" in failure.what
+    assert "CPU" in failure.why

@@ -249,6 +249,56 @@ def nested() -> Capture:
     return capture([step, body, inner])
 
 
+def unusual() -> Capture:
+    """A node of every type that is no plain kernel, on two streams, one with a child graph."""
+    origins = (
+        Origin("aten::mm", "layers.0", "Linear", (0,)),
+        Origin(None, "layers.0", "Linear", (0,)),
+        Origin("aten::copy_", None, None, (0,)),
+    )
+    launch = KernelLaunch(0, (16, 1, 1), (128, 1, 1))
+    nodes = (
+        Node(0, "alloc"),
+        Node(1, "kernel", 0, 0, 0, launch),
+        Node(2, "event_record", 1, 1, 0),
+        Node(3, "child", 1, 2, 0, body=(1,)),
+        Node(4, "event_wait", 1, 3, 1),
+        Node(5, "host", 1, 4, 1, detail="host function at 0x7f0012345678"),
+        Node(6, "memcpy", 2, 5, 1, copy=Copy("htod", MIB)),
+        Node(
+            7,
+            "conditional",
+            1,
+            6,
+            0,
+            detail="bodies: only the driver's DOT text shows them (dump --raw)",
+        ),
+        Node(8, "empty"),
+        Node(9, "semaphore_signal"),
+        Node(10, "semaphore_wait"),
+        Node(11, "batch_mem_op"),
+        Node(12, "type_99"),
+        Node(13, "free"),
+    )
+    edges = [(0, 1), (1, 2), (2, 3), (2, 4), (4, 5), (5, 6), (3, 7), (6, 7), (7, 8), (7, 9)]
+    edges += [(8, 10), (9, 11), (10, 12), (11, 12), (12, 13)]
+    child = Graph(
+        "forward/node 3",
+        "forward",
+        nodes=(Node(0, "kernel", kernel=launch), Node(1, "memset", fill=Fill(512, 0))),
+        edges=chain(2),
+        parent=(0, 3),
+    )
+    forward = Graph("forward", "forward", nodes=nodes, edges=tuple(Edge(*one) for one in edges))
+    return capture(
+        [forward, child],
+        frames=(Frame("/home/me/model.py", 12, "f"),),
+        origins=origins,
+        functions=(Function(GEMM),),
+        streams=(Stream(1, "capture stream"), Stream(2, "side stream")),
+    )
+
+
 def hostile() -> Capture:
     """A node for each hostile name, which is kernel, module, file, op, stream and range at once."""
     frames = tuple(Frame(f"/tmp/{name}.py", 3, name) for name in HOSTILE_NAMES)

@@ -1,4 +1,4 @@
-"""Compare with files in tests/gold; ``CGTOOL_REGOLD=1 pytest`` writes them anew, to be read."""
+"""Compare with files in tests/gold; ``UPDATE_GOLD=1 pytest`` writes them anew, to be read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ GOLD = Path(__file__).parent / "gold"
 def check(name: str, text: str) -> None:
     """The text equals the gold file of that name."""
     path = GOLD / name
-    if os.environ.get("CGTOOL_REGOLD"):
+    if os.environ.get("UPDATE_GOLD"):
         path.write_text(text)
     assert text == path.read_text()

@@ -17,7 +17,8 @@ The rules, in order:
 6. What is longer than ``MAX_SHORT`` is cut at its end, with ``...``.
 
 Short names are for reading; two kernels may share one. ``short_kernels`` tells such kernels apart:
-it gives them back their numbers and adapters (``reduce_kernel<128, 4, sum_functor<float>>``).
+it gives them back their numbers and adapters (``reduce_kernel<128, 4, sum_functor<float>>``), or,
+where that would be longer than ``MAX_TOLD_APART``, a number of their own (``#2``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from functools import lru_cache
 from cgtool.analysis.demangle import demangle, demangle_all
 
 MAX_SHORT = 96
+MAX_TOLD_APART = 72
 _MAX_PARSED = 1 << 14
 _MAX_DEPTH = 24
 
@@ -83,8 +85,8 @@ def short_kernels(names: Iterable[str]) -> dict[str, str]:
     short = {name: _shorten(text) for name, text in demangled.items()}
     for group in _sharing(short):
         longer = {name: _shorten(demangled[name], True) for name in group}
-        # A form that was cut may have lost what makes the difference, and is no help to a reader.
-        if not any(text.endswith("...") for text in longer.values()):
+        # Where the difference stands among a dozen arguments it is no help to a reader.
+        if max(map(len, longer.values())) <= MAX_TOLD_APART:
             short.update(longer)
     for group in _sharing(short):
         for number, name in enumerate(sorted(group)[1:], start=2):

@@ -6,16 +6,18 @@ live        bytes in blocks that are still held when the capture ends
 peak        most bytes that were held at once while capturing
 untouched   bytes of the segments that no allocation ever covered
 floor       most requested bytes held at once: no pool for these lifetimes can be smaller
+asked for   sum over all allocations; memory counts as often as it was given out
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from cgtool.analysis.places import Places, file_line, module_at_depth
+from cgtool.analysis.summary import part_of
 from cgtool.model.capture import Allocation, Capture, Pool
 
 DEFINITIONS = {
@@ -24,7 +26,7 @@ DEFINITIONS = {
     "peak": "most bytes in blocks held at once while capturing",
     "untouched": "bytes of the segments that no allocation ever covered",
     "floor": "most requested bytes held at once; no pool for these lifetimes can be smaller",
-    "driver": "device memory that the driver took for the executable graphs, outside the pool",
+    "asked for": "sum over all allocations; memory counts as often as it was given out",
 }
 
 
@@ -87,8 +89,11 @@ class PoolsReport(msgspec.Struct, frozen=True):
     by: str
     holders: tuple[HolderRow, ...]
     holders_left_out: int
+    bytes_left_out: int
+    """Of those holders."""
     shared: tuple[SharedRow, ...]
     driver_bytes: int | None
+    """Device memory that the driver took for the executable graphs, outside the pools."""
     rounding_bytes: int
     """Live bytes beyond what was asked for."""
 
@@ -147,9 +152,15 @@ def reserved_bytes(pool: Pool) -> int:
 
 
 def explain(
-    capture: Capture, *, by: str = "graph", depth: int = 2, holders: int = 12
+    capture: Capture,
+    *,
+    only: Sequence[str] = (),
+    by: str = "graph",
+    depth: int = 2,
+    holders: int = 12,
 ) -> PoolsReport:
-    """Rows for every pool, grouped by ``graph``, ``stream``, ``module`` or ``line``."""
+    """Rows for every pool, or those named by ``only``, split by ``graph``, ``stream``,
+    ``module`` or ``line``."""
     memory = capture.memory
     places = Places(capture)
     by_pool: dict[int, list[Allocation]] = defaultdict(list)
@@ -162,7 +173,9 @@ def explain(
                 capture.streams[one.stream].name if one.stream is not None else "(another stream)"
             )
         if by == "module":
-            return module_at_depth(places.of_origin(one.origin).module, depth)
+            module = module_at_depth(places.of_origin(one.origin).module, depth)
+            part = part_of(capture, capture.graphs[one.graph])
+            return f"{part}: {module}" if part else module
         if by == "line":
             return file_line(places.of_origin(one.origin).line) or "(no line)"
         return capture.graphs[one.graph].name
@@ -172,7 +185,9 @@ def explain(
     held: list[HolderRow] = []
     shared: list[SharedRow] = []
     rounding = 0
-    for index, pool in enumerate(memory.pools):
+    chosen = [index for index, one in enumerate(memory.pools) if not only or one.name in only]
+    for index in chosen:
+        pool = memory.pools[index]
         mine = by_pool[index]
         peak, at = _peak(mine, lambda one: one.bytes)
         floor, _ = _peak(mine, lambda one: one.requested_bytes)
@@ -195,17 +210,18 @@ def explain(
         members: dict[str, list[Allocation]] = defaultdict(list)
         for one in mine:
             members[group_of(one)].append(one)
-        for name, some in members.items():
-            groups.append(
-                GroupRow(
-                    pool.name,
-                    name,
-                    len(some),
-                    sum(one.requested_bytes for one in some),
-                    sum(one.bytes for one in some if one.freed_at is None),
-                    _peak(some, lambda one: one.bytes)[0],
-                )
+        split = [
+            GroupRow(
+                pool.name,
+                name,
+                len(some),
+                sum(one.requested_bytes for one in some),
+                sum(one.bytes for one in some if one.freed_at is None),
+                _peak(some, lambda one: one.bytes)[0],
             )
+            for name, some in members.items()
+        ]
+        groups += sorted(split, key=lambda one: -one.peak)
         for one in mine:
             if one.freed_at is None:
                 rounding += one.bytes - one.requested_bytes
@@ -223,16 +239,21 @@ def explain(
                 )
         shared += _shared(capture, pool, mine)
     held.sort(key=lambda one: -one.bytes)
-    exec_bytes = [graph.exec_bytes for graph in capture.graphs if graph.exec_bytes is not None]
+    exec_bytes = [
+        graph.exec_bytes
+        for graph in capture.graphs
+        if graph.exec_bytes is not None and (not only or graph.pool in chosen)
+    ]
     return PoolsReport(
         capture.entry.spec,
         capture.environment.device,
         capture.environment.simulated,
         tuple(rows),
-        tuple(sorted(groups, key=lambda one: (one.pool, -one.peak))),
+        tuple(groups),
         by,
         tuple(held[:holders]),
         max(0, len(held) - holders),
+        sum(one.bytes for one in held[holders:]),
         tuple(shared),
         sum(exec_bytes) if exec_bytes else None,
         rounding,

@@ -13,11 +13,19 @@ from cgtool.model.capture import Capture, Caveat, Graph, Node
 WORK = ("kernel", "memcpy", "memset", "op")
 
 
+def part_of(capture: Capture, graph: Graph) -> str | None:
+    """Which of several callables the graph belongs to; None where there is only one."""
+    names = capture.entry.callables
+    return names[graph.callable] if len(names) > 1 and graph.callable < len(names) else None
+
+
 class GraphRow(msgspec.Struct, frozen=True):
     """One graph. Durations in nanoseconds; None where the device has no such figure."""
 
     name: str
     phase: str
+    part: str | None
+    """Name of the callable, where there are several."""
     nodes: int
     types: dict[str, int]
     edges: int
@@ -33,6 +41,7 @@ class ModuleRow(msgspec.Struct, frozen=True):
     """Nodes of one module, by phase."""
 
     module: str
+    """Path; of several callables, ``generator: 0``."""
     type: str
     forward: int
     backward: int
@@ -78,10 +87,11 @@ class Summary(msgspec.Struct, frozen=True):
     caveats: tuple[Caveat, ...]
 
 
-def _graph(graph: Graph) -> GraphRow:
+def _graph(capture: Capture, graph: Graph) -> GraphRow:
     return GraphRow(
         graph.name,
         graph.phase,
+        part_of(capture, graph),
         len(graph.nodes),
         dict(Counter(node.type for node in graph.nodes).most_common()),
         len(graph.edges),
@@ -114,7 +124,7 @@ def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> S
         for node in graph.nodes
         if node.type in WORK
     ]
-    depth, modules = _modules(pairs, module_rows)
+    depth, modules = _modules(capture, pairs, module_rows)
     by_op: dict[str, Counter[str]] = {}
     for _, _, place in pairs:
         name = place.op or "(outside any op)"
@@ -130,7 +140,7 @@ def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> S
         simulated=environment.simulated,
         torch=environment.torch,
         driver=environment.driver_cuda,
-        graphs=tuple(_graph(graph) for graph in capture.graphs),
+        graphs=tuple(_graph(capture, graph) for graph in capture.graphs),
         modules=modules,
         module_depth=depth,
         ops=tuple(
@@ -147,20 +157,27 @@ def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> S
 
 
 def _modules(
-    pairs: list[tuple[Graph, Node, Place]], limit: int
+    capture: Capture, pairs: list[tuple[Graph, Node, Place]], limit: int
 ) -> tuple[int, tuple[ModuleRow, ...]]:
+    parts = {graph.callable: part_of(capture, graph) for graph in capture.graphs}
+    prefix = {number: f"{part}: " if part else "" for number, part in parts.items()}
     deepest = max((place.module.count(".") + 1 for _, _, place in pairs if place.module), default=1)
     chosen: dict[str, list[int]] = {}
     depth = 1
     for candidate in range(1, min(deepest, 8) + 1):
         counts: dict[str, list[int]] = {}
         for graph, _, place in pairs:
-            row = counts.setdefault(module_at_depth(place.module, candidate), [0, 0])
+            name = prefix[graph.callable] + module_at_depth(place.module, candidate)
+            row = counts.setdefault(name, [0, 0])
             row[graph.phase == "backward"] += 1
         if candidate > 1 and len(counts) > limit:
             break
         chosen, depth = counts, candidate
-    types = {place.module: place.module_type or "" for _, _, place in pairs if place.module}
+    types = {
+        prefix[graph.callable] + place.module: place.module_type or ""
+        for graph, _, place in pairs
+        if place.module
+    }
     total = sum(sum(row) for row in chosen.values()) or 1
     rows = [
         ModuleRow(name, types.get(name, ""), forward, backward, (forward + backward) / total)

@@ -14,6 +14,9 @@ import typer
 from cgtool.cli import options as opt
 from cgtool.model.capability import Capability
 
+SECONDS = 300
+"""For torch to be imported and the GPU to be opened."""
+
 
 def _version(package: str) -> str | None:
     try:
@@ -44,28 +47,26 @@ def _layout() -> Capability:
     return Capability("SVG and PNG", "available", str(program))
 
 
-def _outside_torch() -> list[Capability]:
-    """What can be told without torch."""
-    found = [Capability("python", "available", platform.python_version()), _driver()]
+def _installed() -> Capability:
+    """The package, not imported."""
     version = _version("torch")
-    found.append(
-        Capability("torch installed", "available", version)
-        if version
-        else Capability("torch installed", "absent", "not installed", "pip install torch")
-    )
-    found.append(_layout())
-    return found
+    if version is None:
+        return Capability("torch", "absent", "not installed", "pip install torch")
+    return Capability("torch", "available", f"{version}, not imported")
 
 
 def _with_torch() -> list[Capability]:
     import msgspec
 
-    process = subprocess.run(
-        [sys.executable, "-m", "cgtool.cuda.capabilities"],
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "cgtool.cuda.capabilities"],
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [Capability("torch", "absent", f"importing it took more than {SECONDS} s")]
     lines = process.stdout.decode(errors="replace").strip().splitlines()
     if process.returncode != 0 or not lines:
         said = process.stderr.decode(errors="replace").strip().splitlines()
@@ -84,7 +85,8 @@ def doctor(
     """Say what this machine can do, feature by feature, and what would bring the missing ones."""
     from cgtool.cli.output import show_table, write_bytes
 
-    found = _outside_torch() + ([] if no_torch else _with_torch())
+    found = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
+    found += [_installed()] if no_torch else _with_torch()
     if format_ is opt.Format.JSON:
         from cgtool.render.json import encode
 

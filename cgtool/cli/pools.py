@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.model.failure import usage
 
 
 class By(StrEnum):
@@ -19,9 +20,15 @@ class By(StrEnum):
 
 def pools(
     capture: opt.CaptureOrEntry,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this pool; repeatable. All by default."),
+    ] = None,
     by: Annotated[By, typer.Option(help="Split each pool by this.")] = By.GRAPH,
-    depth: Annotated[int, typer.Option(min=1, help="Names of a module path to keep.")] = 2,
-    holders: Annotated[int, typer.Option(min=0, help="Live blocks to list.")] = 12,
+    depth: Annotated[
+        int, typer.Option(min=1, help="Names of a module path that --by module keeps.")
+    ] = 2,
+    holders: Annotated[int, typer.Option(min=0, help="Live blocks to list, largest first.")] = 12,
     exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
@@ -33,7 +40,11 @@ def pools(
     from cgtool.cli.output import open_capture, show_table, write_bytes
 
     opened, _ = open_capture(capture, quiet=quiet, timeout=timeout)
-    report = explain(opened, by=by.value, depth=depth, holders=holders)
+    names = list(dict.fromkeys(one.name for one in opened.memory.pools))
+    for name in pool or ():
+        if name not in names:
+            raise usage(f"--pool {name}: the capture has {', '.join(names) or 'no pool'}")
+    report = explain(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
     if format_ is opt.Format.JSON:
         from cgtool.render.json import encode
 

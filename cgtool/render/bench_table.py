@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.bench import BenchReport
-from cgtool.render.table import add, plain, table
+from cgtool.render.table import BAD, DOUBT, GOOD, add, explained, plain, table
 from cgtool.render.units import count_text, time_text
 
 
@@ -23,7 +23,7 @@ def render(report: BenchReport) -> RenderableType:
         ("pays after", "right"),
     )
     for row in report.rows:
-        style = "green" if row.speedup_low > 1 else "red" if row.speedup_high < 1 else "yellow"
+        style = GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else DOUBT
         add(
             made,
             row.phase,
@@ -35,19 +35,19 @@ def render(report: BenchReport) -> RenderableType:
             "never" if row.break_even is None else f"{row.break_even:,} replays",
         )
     rounds = report.rows[0].rounds if report.rows else 0
-    parts: list[RenderableType] = [
-        made,
-        plain(
-            "Device time of one iteration between CUDA events, median of "
-            f"{count_text(rounds, 'interleaved round')} ± half the middle half; "
-            "under the speed-up its 95 % interval; host: the time to enqueue one iteration.",
-            "dim",
+    means = [
+        (
+            "eager, replay",
+            f"device time of one iteration: median of {count_text(rounds, 'interleaved round')}, "
+            "± half the middle half",
         ),
+        ("speed-up", "eager over replay, and its 95 % interval"),
+        ("host", "time to enqueue one iteration, median"),
+        ("pays after", "replays that win back the time that the capture took"),
     ]
-    for doubt in report.doubts:
-        line = Text("doubt ", style="yellow")
-        line.append_text(plain(doubt))
-        parts.append(line)
+    parts: list[RenderableType] = [made, explained(means)]
+    if report.doubts:
+        parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
     return Group(*parts)
 
 

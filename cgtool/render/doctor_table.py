@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from cgtool.model.capability import Capability
-from cgtool.render.table import add, plain, table
+from cgtool.render.table import BAD, DOUBT, GOOD, add, plain, table
 
-_STYLE = {"available": "green", "degraded": "yellow", "absent": "red"}
+_STYLE = {"available": GOOD, "degraded": DOUBT, "absent": BAD}
 
 
 def render(found: Sequence[Capability]) -> RenderableType:
     """One row a feature."""
-    made = table("This machine", "feature", "state", "how", "what would bring it")
+    made = table("This machine", "feature", ("state", "left"), "how", "what would bring it")
     for one in found:
         add(
             made,

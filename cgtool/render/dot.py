@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from cgtool.analysis.collapse import visits
 from cgtool.analysis.places import module_at_depth
+from cgtool.analysis.summary import part_of
 from cgtool.analysis.view import Item, View
 from cgtool.model.capture import Capture, Graph
 from cgtool.render import palette
-from cgtool.render.labels import WIDE, Label, Labels
+from cgtool.render.labels import ROW, WIDE, Label, Labels
 from cgtool.render.text import cut, html_text, tooltip
 from cgtool.render.units import count_text, time_text
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
-_LEGEND_ROW = 7
+_LEGEND_ROW = 8
 
 Shade = tuple[str, str]
 """Fill and border."""
@@ -27,8 +28,15 @@ class _Cluster:
     """A visit to a module, with its own boxes (positions in the view) and visits inside it."""
 
     path: str
+    type: str | None = None
+    """Of the module, where one of its own nodes tells it."""
     own: list[int] = field(default_factory=list)
     inside: dict[tuple[str, int], _Cluster] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """``layers.0 · Block``."""
+        return " · ".join(cut(word, 60) for word in (self.path, self.type) if word)
 
 
 def render(
@@ -94,10 +102,13 @@ class _Picture:
             ),
         ]
         if len(self.legend) > 1:
+            shades: dict[Shade, list[str]] = {}
+            for name, shade in sorted(self.legend.items(), key=_legend_order):
+                shades.setdefault(shade, []).append(name)
             cells = [
                 f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
-                f"{html_text(cut(name, 40))}</TD>"
-                for name, (fill, line) in sorted(self.legend.items(), key=_legend_order)
+                f"{html_text(cut(', '.join(names), 40) if len(names) < 4 else 'other types')}</TD>"
+                for (fill, line), names in shades.items()
             ]
             lines = [
                 "".join(cells[at : at + _LEGEND_ROW]) for at in range(0, len(cells), _LEGEND_ROW)
@@ -114,15 +125,19 @@ class _Picture:
         links = [link for view in self.views for link in view.links]
         words = []
         if any(link.hidden for link in links):
-            words.append("dashed: through nodes that are not shown")
+            words.append("dashed grey: through nodes that are not shown")
         if any(link.programmatic for link in links):
             words.append("orange: programmatic, the kernels may overlap")
+        if any(self.capture.graphs[view.graph].parent for view in self.views):
+            words.append("dashed green: to the graph that the node runs")
         return "; ".join(words)
 
     def _graph(self, view: View) -> None:
         graph = self.capture.graphs[view.graph]
         shown = sum(len(item.members) for item in view.items)
-        words = [count_text(view.node_count, "node"), count_text(len(graph.edges), "edge")]
+        part = part_of(self.capture, graph)
+        words = [cut(part, 40)] if part else []
+        words += [count_text(view.node_count, "node"), count_text(len(graph.edges), "edge")]
         if shown < view.node_count:
             words.append(f"{shown:,} selected")
         self.lines += [
@@ -158,8 +173,12 @@ class _Picture:
         root = _Cluster("")
         for position, path in enumerate(visits(view, modules, self.depth)):
             cluster = root
+            members = view.items[position].members
+            place = self.labels.places.of(graph.nodes[members[0]]) if path else None
             for visit in path:
                 cluster = cluster.inside.setdefault(visit, _Cluster(visit[0]))
+                if place is not None and place.module == cluster.path:
+                    cluster.type = place.module_type
             cluster.own.append(position)
         return root
 
@@ -173,19 +192,19 @@ class _Picture:
                 (inner,) = inner.inside.values()
             if not inner.inside and len(inner.own) == 1:
                 # A frame around one box is clutter: the box says the module itself.
-                self._box(view, inner.own[0], pad, module=inner.path)
+                self._box(view, inner.own[0], pad, inside=inner)
                 continue
             self._clusters += 1
             self.lines += [
                 f"{pad}subgraph cluster_m{self._clusters} {{",
-                f"{pad}  label=<{html_text(cut(inner.path, 60))}>; labeljust=l; fontsize=10; "
+                f"{pad}  label=<{html_text(inner.words)}>; labeljust=l; fontsize=10; "
                 f'fontcolor="{palette.QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
                 f'color="#ccd4dd"; fillcolor="#ffffff";',
             ]
             self._cluster(view, inner, f"{pad}  ")
             self.lines.append(f"{pad}}}")
 
-    def _box(self, view: View, position: int, pad: str, module: str | None = None) -> None:
+    def _box(self, view: View, position: int, pad: str, inside: _Cluster | None = None) -> None:
         item = view.items[position]
         name = _name(view, position)
         if item.is_point:
@@ -196,8 +215,8 @@ class _Picture:
             return
         graph = self.capture.graphs[view.graph]
         label = self.labels.of(graph, item)
-        if module is not None and module != label.title:
-            label = replace(label, rows=(module, *label.rows))
+        if inside is not None and inside.path != label.title:
+            label = replace(label, rows=(inside.words, *label.rows))
         fill, line = self._shade(graph, item)
         width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
@@ -278,7 +297,7 @@ def _rows(label: Label) -> str:
     if label.second:
         rows.append(html_text(cut(label.second, WIDE)))
     rows += [
-        f'<FONT POINT-SIZE="9" COLOR="{palette.QUIET}">{html_text(cut(row, WIDE + 8))}</FONT>'
+        f'<FONT POINT-SIZE="9" COLOR="{palette.QUIET}">{html_text(cut(row, ROW))}</FONT>'
         for row in label.rows
     ]
     return "".join(f'{row}<BR ALIGN="LEFT"/>' for row in rows)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from textwrap import wrap
 
 from cgtool.analysis.demangle import demangle_all
 from cgtool.analysis.names import short_kernels
 from cgtool.analysis.places import Place, Places, file_line
 from cgtool.analysis.view import Item
 from cgtool.model.capture import Capture, Graph, Node
-from cgtool.render.units import bytes_text, count_text, time_text
+from cgtool.render.text import visible
+from cgtool.render.units import bytes_text, count_text, time_text, types_text
 
 WIDE = 44
-"""Characters of a row; a longer one is cut or, for a kernel, broken before its template."""
+"""Characters of a title; a longer one is cut or, for a kernel, broken before its template."""
+ROW = 52
+"""Characters of the smaller rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,12 @@ class Labels:
     def _node(self, node: Node) -> Label:
         place = self.places.of(node)
         title = self._title(node, place)
-        where = " · ".join(
-            word
-            for word in (
-                place.short_op if place.short_op != title else None,
-                file_line(place.line),
-            )
-            if word
-        )
-        rows = [where, self._measure(node)]
+        op = place.short_op if place.short_op != title else None
+        where = [word for word in (op, file_line(place.line)) if word]
+        joined = " · ".join(where)
+        rows = [joined] if len(joined) <= ROW else where
+        rows += wrap(visible(self._measure(node)), ROW, max_lines=3, placeholder=" …")
+        rows += [f"runs {self.capture.graphs[body].name}" for body in node.body]
         if place.annotations:
             rows.append(f"[{' › '.join(place.annotations)}]")
         if node.stream:
@@ -85,7 +86,7 @@ class Labels:
         if node.copy is not None:
             return bytes_text(node.copy.bytes)
         if node.fill is not None:
-            return f"{bytes_text(node.fill.bytes)} of {node.fill.value}"
+            return f"{bytes_text(node.fill.bytes)} set to {node.fill.value}"
         return node.shape or node.detail or ""
 
     def _tooltip(self, node: Node, place: Place) -> list[str]:
@@ -119,7 +120,7 @@ class Labels:
     def _group(self, item: Item, nodes: list[Node]) -> Label:
         types = Counter(node.type for node in nodes)
         ops = Counter(self.places.of(node).short_op or "no op" for node in nodes)
-        rows = [count_text(len(nodes), "node") if len(types) > 1 else "", _types(types)]
+        rows = [count_text(len(nodes), "node") if len(types) > 1 else "", types_text(types)]
         if len(ops) > 1 or item.module is not None:
             rows.append(_counts(ops, 3))
         times = [node.duration_ns for node in nodes if node.duration_ns is not None]
@@ -128,17 +129,10 @@ class Labels:
         tooltip = (
             item.title or "",
             f"{count_text(len(nodes), 'node')} from {nodes[0].id} to {nodes[-1].id}",
-            _types(types),
+            types_text(types),
             _counts(ops, 20),
         )
         return Label(item.title or "(root)", "", tuple(row for row in rows if row), tooltip)
-
-
-def _types(counted: Counter[str]) -> str:
-    return ", ".join(
-        f"{count:,} {name}{'s' if count > 1 and name in ('kernel', 'op') else ''}"
-        for name, count in counted.most_common()
-    )
 
 
 def _counts(counted: Counter[str], most: int) -> str:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from cgtool.analysis.pools import DEFINITIONS, PoolsReport
-from cgtool.render.table import add, plain, table
+from cgtool.render.table import Words, add, explained, plain, table
 from cgtool.render.units import bytes_text
+
+Size = Callable[[int], str]
 
 
 def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
     """Pools, groups, holders, sharing; the definitions stand under them."""
 
-    def size(value: int | None) -> str:
-        return f"{value:,}" if exact and value is not None else bytes_text(value)
+    def size(value: int) -> str:
+        return f"{value:,}" if exact else bytes_text(value)
 
     where = "simulated: a model of the allocator" if report.simulated else report.device
     pools = table(
-        f"Memory pools of {report.spec} ({where})",
+        f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}",
         ("pool", "left"),
         ("segments", "right"),
         ("reserved", "right"),
@@ -27,8 +30,6 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
         ("untouched", "right"),
         ("floor", "right"),
     )
-    # All digits of five sizes beside each other: narrower gaps keep them whole at 80 columns.
-    pools.collapse_padding = exact
     for row in report.pools:
         add(
             pools,
@@ -42,40 +43,34 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
         )
     parts: list[RenderableType] = [pools]
     parts += [
-        plain(f"the peak of {row.name} is reached at {row.peak_at}", "dim")
+        plain(f"{row.name} reaches its peak in {row.peak_at}", "dim")
         for row in report.pools
         if row.peak_at
     ]
-    parts += ["", _groups(report, size)]
+    if report.groups:
+        parts += ["", _groups(report, size)]
     if report.holders:
         parts += ["", _holders(report, size)]
     if report.shared:
         parts += ["", _shared(report, size)]
-    parts.append("")
+    beside = [("rounding", f"{size(report.rounding_bytes)} of the live bytes were not asked for")]
     if report.driver_bytes is not None:
-        parts.append(plain(f"driver     {size(report.driver_bytes)} beside the pools", ""))
-    parts.append(plain(f"rounding   {size(report.rounding_bytes)} of the live bytes", ""))
-    parts.append(_definitions())
+        driver = f"{size(report.driver_bytes)} beside the pools, for the executable graphs"
+        beside.append(("driver", driver))
+    parts += ["", explained([*DEFINITIONS.items(), *beside])]
     return Group(*parts)
 
 
-def _definitions() -> RenderableType:
-    made = Table.grid(padding=(0, 2))
-    for name, text in DEFINITIONS.items():
-        made.add_row(plain(name, "dim"), plain(text, "dim"))
-    return made
-
-
-def _groups(report: PoolsReport, size: object) -> RenderableType:
-    assert callable(size)
+def _groups(report: PoolsReport, size: Size) -> RenderableType:
     made = table(
-        f"By {report.by}",
+        f"Allocations by {report.by}",
         "pool",
         report.by,
         ("allocations", "right"),
         ("asked for", "right"),
         ("peak", "right"),
         ("live", "right"),
+        simulated=report.simulated,
     )
     for row in report.groups:
         add(
@@ -90,26 +85,35 @@ def _groups(report: PoolsReport, size: object) -> RenderableType:
     return made
 
 
-def _holders(report: PoolsReport, size: object) -> RenderableType:
-    assert callable(size)
+def _holders(report: PoolsReport, size: Size) -> RenderableType:
+    several = len(report.pools) > 1
     made = table(
         "What keeps memory alive",
+        *([("pool", "left")] if several else []),
         "holder",
-        ("bytes", "right"),
+        ("size", "right"),
         ("graph", "left"),
         "made by",
-        ("at", "left"),
+        simulated=report.simulated,
     )
     for row in report.holders:
-        add(made, row.holder, size(row.bytes), row.graph, row.op, row.line)
+        pool = [row.pool] if several else []
+        add(made, *pool, row.holder, size(row.bytes), row.graph, f"{row.op} {row.line}".strip())
     if report.holders_left_out:
-        add(made, plain(f"{report.holders_left_out} more", "dim"), "", "", "", "")
+        rest = Words(f"{report.holders_left_out} more", "dim")
+        add(made, *([""] if several else []), rest, size(report.bytes_left_out), "", "")
     return made
 
 
-def _shared(report: PoolsReport, size: object) -> RenderableType:
-    assert callable(size)
-    made = table("Given again by a later graph", "pool", "first", "then", ("bytes", "right"))
+def _shared(report: PoolsReport, size: Size) -> RenderableType:
+    made = table(
+        "Memory that one graph gave back and a later one was given again",
+        "pool",
+        "given back by",
+        "given to",
+        ("size", "right"),
+        simulated=report.simulated,
+    )
     for row in report.shared:
         add(made, row.pool, row.first, row.second, size(row.bytes))
     return made

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from cgtool.analysis.places import short_op
 from cgtool.analysis.summary import Coverage, Summary
-from cgtool.render.table import add, plain, table
-from cgtool.render.units import bytes_text, count_text, time_text
+from cgtool.render.table import DOUBT, GOOD, Words, add, explained, plain, table
+from cgtool.render.units import bytes_text, count_text, time_text, types_text
 
 
 def render(summary: Summary) -> RenderableType:
@@ -20,82 +19,92 @@ def render(summary: Summary) -> RenderableType:
     if summary.ops:
         parts += ["", _ops(summary)]
     parts += ["", _provenance(summary.coverage)]
-    for caveat in summary.caveats:
-        line = Text("note ", style="yellow")
-        line.append_text(plain(caveat.text))
-        parts.append(line)
+    if summary.caveats:
+        parts.append(explained((("note", caveat.text) for caveat in summary.caveats), DOUBT))
     return Group(*parts)
 
 
 def _head(summary: Summary) -> Text:
     head = plain(summary.spec, "bold")
-    head.append(f"  {summary.kind}, ")
-    head.append(
-        "simulated device" if summary.simulated else summary.device,
-        style="yellow" if summary.simulated else "",
+    head.append(f"\n{summary.kind} on ")
+    head.append_text(
+        plain("the simulated device", DOUBT) if summary.simulated else plain(summary.device)
     )
-    head.append(f", torch {summary.torch}")
+    head.append_text(plain(f", torch {summary.torch}"))
     if summary.driver:
-        head.append(f", driver CUDA {summary.driver}")
+        head.append_text(plain(f", driver CUDA {summary.driver}"))
     return head
 
 
 def _graphs(summary: Summary) -> RenderableType:
+    rows = summary.graphs
+    parts = any(row.part for row in rows)
+    streams = any(row.streams > 1 for row in rows)
+    launched = any(row.launch_ns is not None for row in rows)
     made = table(
         "Graphs",
         "graph",
+        *(["callable"] if parts else []),
         ("nodes", "right"),
         "types",
         ("edges", "right"),
+        *([("streams", "right")] if streams else []),
         ("capture", "right"),
-        ("instantiate", "right"),
-        ("launch", "right"),
+        *([("instantiate", "right"), ("launch", "right")] if launched else []),
+        simulated=summary.simulated,
     )
-    for row in summary.graphs:
-        types = " ".join(f"{count} {name}" for name, count in row.types.items())
-        if row.streams > 1:
-            types += f", {row.streams} streams"
+    for row in rows:
         add(
             made,
             row.name,
+            *([row.part or ""] if parts else []),
             f"{row.nodes:,}",
-            types,
+            types_text(row.types),
             f"{row.edges:,}",
+            *([f"{row.streams}"] if streams else []),
             time_text(row.capture_ns),
-            time_text(row.instantiate_ns),
-            time_text(row.launch_ns),
+            *([time_text(row.instantiate_ns), time_text(row.launch_ns)] if launched else []),
         )
-    driver = [row.exec_bytes for row in summary.graphs if row.exec_bytes is not None]
-    note = f"{count_text(summary.pools, 'pool')} of {bytes_text(summary.pool_bytes)}"
+    below: list[RenderableType] = []
+    if launched:
+        means = "times on the host; launch: one replay() on an idle stream, median"
+        below.append(plain(means, "dim"))
+    driver = [row.exec_bytes for row in rows if row.exec_bytes is not None]
+    note = f"{count_text(summary.pools, 'memory pool')} of {bytes_text(summary.pool_bytes)}"
     if driver:
         note += f", {bytes_text(sum(driver))} of the driver's own"
-    note += f"; {count_text(summary.warmup_iters, 'warm-up iteration')}"
-    return Group(made, Padding(plain(note, "dim"), (0, 0, 0, 0)))
+    note += f"; {count_text(summary.warmup_iters, 'warm-up iteration')} before the capture"
+    return Group(made, *below, plain(note, "dim"))
 
 
 def _modules(summary: Summary) -> RenderableType:
+    phases = {row.phase for row in summary.graphs}
+    backward = "backward" in phases
     made = table(
         "Nodes by module",
         "module",
         "type",
-        ("forward", "right"),
-        ("backward", "right"),
+        ("forward" if "forward" in phases else "nodes", "right"),
+        *([("backward", "right")] if backward else []),
         ("share", "right"),
+        simulated=summary.simulated,
     )
     for row in summary.modules:
         add(
             made,
             row.module,
-            plain(row.type, "dim"),
+            Words(row.type, "dim"),
             f"{row.forward:,}",
-            f"{row.backward:,}",
+            *([f"{row.backward:,}"] if backward else []),
             f"{row.share:.0%}",
         )
     return made
 
 
 def _ops(summary: Summary) -> RenderableType:
-    made = table("Nodes by op", "op", ("nodes", "right"), "most often at")
+    made = table(
+        "Nodes by op", "op", ("nodes", "right"), "most often at", simulated=summary.simulated
+    )
     for row in summary.ops:
         add(made, short_op(row.op), f"{row.nodes:,}", row.line)
     if summary.ops_left_out:
@@ -110,7 +119,8 @@ def _share(part: int, whole: int) -> str:
 
 
 def _provenance(coverage: Coverage) -> Text:
-    text = Text("Of the nodes ", style="dim")
+    """Of the nodes that do work, how many have each part of their provenance."""
+    text = Text("Nodes with ", style="dim")
     pieces = [
         ("op", coverage.op, coverage.nodes),
         ("line", coverage.line, coverage.nodes),
@@ -119,7 +129,6 @@ def _provenance(coverage: Coverage) -> Text:
     if coverage.backward:
         pieces.append(("forward line in backward", coverage.forward_line, coverage.backward))
     for number, (name, part, whole) in enumerate(pieces):
-        text.append(", " if number else "")
-        text.append(_share(part, whole), style="green" if part == whole else "yellow")
-        text.append(f" have {'an' if name == 'op' else 'a'} {name}", style="dim")
+        text.append(f"{', ' if number else ''}{name} ", style="dim")
+        text.append(_share(part, whole), style=GOOD if part == whole else DOUBT)
     return text

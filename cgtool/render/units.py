@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def bytes_text(value: int | None) -> str:
     """``2.0 MiB``; exact below one KiB."""
@@ -33,3 +35,12 @@ def time_text(value_ns: float | None) -> str:
 def count_text(value: int, one: str, many: str | None = None) -> str:
     """``1 node``, ``60 nodes``."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
+
+
+def types_text(counted: Mapping[str, int]) -> str:
+    """``46 kernels, 4 memset``: node types with their counts, most first."""
+    ordered = sorted(counted.items(), key=lambda one: -one[1])
+    return ", ".join(
+        f"{count:,} {name}{'s' if count > 1 and name in ('kernel', 'op') else ''}"
+        for name, count in ordered
+    )

@@ -107,6 +107,16 @@ def test_kernels_that_would_share_a_name_are_told_apart() -> None:
         SPLIT_K: "cublasLt::splitKreduce_kernel<float>",
         flipped: "cublasLt::splitKreduce_kernel<float> #2",
     }
+    gemv = (
+        "_ZN8internal5gemvx6kernelIiiffffLb0ELb1ELb1ELb0ELi7ELb0E18cublasGemvParamsExIi30cublasGem"
+        "vTensorStridedBatchedIKfES5_S3_IfEfEEENSt9enable_ifIXntT5_EvE4typeET11_"
+    )
+    six = gemv.replace("ELi7E", "ELi6E")
+    # `gemvx::kernel<int, int, float, float, float, ..., 6, false>` tells a reader nothing.
+    assert short_kernels([gemv, six]) == {
+        six: "gemvx::kernel<float>",
+        gemv: "gemvx::kernel<float> #2",
+    }
     same = ["x" * 200 + "a", "x" * 200 + "b"]
     assert len(set(short_kernels(same).values())) == 2
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.pools import explain, live_bytes, reserved_bytes
+from cgtool.analysis.summary import summarize
 from cgtool.model.capture import (
     Allocation,
     Block,
@@ -117,3 +118,37 @@ def test_any_lifetimes_add_up(lives):
         default=0,
     )
     assert (row.peak, row.floor) == (512 * most, 100 * most)
+
+
+def test_only_the_pools_that_are_named():
+    capture = read(
+        Path(__file__).parent.parent / "gold" / "captures" / "mlp-separate-simulated.cgt"
+    )
+    both, one = explain(capture), explain(capture, only=["backward"])
+    assert [row.name for row in both.pools] == ["forward", "backward"]
+    assert one.pools == both.pools[1:]
+    assert {row.pool for row in (*one.groups, *one.holders)} == {"backward"}
+    assert sum(row.bytes for row in one.holders) + one.bytes_left_out == one.pools[0].live
+    assert one.rounding_bytes <= both.rounding_bytes
+
+
+def test_the_drivers_memory_is_that_of_the_graphs_shown():
+    made = read(next(path for path in CAPTURES if path.stem == "transformer"))
+    own = sum(graph.exec_bytes or 0 for graph in made.graphs)
+    assert explain(made, only=["graphs"]).driver_bytes == own
+
+
+def test_modules_of_several_callables_are_told_apart():
+    made = read(next(path for path in CAPTURES if path.stem == "gan"))
+    names = {row.group for row in explain(made, by="module").groups}
+    assert {"generator: 0", "discriminator: 0"} <= names
+    modules = {row.module: row.type for row in summarize(made).modules}
+    assert modules["generator: 3"] == "Tanh"
+    assert "discriminator: 3" not in modules
+
+
+def test_bytes_of_holders_that_are_not_listed():
+    made = read(next(path for path in CAPTURES if path.stem == "transformer"))
+    short = explain(made, holders=3)
+    listed = sum(row.bytes for row in short.holders)
+    assert listed + short.bytes_left_out == short.pools[0].live

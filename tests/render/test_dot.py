@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from cgtool.analysis.collapse import by_module
 from cgtool.analysis.select import parse, select
 from cgtool.analysis.view import View, whole
-from cgtool.model.capture import Capture, Function, Graph, KernelLaunch, Node, Origin
+from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.file import read
 from cgtool.render import palette
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
 from cgtool.render.text import cut, visible
-from tests.builders import capture, chain, hostile, nested, small
+from tests.builders import capture, chain, hostile, nested, small, unusual
 from tests.gold_files import check
 from tests.strategies import captures
 
@@ -74,7 +74,8 @@ def test_every_node_and_edge_is_drawn_once_inside_its_modules() -> None:
     assert kinds.count("node") == 12
     assert kinds.count("edge") == 11
     titles = [texts(group)[0] for group in groups if group.getAttribute("class") == "cluster"]
-    assert titles == ["forward", "layers", "layers.0", "layers.1", "backward", "layers"]
+    blocks = ["layers.0 · Block", "layers.1 · Block"]
+    assert titles == ["forward", "layers", *blocks, "backward", "layers"]
 
 
 def test_a_node_says_kernel_op_line_and_launch() -> None:
@@ -82,7 +83,7 @@ def test_a_node_says_kernel_op_line_and_launch() -> None:
     nodes = [texts(group) for group in groups if group.getAttribute("class") == "node"]
     assert [
         "sm80_xmma_gemm_f32_tn_n_32x32x8_ffma",
-        "layers.0.linear",
+        "layers.0.linear · Linear",
         "addmm · model.py:12",
         "grid 16, block 128",
     ] in nodes
@@ -134,6 +135,64 @@ def test_more_modules_than_colours_share_one_that_says_so() -> None:
     text = render(made, views(made), color="module")
     assert "others</TD>" in text
     assert text.count(f'fillcolor="{palette.OTHER[0]}"') == 20 - len(palette.SOFT)
+
+
+def test_unusual_nodes_say_what_they_are_and_run() -> None:
+    made = unusual()
+    groups = drawn(render(made, views(made)))
+    nodes = [texts(group) for group in groups if group.getAttribute("class") == "node"]
+    for rows in (
+        ["alloc"],
+        ["event_record", "model.py:12"],
+        ["event_wait", "model.py:12", "on side stream"],
+        ["child", "model.py:12", "runs forward/node 3"],
+        ["host", "model.py:12", "host function at 0x7f0012345678", "on side stream"],
+        ["memcpy htod", "copy_ · model.py:12", "1.0 MiB", "on side stream"],
+        ["memset", "512 B set to 0"],
+        ["type_99"],
+        ["free"],
+    ):
+        assert rows in nodes, rows
+    # A long reason is broken into lines, and nothing of it is lost.
+    (conditional,) = [rows for rows in nodes if rows[0] == "conditional"]
+    detail = made.graphs[0].nodes[7].detail
+    assert " ".join(conditional[-2:]) == detail
+    check("unusual.dot", render(made, views(made)))
+
+
+def test_the_legend_names_a_colour_once() -> None:
+    head = render(unusual(), views(unusual())).splitlines()[1]
+    assert "alloc, free</TD>" in head
+    assert "other types</TD>" in head
+    assert head.count("</TD><TD BGCOLOR") + 1 == 8
+    assert "dashed green: to the graph that the node runs" in head
+
+
+def test_a_long_op_and_its_line_stand_below_each_other() -> None:
+    op = "_scaled_dot_product_efficient_attention"
+    frames = (Frame("/home/me/decoder_of_mine.py", 32, "f"),)
+    made = capture(
+        [Graph("step", "step", nodes=(Node(0, "kernel", 0),))],
+        origins=(Origin(f"aten::{op}", None, None, (0,)),),
+        frames=frames,
+    )
+    (rows,) = [
+        texts(group)
+        for group in drawn(render(made, views(made)))
+        if group.getAttribute("class") == "node"
+    ]
+    assert rows == ["kernel", op, "decoder_of_mine.py:32"]
+
+
+def test_graphs_of_several_callables_name_theirs() -> None:
+    made = read(CAPTURES / "gan.cgt")
+    titles = [
+        " ".join("".join(texts(group)).split())
+        for group in drawn(render(made, views(made)))
+        if group.getAttribute("class") == "cluster"
+    ]
+    assert "forward 0 generator, 7 nodes, 6 edges" in titles
+    assert "backward 1 discriminator, 7 nodes, 6 edges" in titles
 
 
 def test_an_empty_graph_and_an_empty_selection_say_so() -> None:

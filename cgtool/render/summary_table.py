@@ -38,13 +38,11 @@ def _head(summary: Summary) -> Text:
 
 def _graphs(summary: Summary) -> RenderableType:
     rows = summary.graphs
-    parts = any(row.part for row in rows)
     streams = any(row.streams > 1 for row in rows)
     launched = any(row.launch_ns is not None for row in rows)
     made = table(
         "Graphs",
         "graph",
-        *(["callable"] if parts else []),
         ("nodes", "right"),
         "types",
         ("edges", "right"),
@@ -57,7 +55,6 @@ def _graphs(summary: Summary) -> RenderableType:
         add(
             made,
             row.name,
-            *([row.part or ""] if parts else []),
             f"{row.nodes:,}",
             types_text(row.types),
             f"{row.edges:,}",
@@ -66,6 +63,9 @@ def _graphs(summary: Summary) -> RenderableType:
             *([time_text(row.instantiate_ns), time_text(row.launch_ns)] if launched else []),
         )
     below: list[RenderableType] = []
+    parts = dict.fromkeys((row.name.rpartition(" ")[2], row.part) for row in rows if row.part)
+    if parts:
+        below.append(plain(", ".join(f"{number} is {part}" for number, part in parts), "dim"))
     if launched:
         means = "times on the host; launch: one replay() on an idle stream, median"
         below.append(plain(means, "dim"))

@@ -100,6 +100,15 @@ class Fitted(Table):
 
 def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: int) -> list[int]:
     widths = list(full)
+    # Names are broken inside only when nothing else is left to give.
+    heads = [_width(column.header) for column in columns]
+    broken = [
+        full[at] if column.no_wrap else max(_LEAST, heads[at]) for at, column in enumerate(columns)
+    ]
+    whole = [
+        max(least, *(_longest(cell) for cell in some), 0)
+        for least, some in zip(broken, cells, strict=True)
+    ]
     known: dict[tuple[int, int], list[int]] = {}
 
     def heights(column: int, width: int) -> list[int]:
@@ -114,15 +123,21 @@ def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: i
         return sum(max(row) for row in zip(*every, strict=True))
 
     while sum(widths) > room:
-        able = [
-            at
-            for at, column in enumerate(columns)
-            if not column.no_wrap and widths[at] > max(_LEAST, _width(column.header))
+        able = [at for at, least in enumerate(whole) if widths[at] > least] or [
+            at for at, least in enumerate(broken) if widths[at] > least
         ]
         if not able:
             break
         widths[min(able, key=lambda at: (lines(at), -widths[at]))] -= 1
     return widths
+
+
+def _longest(cell: Any) -> int:
+    """Of the pieces that a cell can be broken into without breaking a name."""
+    if not isinstance(cell, Words):
+        return 0
+    spaced = _BREAK.sub(lambda match: f"{match[0]} ", cell.text.plain)
+    return max((cell_len(piece) for piece in spaced.split()), default=0)
 
 
 def _width(cell: Any) -> int:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 
-from cgtool.cli.app import COMMANDS
+from cgtool.cli.app import COMMANDS, app
 from cgtool.model import capture
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,3 +68,38 @@ def test_layers_in_the_drawing_are_those_of_the_contract():
     rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.M)
     drawn = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert drawn == layers
+
+
+def section_of(command):
+    text = (ROOT / "docs" / "cli.md").read_text()
+    return text.partition(f"\n## `{command}`\n")[2].partition("\n## ")[0]
+
+
+def options_of(command):
+    group = typer.main.get_command(app)
+    parameters = group.get_command(None, command).params
+    return {
+        name
+        for one in parameters
+        if one.param_type_name == "option"
+        for name in (*one.opts, *one.secondary_opts)
+        if name.startswith("--") and name != "--help"
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_stands_in_the_section_of_its_command(command):
+    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section_of(command)))
+    assert documented == options_of(command)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_documented_defaults_are_the_true_ones(command):
+    row = re.compile(r"^\| (?:`-\w`, )?`(--[\w-]+)[^|]*\| ([^|]*) \| ", re.M)
+    documented = dict(row.findall(section_of(command)))
+    for one in typer.main.get_command(app).get_command(None, command).params:
+        default = getattr(one.default, "value", one.default)
+        name = max(one.opts, key=len)
+        if name in documented and default is not None and not isinstance(default, bool):
+            true = f"{default:g}" if isinstance(default, float) else str(default)
+            assert documented[name].strip("`") == true, name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cgtool.model.capture import Frame
+from cgtool.model.finding import Finding
 
 EXIT_OK = 0
 EXIT_FOUND = 1
@@ -27,6 +28,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     fix: str | None = None
     phase: str | None = None
     """``load``, ``warm-up``, ``capture forward``, ``capture backward``, ``replay``, ..."""
+    findings: tuple[Finding, ...] = ()
+    """The causes that have a code, the one that ended the attempt first."""
 
 
 class CgtoolError(Exception):

@@ -35,13 +35,33 @@ class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     max_seconds: float = 60.0
 
 
+class CheckOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of ``cgtool check``."""
+
+    arguments: tuple[str, ...] = ()
+    """``sys.argv[1:]`` of a script."""
+
+
+class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of ``cgtool verify``."""
+
+    replays: int = 3
+    """Replays in a row on the same inputs."""
+    trials: int = 2
+    """Sets of fresh inputs."""
+
+
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt, for one worker process."""
 
     spec: str
     output: str
-    """Where the worker writes the capture file."""
+    """Where the worker writes the capture file, or a Report as JSON."""
     inputs: tuple[str, ...] = ()
     capture: CaptureOptions = CaptureOptions()
     bench: BenchOptions | None = None
     """Set for ``cgtool bench``: time what was captured."""
+    check: CheckOptions | None = None
+    """Set for ``cgtool check``: a Report is written instead of a capture."""
+    verify: VerifyOptions | None = None
+    """Set for ``cgtool verify``: a Report is written instead of a capture."""

@@ -28,6 +28,7 @@ from cgtool.entry.surface import (
     named_tensors,
 )
 from cgtool.entry.workload import Part, Workload
+from cgtool.hazards.collect import frames_of
 from cgtool.model.capture import (
     Capture,
     Caveat,
@@ -41,10 +42,10 @@ from cgtool.model.capture import (
     Tensor,
 )
 from cgtool.model.failure import user_code
+from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
-from cgtool.record.frames import frame_of
 from cgtool.record.ops import Record
 from cgtool.record.origins import OriginTable
 from cgtool.simulated import memory
@@ -52,6 +53,11 @@ from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.simulated.lifetimes import LifetimeRecorder
 from cgtool.simulated.redirect import redirected
 from cgtool.simulated.streams import Device, capturing
+
+_UNJOINED = (
+    "the capture ended while this work had no path back to the capturing stream: CUDA answers 904, "
+    "cudaErrorStreamCaptureUnjoined"
+)
 
 DEVICE = "cuda"
 """What factories get as ``device``: the simulated GPU."""
@@ -238,13 +244,17 @@ def _refuse_unjoined(device: Device, graph: SimulatedGraph, name: str) -> None:
             waiting.extend(graph.nodes[node].dependencies)
     for stream in others:
         if not stream.frontier <= reached:
-            raise user_code(
-                f"capture {name}: {stream.name} has work that was not joined",
-                frames=tuple(frame_of(site) for site in stream.used or stream.created),
-                why="the capture ended while this work had no path back to the capturing stream: "
-                "CUDA answers 904, cudaErrorStreamCaptureUnjoined",
-                fix="wait for it before returning: torch.cuda.current_stream().wait_stream(side)",
-                phase=f"capture {name}",
+            device.report(
+                Finding(
+                    "unjoined-side-stream",
+                    f"capture {name}: {stream.name} has work that was not joined",
+                    frames_of(stream.used or stream.created),
+                    phase=f"capture {name}",
+                    fix="wait for it before returning: "
+                    "torch.cuda.current_stream().wait_stream(side)",
+                    evidence=(_UNJOINED,),
+                ),
+                why=_UNJOINED,
             )
 
 

@@ -15,8 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-from cgtool.simulated import syncs
-from cgtool.simulated.placement import (
+from cgtool.hazards import rules
+from cgtool.hazards.placement import (
     DEVICE,
     HOST,
     PINNED,
@@ -81,7 +81,7 @@ class FunctionMode(TorchFunctionMode):
         if func in _GETTERS:
             return _ask(func, args[0])
         if self.device.capturing:
-            check = syncs.FUNCTIONS.get(func)
+            check = rules.FUNCTIONS.get(func)
             if check is not None:
                 check(self.device, args, kwargs)
         if func is torch.Tensor.to:
@@ -104,18 +104,19 @@ class FunctionMode(TorchFunctionMode):
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = self.device
         place, kwargs = self._place(func, args, kwargs)
-        if place == DEVICE and device.capturing and func in syncs.FROM_PYTHON:
-            syncs.refuse_from_python(device, args, kwargs)
+        if place == DEVICE and device.capturing and func in rules.FROM_PYTHON:
+            rules.refuse_from_python(device, args, kwargs)
         args = tuple(_cpu(one) for one in args)
         kwargs = {key: _cpu(one) for key, one in kwargs.items()}
         pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
-        before = device.on_host, device.fills_mask
+        before = device.on_host, device.fills_mask, device.function
         device.on_host = place != DEVICE
+        device.function = func
         device.fills_mask = func is torch.Tensor.__setitem__ and _is_number(args[2])
         try:
             made = func(*args, **kwargs)
         finally:
-            device.on_host, device.fills_mask = before
+            device.on_host, device.fills_mask, device.function = before
         if place != DEVICE:
             given = {id(one) for one in tensors_of((*args, *kwargs.values()))}
             for one in tensors_of((made,)):
@@ -150,8 +151,9 @@ class FunctionMode(TorchFunctionMode):
         crosses = target is not None and (source == DEVICE) != (target == DEVICE)
         if crosses and self.device.capturing and (source == HOST or target == HOST):
             what = "Tensor.cpu()" if target == HOST else "moving a tensor from the host"
-            syncs.refuse_copy(
+            rules.refuse_copy(
                 self.device,
+                "sync-d2h-copy" if target == HOST else "h2d-pageable-copy",
                 f"{what} (.to, .cuda, .cpu)",
                 "move it outside the captured code; or copy_ with a pinned tensor that lives on",
             )

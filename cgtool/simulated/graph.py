@@ -15,13 +15,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cgtool.model.failure import user_code
-from cgtool.record.frames import frame_of
+from cgtool.hazards.placement import HOST, place_of
+from cgtool.hazards.rules import refuse_op
+from cgtool.model.finding import Finding
 from cgtool.record.ops import OpCall, OpRecorder
-from cgtool.simulated.placement import HOST, place_of
 from cgtool.simulated.streams import Device, Stream
-from cgtool.simulated.syncs import refuse_op
 
+_UNFORKED = (
+    "nothing made the stream wait for the capturing one: a GPU refuses what it does (900, "
+    "cudaErrorStreamCaptureUnsupported), or runs it once now and in no replay"
+)
 _LAUNCH_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
@@ -140,7 +143,14 @@ class CaptureRecorder(OpRecorder):
             # The host computes now and never again: what it makes is frozen.
             self.graph.host_ops += 1
             return func(*args, **kwargs)
-        refuse_op(self.device, call, args, kwargs)
+        self.device.call, self.device.record = call, self.record
+        try:
+            refuse_op(self.device, call, args, kwargs)
+            return self._keep(call, func, args, kwargs)
+        finally:
+            self.device.call = None
+
+    def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = func(*args, **kwargs)
         effect = self._effects.get(func)
         if effect is None:
@@ -170,7 +180,8 @@ class CaptureRecorder(OpRecorder):
     def _node(self, call: OpCall, results: list[torch.Tensor]) -> None:
         stream = self.device.current
         if stream not in self.device.streams:
-            self._refuse_unforked(call, stream)
+            self._refuse_unforked(stream)
+            return
         node = len(self.graph.nodes)
         self.graph.nodes.append(
             SimulatedNode(
@@ -183,14 +194,17 @@ class CaptureRecorder(OpRecorder):
         stream.frontier = frozenset((node,))
         stream.used = call.chain
 
-    def _refuse_unforked(self, call: OpCall, stream: Stream) -> None:
-        frames = tuple(frame_of(site) for site in call.chain)
-        raise user_code(
-            f"{call.name} runs on {stream.name}, which takes no part in the capture",
-            frames=frames,
-            why="nothing made the stream wait for the capturing one: a GPU refuses what it does "
-            "(900, cudaErrorStreamCaptureUnsupported), or runs it once now and in no replay",
+    def _refuse_unforked(self, stream: Stream) -> None:
+        call = self.device.call
+        name = call.name if call is not None else "work"
+        self.device.report(
+            Finding(
+                "side-stream-not-forked",
+                f"{name} runs on {stream.name}, which takes no part in the capture",
+                phase=self.device.phase,
+                evidence=(_UNFORKED,),
+            ),
+            why=_UNFORKED,
             fix="before the work: side.wait_stream(torch.cuda.current_stream()); after it: "
             "torch.cuda.current_stream().wait_stream(side)",
-            phase=self.device.phase,
         )

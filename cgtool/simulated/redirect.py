@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
+from cgtool.hazards.collect import here
+from cgtool.hazards.placement import HOST, is_cuda_device, put
 from cgtool.model.failure import user_code
-from cgtool.record.frames import chain_of, frame_of
 from cgtool.simulated.function_mode import FunctionMode
-from cgtool.simulated.placement import HOST, is_cuda_device, put
-from cgtool.simulated.streams import Device, Stream, refuse
+from cgtool.simulated.streams import Device, Stream
 
 
 class _Autocast(torch.autocast):
@@ -44,8 +44,8 @@ def _generator_class(device: Device) -> type[torch.Generator]:
         def __new__(cls, where: Any = "cpu", **kwargs: Any) -> Generator:
             where = kwargs.get("device", where)
             if is_cuda_device(where) or isinstance(where, int):
-                refuse(
-                    device,
+                device.refuse(
+                    "rng-new-generator",
                     "making a torch.Generator of the GPU",
                     why="its state would have to live on the device: PyTorch refuses to construct "
                     "one during capture",
@@ -74,7 +74,7 @@ def _unavailable(what: str) -> Callable[..., Any]:
     def refuse_it(*_args: Any, **_kwargs: Any) -> Any:
         raise user_code(
             f"{what} has no counterpart on the simulated device",
-            frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+            frames=here(),
             why="cgtool itself captures what the entry point returns",
             fix="return the callable as it is, not captured; or run on a machine with a GPU",
         )
@@ -93,8 +93,8 @@ def _cuda(device: Device) -> dict[str, Any]:
 
     def reseeds(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            refuse(
-                device,
+            device.refuse(
+                "rng-state-access",
                 what,
                 why="the generator belongs to the graph while it is captured: PyTorch refuses to "
                 "seed it anew",
@@ -109,7 +109,7 @@ def _cuda(device: Device) -> dict[str, Any]:
         return lambda *_args, **_kwargs: value
 
     def synchronize(*_args: Any) -> None:
-        refuse(device, "torch.cuda.synchronize()")
+        device.refuse("explicit-synchronize", "torch.cuda.synchronize()")
 
     generator = torch.default_generator
 
@@ -193,7 +193,9 @@ def _accelerator(device: Device) -> dict[str, Any]:
         "current_device_index": lambda: 0,
         "current_stream": lambda *_: device.current,
         "set_stream": set_stream,
-        "synchronize": lambda *_: refuse(device, "torch.accelerator.synchronize()"),
+        "synchronize": lambda *_: device.refuse(
+            "explicit-synchronize", "torch.accelerator.synchronize()"
+        ),
     }
 
 

@@ -9,16 +9,26 @@ from typing import Any
 
 import torch
 
+from cgtool.hazards.collect import here
+from cgtool.hazards.region import Region
 from cgtool.model.failure import user_code
-from cgtool.record.frames import Site, chain_of, frame_of
+from cgtool.model.finding import Finding
+from cgtool.record.frames import Site, chain_of
 
 Frontier = frozenset[int]
 
+_ISOLATION = "CUDA answers 905, cudaErrorStreamCaptureIsolation"
+_IMPLICIT = (
+    "the default stream cannot take part in a capture: CUDA answers 906, "
+    "cudaErrorStreamCaptureImplicit"
+)
 
-class Device:
+
+class Device(Region):
     """The state that streams share: which is current, and what is being captured."""
 
     def __init__(self) -> None:
+        super().__init__()
         # Classes of this device's own: user code annotates and checks with torch.cuda.Stream.
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
@@ -29,12 +39,6 @@ class Device:
         self.captures = 0
         self.streams: list[Stream] = []
         """Streams of the capture in progress, the capturing one first."""
-        self.phase = "capture"
-        """Of the capture in progress: ``capture forward``."""
-        self.on_host = False
-        """What runs now touches host tensors only: no work for the device."""
-        self.fills_mask = False
-        """What runs now is ``x[mask] = number``, which a GPU does as a masked fill."""
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
         """Told when ``torch.cuda.get_rng_state`` ``saved`` a state or one was ``restored``."""
 
@@ -73,23 +77,30 @@ class Stream:
             return
         if joined != device.capture_id:
             if self.joined == device.capture_id:
-                raise user_code(
-                    "the capture was made to wait for work from outside it",
-                    frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
-                    why="CUDA answers 905, cudaErrorStreamCaptureIsolation",
-                    fix="record the event, or submit the work, inside the capture; or "
-                    "synchronise before the capture begins",
-                    phase=device.phase,
+                device.report(
+                    Finding(
+                        "wait-on-precapture-work",
+                        "the capture was made to wait for work from outside it",
+                        here(),
+                        phase=device.phase,
+                        fix="record the event, or submit the work, inside the capture; or "
+                        "synchronise before the capture begins",
+                        evidence=(_ISOLATION,),
+                    ),
+                    why=_ISOLATION,
                 )
             return
         if self is device.default:
-            raise user_code(
-                "the default stream was made to wait for a stream that is capturing",
-                frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
-                why="the default stream cannot take part in a capture: CUDA answers 906, "
-                "cudaErrorStreamCaptureImplicit",
-                fix="use torch.cuda.current_stream(), or a stream of your own",
-                phase=device.phase,
+            device.report(
+                Finding(
+                    "default-stream-dependency",
+                    "the default stream was made to wait for a stream that is capturing",
+                    here(),
+                    phase=device.phase,
+                    fix="use torch.cuda.current_stream(), or a stream of your own",
+                    evidence=(_IMPLICIT,),
+                ),
+                why=_IMPLICIT,
             )
         if self.joined != device.capture_id:
             self.joined = device.capture_id
@@ -114,10 +125,10 @@ class Stream:
         return self.owner.capturing and self.joined == self.owner.capture_id
 
     def synchronize(self) -> None:
-        refuse(self.owner, "Stream.synchronize()")
+        self.owner.refuse("explicit-synchronize", "Stream.synchronize()")
 
     def query(self) -> bool:
-        refuse(self.owner, "Stream.query()")
+        self.owner.refuse("event-or-stream-query", "Stream.query()")
         return True
 
     def __enter__(self) -> Stream:
@@ -148,33 +159,18 @@ class Event:
         (stream or self.device.current).wait_event(self)
 
     def synchronize(self) -> None:
-        refuse(self.device, "Event.synchronize()")
+        self.device.refuse("explicit-synchronize", "Event.synchronize()")
 
     def query(self) -> bool:
-        refuse(self.device, "Event.query()")
+        self.device.refuse("event-or-stream-query", "Event.query()")
         return True
 
     def elapsed_time(self, _end: Event) -> float:
         raise user_code(
             "Event.elapsed_time() was asked of the simulated device, which has no clock",
-            frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
+            frames=here(),
             fix="time on a GPU",
         )
-
-
-def refuse(device: Device, what: str, *, why: str | None = None, fix: str | None = None) -> None:
-    """Raise what CUDA answers to a call that may not happen during capture."""
-    if not device.capturing:
-        return
-    raise user_code(
-        f"{what} is not permitted when a stream is capturing",
-        frames=tuple(frame_of(site) for site in chain_of(sys._getframe(1))),
-        why=why
-        or "the host would wait for work that is only being recorded: CUDA answers 900, "
-        "cudaErrorStreamCaptureUnsupported",
-        fix=fix or "move it out of the captured code",
-        phase=device.phase,
-    )
 
 
 @contextlib.contextmanager

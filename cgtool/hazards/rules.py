@@ -14,83 +14,111 @@ from typing import Any
 
 import torch
 
+from cgtool.hazards.blame import sync_code
+from cgtool.hazards.placement import HOST, on_host, place_of, tensors_of
+from cgtool.hazards.region import Region
 from cgtool.record.ops import OpCall
-from cgtool.simulated.placement import HOST, on_host, place_of, tensors_of
-from cgtool.simulated.streams import Device, refuse
 
 _KEEP = "keep the value on the device and read it after the replay"
 _STATIC = (
     "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
 )
 
-# By the name of the op without its overload: what it is, and what to write instead.
-_OPS = {
-    "aten::_local_scalar_dense": (
-        "reading a value of a tensor on the host (.item(), bool(), int(), a slice bound)",
-        _KEEP,
+_SHAPE = "sync-dynamic-shape-op"
+
+# By the name of the op without its overload: the code, what it is, and what to write instead. No
+# code: it depends on who asked (``sync_code``).
+_OPS: dict[str, tuple[str | None, str, str]] = {
+    "aten::_local_scalar_dense": (None, "reading a value of a tensor on the host", _KEEP),
+    "aten::is_nonzero": ("sync-truth-value", "the truth value of a tensor", "use torch.where"),
+    "aten::equal": (
+        "sync-truth-value",
+        "torch.equal()",
+        "use (a == b).all() and read it after the replay",
     ),
-    "aten::is_nonzero": ("the truth value of a tensor", "use torch.where"),
-    "aten::equal": ("torch.equal()", "use (a == b).all() and read it after the replay"),
-    "aten::allclose": ("torch.allclose()", "use torch.isclose() and read it after the replay"),
-    "aten::nonzero": ("nonzero(), whose shape depends on values,", _STATIC),
-    "aten::masked_select": ("masked_select(), whose shape depends on values,", _STATIC),
-    "aten::_unique": ("unique(), whose shape depends on values,", _STATIC),
-    "aten::_unique2": ("unique(), whose shape depends on values,", _STATIC),
-    "aten::unique_dim": ("unique(), whose shape depends on values,", _STATIC),
-    "aten::unique_consecutive": ("unique_consecutive(), whose shape depends on values,", _STATIC),
+    "aten::allclose": (
+        "sync-truth-value",
+        "torch.allclose()",
+        "use torch.isclose() and read it after the replay",
+    ),
+    "aten::nonzero": (_SHAPE, "nonzero(), whose shape depends on values,", _STATIC),
+    "aten::masked_select": (_SHAPE, "masked_select(), whose shape depends on values,", _STATIC),
+    "aten::_unique": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
+    "aten::_unique2": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
+    "aten::unique_dim": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
+    "aten::unique_consecutive": (
+        _SHAPE,
+        "unique_consecutive(), whose shape depends on values,",
+        _STATIC,
+    ),
     "aten::unique_dim_consecutive": (
+        _SHAPE,
         "unique_consecutive(), whose shape depends on values,",
         _STATIC,
     ),
     "aten::bincount": (
+        _SHAPE,
         "bincount(), whose shape depends on values,",
         "use torch.zeros(n).scatter_add_ with a fixed number of bins",
     ),
     "aten::multinomial": (
+        "hidden-sync-in-stock-module",
         "multinomial(), which checks the probabilities on the host,",
         "draw with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
     ),
     "aten::_linalg_check_errors": (
+        "linalg-error-check",
         "torch.linalg, which reads its error code on the host,",
         "use the _ex variant (solve_ex, inv_ex, cholesky_ex) with check_errors=False",
     ),
-    "aten::linalg_eig": ("torch.linalg.eig(), which runs on the host,", "compute it outside"),
-    "aten::embedding_renorm_": ("an embedding with max_norm", "clip the weights outside the graph"),
+    "aten::linalg_eig": (
+        "linalg-error-check",
+        "torch.linalg.eig(), which runs on the host,",
+        "compute it outside",
+    ),
+    "aten::embedding_renorm_": (
+        "hidden-sync-in-stock-module",
+        "an embedding with max_norm",
+        "clip the weights outside the graph",
+    ),
 }
 _MASKS = (torch.bool, torch.uint8)
 
 
-def refuse_op(device: Device, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise CgtoolError when CUDA would refuse this op, during capture, on a device tensor."""
-    if not device.capturing or device.on_host:
+    if not region.capturing or region.on_host:
         return
     name = call.name.partition(".")[0]
     found = _OPS.get(name)
     if found is not None:
-        refuse(device, found[0], fix=found[1])
+        code, what, fix = found
+        if code is None:
+            code, what, fix = sync_code(region.function, what, fix)
+        region.refuse(code, what, fix=fix)
     if name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
         if kwargs.get("output_size") is None:
-            refuse(
-                device,
+            region.refuse(
+                _SHAPE,
                 "repeat_interleave() with a tensor of repeats",
                 fix="give it output_size=, the total that is known beforehand",
             )
-    elif name == "aten::index" or (name.startswith("aten::index_put") and not device.fills_mask):
+    elif name == "aten::index" or (name.startswith("aten::index_put") and not region.fills_mask):
         indices = args[1] if len(args) > 1 else ()
         if any(isinstance(one, torch.Tensor) and one.dtype in _MASKS for one in indices or ()):
-            refuse(
-                device,
+            region.refuse(
+                _SHAPE if name == "aten::index" else "sync-masked-assignment",
                 "indexing with a boolean mask, whose shape depends on values,",
                 fix="use torch.where or masked_fill",
             )
     elif name == "aten::histc" and len(args) < 3 and not kwargs.keys() & {"min", "max"}:
-        refuse(device, "histc() without min and max", fix="give it min= and max=")
+        region.refuse(_SHAPE, "histc() without min and max", fix="give it min= and max=")
 
 
-def refuse_copy(device: Device, what: str, fix: str) -> None:
+def refuse_copy(region: Region, code: str, what: str, fix: str) -> None:
     """A copy between the device and pageable host memory."""
-    refuse(
-        device,
+    region.refuse(
+        code,
         what,
         why="it copies between the device and host memory that is not pinned: CUDA answers 900, "
         "cudaErrorStreamCaptureUnsupported (newer PyTorch: 'Cannot copy between CPU and CUDA "
@@ -99,6 +127,7 @@ def refuse_copy(device: Device, what: str, fix: str) -> None:
     )
 
 
+_INDEX = "h2d-index-with-list-or-cpu-tensor"
 _OUTSIDE = "make it once, outside the captured code, and keep it (register_buffer in a module)"
 
 
@@ -106,16 +135,16 @@ def _self(args: Sequence[Any]) -> torch.Tensor | None:
     return args[0] if args and isinstance(args[0], torch.Tensor) else None
 
 
-def _reads(what: str) -> Callable[[Device, Sequence[Any], dict[str, Any]], None]:
-    def check(device: Device, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+def _reads(code: str, what: str) -> Callable[[Region, Sequence[Any], dict[str, Any]], None]:
+    def check(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
         tensor = _self(args)
         if tensor is not None and not on_host(tensor):
-            refuse(device, what, fix=_KEEP)
+            region.refuse(code, what, fix=_KEEP)
 
     return check
 
 
-def _index(device: Device, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+def _index(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
     tensor, index = args[0], args[1]
     if on_host(tensor):
         return
@@ -123,51 +152,59 @@ def _index(device: Device, args: Sequence[Any], _kwargs: dict[str, Any]) -> None
     for one in parts:
         is_list = isinstance(one, (list, range)) or type(one).__module__ == "numpy"
         if is_list or (isinstance(one, torch.Tensor) and one.dim() > 0 and place_of(one) == HOST):
-            refuse_copy(device, "indexing with a list, an array or a tensor of the host", _OUTSIDE)
+            refuse_copy(
+                region, _INDEX, "indexing with a list, an array or a tensor of the host", _OUTSIDE
+            )
     value = args[2] if len(args) > 2 else None
     is_number = isinstance(value, (bool, int, float, complex))
     if is_number and any(
         isinstance(one, torch.Tensor) and one.dim() > 0 and one.dtype not in _MASKS for one in parts
     ):
         refuse_copy(
-            device,
+            region,
+            _INDEX,
             "assigning a Python number through an index tensor",
             "use index_fill_, or assign a tensor that is on the device",
         )
 
 
-def _from_python(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _from_python(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """``torch.tensor(data, device="cuda")`` and its like; called when the result is for the GPU."""
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     if any(not on_host(one) for one in tensors_of((data,))):
         return
-    refuse_copy(device, "making a device tensor from Python or NumPy data", _OUTSIDE)
+    refuse_copy(
+        region,
+        "h2d-tensor-from-python",
+        "making a device tensor from Python or NumPy data",
+        _OUTSIDE,
+    )
 
 
-def _new_tensor(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _new_tensor(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if not on_host(args[0]):
-        _from_python(device, args[1:], kwargs)
+        _from_python(region, args[1:], kwargs)
 
 
-def _copy_in_place(device: Device, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _copy_in_place(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
     if isinstance(source, torch.Tensor) and on_host(target) != on_host(source):
         host = target if on_host(target) else source
         if place_of(host) == HOST:
             refuse_copy(
-                device,
+                region,
+                "sync-d2h-copy" if host is target else "h2d-pageable-copy",
                 "copy_() between host and device",
                 "copy outside the graph, before or after the replay; or keep a pinned buffer",
             )
 
 
-FUNCTIONS: dict[Any, Callable[[Device, Sequence[Any], dict[str, Any]], None]] = {
-    torch.Tensor.tolist: _reads("Tensor.tolist()"),
-    torch.Tensor.numpy: _reads("Tensor.numpy()"),
-    torch.Tensor.__array__: _reads("numpy.asarray() of a tensor"),
-    torch.Tensor.item: _reads("Tensor.item()"),
-    torch.Tensor.__repr__: _reads("printing a tensor"),
-    torch.Tensor.__format__: _reads("printing a tensor"),
+FUNCTIONS: dict[Any, Callable[[Region, Sequence[Any], dict[str, Any]], None]] = {
+    torch.Tensor.tolist: _reads("sync-item", "Tensor.tolist()"),
+    torch.Tensor.numpy: _reads("sync-item", "Tensor.numpy()"),
+    torch.Tensor.__array__: _reads("sync-item", "numpy.asarray() of a tensor"),
+    torch.Tensor.__repr__: _reads("sync-print-or-format", "printing a tensor"),
+    torch.Tensor.__format__: _reads("sync-print-or-format", "printing a tensor"),
     torch.Tensor.__getitem__: _index,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,

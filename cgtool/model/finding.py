@@ -1,0 +1,82 @@
+"""What is wrong with a workload, as plain data: one type for all commands.
+
+A code is the name of one failure mode; ``docs/findings/CODE.md`` is its page, which holds the
+category, the severity and the general fix. A finding says where and why it holds here.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cgtool.model.capture import Caveat, Entry, Environment, Frame
+
+REPORT_VERSION = 1
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One hazard, mismatch or cause of a failed capture."""
+
+    code: str
+    """Name of the failure mode: ``sync-item``."""
+    reason: str
+    """One sentence: what is so here, and what becomes of it."""
+    frames: tuple[Frame, ...] = ()
+    """The Python call chain outside torch, innermost first; empty when no line is to blame."""
+    module: str | None = None
+    """Path of the innermost ``nn.Module``; ``""`` is the root module."""
+    forward: tuple[Frame, ...] = ()
+    """In backward: the chain of the forward call whose gradient was being computed."""
+    phase: str | None = None
+    """``load``, ``warm-up``, ``forward``, ``backward``, ``step``, ``replay``, ``script``."""
+    fix: str | None = None
+    """What to write instead, when this case allows a closer word than the page's."""
+    evidence: tuple[str, ...] = ()
+    """What was seen: the driver's sentence, two values that part, bytes, counts. One line each."""
+    severity: str | None = None
+    """``error``, ``warning``, ``note``; None takes the page's."""
+    times: int = 1
+    """How often it was met at this place."""
+
+
+class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tensor of a replay held against eager (``cgtool verify``)."""
+
+    name: str
+    """``output``, ``output.0``, ``gradient of layers.0.weight``, ``running_mean``."""
+    kind: str
+    """``output``, ``gradient``, ``state``."""
+    trial: str
+    """``captured inputs``, ``fresh inputs``, ``replay 2``, ..."""
+    equal: bool
+    """Equal within the tolerance."""
+    exact: bool = False
+    """Equal to the last bit."""
+    largest: float | None = None
+    """Largest absolute difference; None where it is not a number."""
+    relative: float | None = None
+    """``largest`` over the largest magnitude of the eager values."""
+    tolerance: float | None = None
+    """The largest absolute difference that is allowed: from eager's own run-to-run noise."""
+    noise: float | None = None
+    """Largest absolute difference of eager against eager."""
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What ``cgtool check`` and ``cgtool verify`` found."""
+
+    command: str
+    entry: Entry
+    environment: Environment
+    created: str
+    cgtool: str
+    findings: tuple[Finding, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    notes: tuple[Caveat, ...] = ()
+    """What limits the answer: the simulated device, a capture that could not be tried."""
+    looked_at: tuple[str, ...] = ()
+    """What was done, in order: ``2 eager iterations recorded``, ``forward captured``."""
+    elapsed_ns: int = 0
+    schema_version: int = REPORT_VERSION

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
+from io import StringIO
 from pathlib import Path
+from xml.dom.minidom import parseString
 
 import msgspec
 import pytest
 import typer
+from rich.console import Console
 
+from cgtool.analysis.summary import summarize
+from cgtool.analysis.view import whole
 from cgtool.cli.app import COMMANDS, app
 from cgtool.model import capture
+from cgtool.model.file import read
+from cgtool.render import dot, picture, summary_table
 
 ROOT = Path(__file__).resolve().parent.parent
+CAPTURES = ROOT / "samples" / "captures"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "samples" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 
@@ -103,3 +115,63 @@ def test_documented_defaults_are_the_true_ones(command):
         if name in documented and default is not None and not isinstance(default, bool):
             true = f"{default:g}" if isinstance(default, float) else str(default)
             assert documented[name].strip("`") == true, name
+
+
+def shown_after(page, command):
+    """The lines that a page shows under a command."""
+    block = (ROOT / page).read_text().partition(f"\n$ {command}\n")[2].partition("\n```\n")[0]
+    assert block, command
+    return block.splitlines()
+
+
+def printed_by(*arguments, cwd=ROOT):
+    """Both outputs of cgtool at 80 columns, spaces at the ends of lines left out."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", *arguments],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+
+
+def test_the_readme_shows_what_capture_prints_on_that_gpu():
+    made = summary_table.render(summarize(read(CAPTURES / "transformer.cgt")))
+    buffer = StringIO()
+    Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
+    printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
+    *shown, saved = shown_after("README.md", "cgtool capture samples/transformer.py:build")
+    assert shown == printed
+    assert saved == "saved transformer-build.cgt"
+
+
+def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
+    command = "cgtool capture model.py:f --input 'x=float32[4]' --device simulated"
+    source = "import torch\n\ndef f(x):\n    return x / x.max().item()\n"
+    (tmp_path / "model.py").write_text(source)
+    printed = printed_by(*shlex.split(command)[1:], cwd=tmp_path)
+    told = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
+    assert shown_after("README.md", command) == told
+
+
+def test_docs_show_what_pools_prints():
+    command = "cgtool pools samples/captures/transformer.cgt --holders 5"
+    assert shown_after("docs/cli.md", command) == printed_by(*command.split()[1:])
+
+
+def test_the_picture_in_the_readme_is_what_dump_draws():
+    """Words in order, and colours: where a layout program puts them is its own affair."""
+
+    def told(svg):
+        document = parseString(svg)
+        words = [one.firstChild.data for one in document.getElementsByTagName("text")]
+        return words, {one.getAttribute("fill") for one in document.getElementsByTagName("path")}
+
+    command = "cgtool dump samples/captures/two_streams.cgt --color stream --svg"
+    assert f"`{command} -o two_streams.svg`" in (ROOT / "README.md").read_text()
+    made = read(CAPTURES / "two_streams.cgt")
+    text = dot.render(made, [whole(0, made.graphs[0])], color="stream")
+    kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
+    assert told(picture.render(text, "svg")) == told(kept)

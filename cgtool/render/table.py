@@ -18,6 +18,8 @@ GOOD, DOUBT, BAD = "green", "dark_orange3", "red"
 
 _LEAST = 8
 """No column is made narrower than this while another can give."""
+_SAMPLE = 200
+"""Rows that the widths are chosen by."""
 _BREAK = re.compile(r"[._/:,=-](?=\w)")
 """Where a word that fits no line is broken, rather than in the middle of a name."""
 
@@ -109,12 +111,13 @@ def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: i
         max(least, *(_longest(cell) for cell in some), 0)
         for least, some in zip(broken, cells, strict=True)
     ]
+    sample = [some[:_SAMPLE] for some in cells]
     known: dict[tuple[int, int], list[int]] = {}
 
     def heights(column: int, width: int) -> list[int]:
         if (column, width) not in known:
             known[column, width] = [
-                len(cell.lines(width)) if isinstance(cell, Words) else 1 for cell in cells[column]
+                len(cell.lines(width)) if isinstance(cell, Words) else 1 for cell in sample[column]
             ]
         return known[column, width]
 

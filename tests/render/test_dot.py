@@ -23,7 +23,7 @@ from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
 from cgtool.render.text import cut, visible
 from tests.builders import capture, chain, hostile, nested, small, unusual
-from tests.gold_files import check
+from tests.gold_files import GOLD, check
 from tests.strategies import captures
 
 
@@ -64,6 +64,11 @@ def test_captures_of_an_h200_look_as_they_did(name: str) -> None:
     check(f"{name}.dot", render(made, views(made)))
 
 
+def test_a_simulated_capture_looks_as_it_did() -> None:
+    made = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
+    check("simulated.dot", render(made, views(made)))
+
+
 def test_bodies_are_drawn_and_led_to() -> None:
     check("nested.dot", render(nested(), views(nested())))
 
@@ -99,7 +104,8 @@ def test_a_backward_node_stands_at_its_forward_line() -> None:
 
 def test_a_simulated_capture_says_so() -> None:
     made = msgspec.structs.replace(small(), environment=capture([], simulated=True).environment)
-    assert "simulated device (ops on CPU tensors, no kernels)" in render(made, views(made))
+    picture = lay_out(render(made, views(made)), "svg").decode()
+    assert "simulated device (ops on CPU tensors, no kernels)" in html.unescape(picture)
 
 
 def test_colours() -> None:

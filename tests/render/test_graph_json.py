@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from cgtool.analysis.select import parse, select
 from cgtool.analysis.view import only, whole
 from cgtool.model.capture import Capture
+from cgtool.model.file import read
 from cgtool.render.graph_json import GraphsJson, render
 from tests.builders import hostile, plain, small
-from tests.gold_files import check
+from tests.gold_files import GOLD, check
 from tests.strategies import captures
 
 
@@ -63,6 +64,14 @@ def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
         [0, -3, "hidden"],
         [1, -3, "hidden"],
     ]
+
+
+def test_a_simulated_capture_says_so() -> None:
+    made = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
+    report = json.loads(render(made, [whole(0, made.graphs[0])]))
+    assert report["environment"]["device"] == "simulated"
+    assert report["environment"]["simulated"] is True
+    assert "simulated" in {caveat["code"] for caveat in report["caveats"]}
 
 
 def test_hostile_names_are_json() -> None:

@@ -20,8 +20,11 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
         return f"{value:,}" if exact else bytes_text(value)
 
     where = "simulated: a model of the allocator" if report.simulated else report.device
+    title = f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}"
+    if not report.pools:
+        return Group(plain(title, "bold"), "none: the capture has no graph that holds memory")
     pools = table(
-        f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}",
+        title,
         ("pool", "left"),
         ("segments", "right"),
         ("reserved", "right"),

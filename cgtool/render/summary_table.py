@@ -73,7 +73,7 @@ def _graphs(summary: Summary) -> RenderableType:
     note = f"{count_text(summary.pools, 'memory pool')} of {bytes_text(summary.pool_bytes)}"
     if driver:
         note += f", {bytes_text(sum(driver))} of the driver's own"
-    note += f"; {count_text(summary.warmup_iters, 'warm-up iteration')} before the capture"
+    note += f"; {count_text(summary.warmup_iters, 'warm-up iteration')}"
     return Group(made, *below, plain(note, "dim"))
 
 

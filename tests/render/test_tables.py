@@ -150,3 +150,11 @@ def test_a_name_is_no_markup_and_moves_no_cursor():
     add(made, "[red]x[/]\x1b[2J")
     assert "[red]x[/]\\x1b[2J" in text_of(made, 60)
     assert text_of(made, 60).startswith("[bold]T[/]")
+
+
+def test_a_capture_without_a_pool_says_so():
+    text = text_of(pools_table.render(explain(capture([]))), 80)
+    assert text.splitlines() == [
+        "Memory pools of model.py:build (NVIDIA H200)",
+        "none: the capture has no graph that holds memory",
+    ]

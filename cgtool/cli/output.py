@@ -121,10 +121,17 @@ def printable(text: str) -> str:
     )
 
 
+_SHOWN_FRAMES = 6
+
+
 def show_failure(failure: Failure) -> None:
     """What, where, why, and what to do, on standard error."""
     lines = [f"cgtool: {printable(failure.what)}"]
-    for number, frame in enumerate(failure.frames[:6]):
+    for number, frame in enumerate(failure.frames[:_SHOWN_FRAMES]):
+        if not frame.file:
+            # Rounds of a recursion that were left out.
+            lines.append(f"  {printable(frame.function)}")
+            continue
         lead = "  at " if number == 0 else "  from "
         lines.append(f"{lead}{printable(frame.file)}:{frame.line} in {printable(frame.function)}")
         source = linecache.getline(frame.file, frame.line).strip()

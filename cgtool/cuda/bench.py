@@ -18,11 +18,12 @@ import torch
 
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.backend import prepare, time_launches
-from cgtool.cuda.capturing import Captured, Session, iterate, meaning
+from cgtool.cuda.capturing import Captured, Session, iterate
 from cgtool.cuda.clock import ClockWatch
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.surface import Surface, call, differentiable, flatten_outputs, grad_outputs, grads
 from cgtool.entry.workload import Workload
+from cgtool.hazards.errors import explain
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
 from cgtool.model.options import BenchOptions, CaptureOptions
@@ -200,7 +201,7 @@ def measure(
     gc.collect()
     gc.disable()
     try:
-        with users_code(part, "bench", meaning), torch.cuda.stream(session.stream):
+        with users_code(part, "bench", explain), torch.cuda.stream(session.stream):
             for side in sides:
                 progress(f"settle {side.name} {side.phase}")
                 _settle(side, session.device, options.min_round_ms)

@@ -32,6 +32,7 @@ from cgtool.entry.surface import (
     grads,
 )
 from cgtool.entry.workload import Part, Workload
+from cgtool.hazards.errors import explain
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
 from cgtool.record.ops import OpRecorder, Record
@@ -102,38 +103,6 @@ class Session:
         return phase if len(self.workload.parts) == 1 else f"{phase} {index}"
 
 
-_CAPTURE_CODES = {
-    900: "an operation that CUDA does not allow on a capturing stream (cudaErrorStreamCapture"
-    "Unsupported): most often a host synchronisation or an unpinned copy",
-    901: "an earlier error had already ended the capture (cudaErrorStreamCaptureInvalidated)",
-    902: "two captures were about to be merged (cudaErrorStreamCaptureMerge)",
-    903: "the capture was not ended on the stream that it began on (cudaErrorStreamCapture"
-    "Unmatched)",
-    904: "work on another stream was not joined before the capture ended (cudaErrorStreamCapture"
-    "Unjoined)",
-    905: "the capture was made to wait for work from outside it (cudaErrorStreamCaptureIsolation)",
-    906: "work on the legacy default stream would have to wait for the capture (cudaErrorStream"
-    "CaptureImplicit)",
-    907: "an event that was recorded in a capture was used outside it (cudaErrorCapturedEvent)",
-}
-_CAPTURE_TEXTS = {
-    "operation not permitted when stream is capturing": 900,
-    "operation failed due to a previous error during capture": 901,
-    "merge of separate capture sequences": 902,
-    "capture was not ended in the same stream": 903,
-    "capturing stream has unjoined work": 904,
-    "dependency created on uncaptured work": 905,
-    "legacy stream depend on a capturing": 906,
-    "event last recorded in a capturing stream": 907,
-}
-
-
-def meaning(text: str) -> str | None:
-    """What a CUDA capture error means, from the sentence that PyTorch prints for it."""
-    number = next((code for words, code in _CAPTURE_TEXTS.items() if words in text), None)
-    return _CAPTURE_CODES.get(number) if number else None
-
-
 def wants_backward(session: Session) -> bool:
     return session.options.backward and session.workload.kind != "step"
 
@@ -188,14 +157,14 @@ def warm_up(
             phases: dict[str, Recorded] = {}
             for iteration in range(iterations):
                 progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-                with users_code(part, "warm-up", meaning):
+                with users_code(part, "warm-up", explain):
                     if iteration == iterations - 1:
                         phases = _record_iteration(session, part, annotations)
                     else:
                         iterate(session, part)
             recorded.append(phases)
     torch.cuda.current_stream(session.device).wait_stream(side)
-    with users_code(session.workload.parts[-1], "warm-up", meaning):
+    with users_code(session.workload.parts[-1], "warm-up", explain):
         torch.cuda.synchronize(session.device)
     session.warmup_ns = time.perf_counter_ns() - started
     return recorded
@@ -247,7 +216,7 @@ def _capture_one(
         start_ns = time.time_ns()
         clock = time.perf_counter_ns()
         with (
-            users_code(part, f"capture {name}", meaning),
+            users_code(part, f"capture {name}", explain),
             torch.cuda.graph(
                 graph,
                 pool=cast(Any, session.pool_ids[-1]),

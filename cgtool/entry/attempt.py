@@ -7,21 +7,33 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
+import msgspec
 import torch
 
+from cgtool.entry.blame import own_fault, unreadable
+from cgtool.entry.optimizers import capturable_fix, of_optimizer
 from cgtool.entry.workload import Part
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.finding import Finding
 from cgtool.record.frames import exception_frames
 
 Progress = Callable[[str], None]
+Explain = Callable[[BaseException, str], Finding | None]
+"""What an exception in a phase means; the frames are added by ``users_code``."""
 _SHOWN_LINES = 8
 
 
+_ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
+
+
 def innermost(error: BaseException) -> BaseException:
-    """The first error of a failed capture: the one that users see is raised while unwinding."""
+    """The error that ended a capture: the one that users see may be raised while unwinding, and
+    say only that there was another before it."""
     seen = {id(error)}
     while error.__context__ is not None and not error.__suppress_context__:
+        if not any(words in "".join(_lines(error)) for words in _ENDED_EARLIER):
+            break
         error = error.__context__
         if id(error) in seen:
             break
@@ -43,36 +55,72 @@ def first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def users_code(
-    part: Part, phase: str, meaning: Callable[[str], str | None] = lambda _text: None
+    part: Part, phase: str, explain: Explain = lambda _error, _phase: None
 ) -> Iterator[None]:
-    """``meaning`` explains the first line of an error, when it can.
+    """``explain`` says what an error means, when it can.
 
-    Raises CgtoolError (exit 4) in place of every Exception.
+    Raises CgtoolError (exit 4) in place of every exception that is not a fault of cgtool's own.
     """
     try:
         yield
-    except CgtoolError:
-        raise
-    except torch.OutOfMemoryError as error:
-        root = innermost(error)
-        raise user_code(
-            f"{part.name}: the GPU ran out of memory in {phase}",
-            frames=exception_frames(root),
-            why=first_line(root),
-            fix="use a smaller batch, or a device with more free memory",
-            phase=phase,
-        ) from error
-    except Exception as error:
+    except CgtoolError as error:
+        raise (of_optimizer(error) or error).with_traceback(None) from None
+    except BaseException as error:
         root = innermost(error)
         if isinstance(root, CgtoolError):
             raise root from error
-        text = first_line(root)
-        raise user_code(
-            f"{part.name} raised {type(root).__name__} in {phase}: {text}",
-            frames=exception_frames(root) or exception_frames(error),
-            why=meaning(text),
+        raise _raised(part, phase, root, error, explain) or error from error
+
+
+def _raised(
+    part: Part,
+    phase: str,
+    root: BaseException,
+    error: BaseException,
+    explain: Explain,
+) -> CgtoolError | None:
+    """What the part did, or None for a fault of cgtool's."""
+    frames = exception_frames(root) or exception_frames(error) or part.frames
+    text = first_line(root)
+    if isinstance(root, torch.OutOfMemoryError):
+        return user_code(
+            f"{part.name}: the GPU ran out of memory in {phase}",
+            frames=frames,
+            why=text,
+            fix="use a smaller batch, or a device with more free memory",
             phase=phase,
-        ) from error
+        )
+    if own_fault(root):
+        what = unreadable(root)
+        if what is None:
+            return None
+        return user_code(
+            f"{part.name}: cgtool cannot read the storage of {what}, in {phase}",
+            frames=frames,
+            why=f"cgtool follows the memory of every tensor, and PyTorch answers: {text}",
+            fix="give and return the dense tensors that it is made of, or leave this part out",
+            phase=phase,
+        )
+    found = explain(root, phase)
+    if found is not None:
+        found = msgspec.structs.replace(
+            found, frames=frames, fix=capturable_fix(root) or found.fix, phase=phase
+        )
+    return user_code(
+        _sentence(part, phase, root, text),
+        frames=frames,
+        why=found.reason if found else None,
+        fix=found.fix if found else capturable_fix(root),
+        phase=phase,
+        findings=(found,) if found else (),
+    )
+
+
+def _sentence(part: Part, phase: str, error: BaseException, text: str) -> str:
+    if isinstance(error, SystemExit):
+        return f"{part.name} called sys.exit({error.code!r}) in {phase}"
+    kind = type(error).__name__
+    return f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
 
 
 def _syntax(who: str, error: SyntaxError, otherwise: tuple[Frame, ...]) -> CgtoolError:

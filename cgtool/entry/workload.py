@@ -23,6 +23,8 @@ class Part:
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     """Root modules that the callable runs, by path prefix: ``{"": model}`` when the callable is a
     module, ``{"net": net, "head": head}`` for modules that a function closes over."""
+    frames: tuple[Frame, ...] = ()
+    """Where the entry point is defined: for failures that no line of the user's is in."""
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Named parameters that require grad, each once, in registration order."""

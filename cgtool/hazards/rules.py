@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from cgtool.hazards.blame import sync_code
 from cgtool.hazards.placement import HOST, on_host, place_of, tensors_of
 from cgtool.hazards.region import Region
+from cgtool.hazards.syncs import sync_code
 from cgtool.record.ops import OpCall
 
 _KEEP = "keep the value on the device and read it after the replay"

@@ -57,6 +57,7 @@ def user_code(
     why: str | None = None,
     fix: str | None = None,
     phase: str | None = None,
+    findings: tuple[Finding, ...] = (),
 ) -> CgtoolError:
     """The user's code could not be loaded or captured: exit 4."""
-    return CgtoolError(Failure(what, EXIT_USER_CODE, frames, why, fix, phase))
+    return CgtoolError(Failure(what, EXIT_USER_CODE, frames, why, fix, phase, findings))

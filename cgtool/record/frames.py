@@ -21,6 +21,9 @@ Site = tuple[CodeType, int]
 
 MAX_CHAIN = 24
 """Frames kept of one call chain; the innermost are kept."""
+_LONGEST_CYCLE = 8
+"""Functions that call each other in a recursion that is folded."""
+_SHOWN_ROUNDS = 2
 
 
 @cache
@@ -115,7 +118,39 @@ def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Fram
         for frame, line in traceback_frames
         if not is_internal(frame.f_code)
     ]
-    return tuple(reversed(kept))[:MAX_CHAIN]
+    kept.reverse()
+    return folded(kept)[:MAX_CHAIN]
+
+
+def folded(chain: list[Frame]) -> tuple[Frame, ...]:
+    """The chain with the rounds of a recursion left out.
+
+    What stands for them is a Frame without a file, whose function is the text to show.
+    """
+    found: list[Frame] = []
+    at = 0
+    while at < len(chain):
+        period, rounds = _rounds(chain, at)
+        shown = min(rounds, _SHOWN_ROUNDS) * period
+        found += chain[at : at + shown]
+        if rounds > _SHOWN_ROUNDS:
+            left = (rounds - _SHOWN_ROUNDS) * period
+            what = "this" if period == 1 else f"these {period}"
+            found.append(Frame("", 0, f"... {left} more frames of {what}"))
+        at += rounds * period
+    return tuple(found)
+
+
+def _rounds(chain: list[Frame], at: int) -> tuple[int, int]:
+    """Length and count of the shortest cycle that repeats from here; (1, 1) for none."""
+    for period in range(1, _LONGEST_CYCLE + 1):
+        first = chain[at : at + period]
+        rounds = 1
+        while chain[at + rounds * period : at + (rounds + 1) * period] == first:
+            rounds += 1
+        if rounds > _SHOWN_ROUNDS:
+            return period, rounds
+    return 1, 1
 
 
 def exception_frames(error: BaseException) -> tuple[Frame, ...]:

@@ -29,6 +29,7 @@ from cgtool.entry.surface import (
 )
 from cgtool.entry.workload import Part, Workload
 from cgtool.hazards.collect import frames_of
+from cgtool.hazards.errors import explain
 from cgtool.model.capture import (
     Capture,
     Caveat,
@@ -149,7 +150,7 @@ def _warm_up(session: Session, iterations: int, progress: Progress) -> None:
     for part in session.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1} of {part.name}")
-            with users_code(part, "warm-up"):
+            with users_code(part, "warm-up", explain):
                 outputs = flatten_outputs(call(part))
                 if wants_backward(session):
                     surface = differentiable(part, outputs)
@@ -164,7 +165,7 @@ def _follow_lifetimes(
     recorder = LifetimeRecorder(_roots(session.workload), annotations, session.device)
 
     def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
-        with users_code(part, "warm-up"), recorder:
+        with users_code(part, "warm-up", explain), recorder:
             result = body()
         recorder.sweep()
         recorder.graph += 1
@@ -208,7 +209,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
         progress(f"capture {name}")
         started = time.perf_counter_ns()
         with (
-            users_code(part, f"capture {name}"),
+            users_code(part, f"capture {name}", explain),
             capturing(session.device, stream, f"capture {name}"),
         ):
             roots = _roots(session.workload)

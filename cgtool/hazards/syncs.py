@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -99,6 +99,17 @@ def _files() -> Iterator[str]:
         elif "/cgtool/" not in name and not name.startswith("<"):
             return
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def library_code(files: Iterable[str]) -> str | None:
+    """The code by the file names of a traceback, innermost first, when a library is to name."""
+    for name in files:
+        if "/torch/" not in name:
+            break
+        for part, code, _, _ in _LIBRARIES:
+            if part in name:
+                return code
+    return None
 
 
 def sync_code(function: Any, what: str, fix: str) -> tuple[str, str, str]:

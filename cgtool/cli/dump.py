@@ -38,7 +38,12 @@ def dump(
     png: Annotated[bool, typer.Option("--png", help="The same as PNG.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Every node with names resolved.")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The driver's own debug_dump text, as it wrote it.")
+        bool,
+        typer.Option(
+            "--raw",
+            help="The driver's own debug_dump text, as it wrote it: only there are the bodies of "
+            "conditional nodes.",
+        ),
     ] = False,
     select: Annotated[
         list[str] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 INK = "#1f2937"
-QUIET = "#5b6675"
+QUIET = "#4b5563"
 EDGE = "#7d8896"
 PAPER = "#ffffff"
 

@@ -13,8 +13,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
-GOOD, DOUBT, BAD = "green", "dark_orange3", "red"
-"""Read on dark and on light terminals; ANSI yellow is hardly seen on white."""
+GOOD, DOUBT, BAD = "green4", "dark_orange3", "red3"
+"""At least 3.5 to 1 against black and against white; ANSI green and yellow vanish on white."""
 
 _LEAST = 8
 """No column is made narrower than this while another can give."""

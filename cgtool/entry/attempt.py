@@ -12,6 +12,7 @@ import torch
 
 from cgtool.entry.blame import own_fault, unreadable
 from cgtool.entry.optimizers import capturable_fix, of_optimizer
+from cgtool.entry.safely import text_of
 from cgtool.entry.workload import Part
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, user_code
@@ -23,7 +24,6 @@ Explain = Callable[[BaseException, str], Finding | None]
 """What an exception in a phase means; the frames are added by ``users_code``."""
 _SHOWN_LINES = 8
 
-
 _ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
 
 
@@ -32,7 +32,7 @@ def innermost(error: BaseException) -> BaseException:
     say only that there was another before it."""
     seen = {id(error)}
     while error.__context__ is not None and not error.__suppress_context__:
-        if not any(words in "".join(_lines(error)) for words in _ENDED_EARLIER):
+        if not any(words in text_of(error) for words in _ENDED_EARLIER):
             break
         error = error.__context__
         if id(error) in seen:
@@ -42,10 +42,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def _lines(error: BaseException) -> list[str]:
-    try:
-        return str(error).strip().splitlines()
-    except Exception as other:  # a __str__ of the user's
-        return [f"(its message raised {type(other).__name__})"]
+    return text_of(error).strip().splitlines()
 
 
 def first_line(error: BaseException) -> str:
@@ -102,6 +99,7 @@ def _raised(
             phase=phase,
         )
     found = explain(root, phase)
+    why = _INTERRUPT if isinstance(root, KeyboardInterrupt) else None
     if found is not None:
         found = msgspec.structs.replace(
             found, frames=frames, fix=capturable_fix(root) or found.fix, phase=phase
@@ -109,11 +107,14 @@ def _raised(
     return user_code(
         _sentence(part, phase, root, text),
         frames=frames,
-        why=found.reason if found else None,
+        why=found.reason if found else why,
         fix=found.fix if found else capturable_fix(root),
         phase=phase,
         findings=(found,) if found else (),
     )
+
+
+_INTERRUPT = "the code raised it, or sent SIGINT to its own process: Ctrl-C does not come this far"
 
 
 def _sentence(part: Part, phase: str, error: BaseException, text: str) -> str:

@@ -16,6 +16,7 @@ from types import CodeType, FrameType, TracebackType
 
 import torch
 
+from cgtool.entry.safely import text_of
 from cgtool.record.frames import is_internal
 
 _OWN = str(Path(__file__).parent.parent) + "/"
@@ -43,13 +44,15 @@ def is_own(code: CodeType) -> bool:
 
 def unreadable(error: BaseException) -> str | None:
     """``a sparse tensor``: what cgtool could not read the storage of, if that is the error."""
-    text = str(error)
+    text = text_of(error)
     return next((what for words, what in _STORAGE.items() if words in text), None)
 
 
 def own_fault(error: BaseException) -> bool:
     """True when cgtool's code raised this where neither an op nor the user's code was running."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "CUDA" in str(error)[:40]:
+    if not isinstance(error, Exception) or isinstance(error, MemoryError):
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or "CUDA" in text_of(error)[:40]:
         # The device answers late, at whatever call comes next.
         return False
     entries = list(_entries(error.__traceback__))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from cgtool.entry.safely import attribute, is_a
+
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -19,22 +24,32 @@ def real_module(module: torch.nn.Module) -> torch.nn.Module:
     anything and pass it on."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and isinstance(module, wrappers):
+        inner = attribute(module, "_orig_mod")
+        if inner is None and is_a(module, wrappers):
             inner = module.module
-        if not isinstance(inner, torch.nn.Module):
+        if not is_a(inner, torch.nn.Module):
             return module
         module = inner
 
 
-def signature_of(value: Any) -> inspect.Signature | None:
+def _target(value: Any) -> Any:
+    return attribute(real_module(value), "forward") if is_a(value, torch.nn.Module) else value
+
+
+def signature_of(value: Any, *, follow_wrapped: bool = True) -> inspect.Signature | None:
     """The signature, through decorators; a module's is that of its ``forward``. None for builtins
     that have none."""
-    target = real_module(value).forward if isinstance(value, torch.nn.Module) else value
-    try:
-        return inspect.signature(target)
-    except (TypeError, ValueError):
-        return None
+    target = _target(value)
+    call = attribute(type(target), "__call__")
+    tried: list[Any] = [target]
+    if is_a(call, types.FunctionType):
+        tried.append(types.MethodType(call, target))
+    for one in tried:
+        try:
+            return inspect.signature(one, follow_wrapped=follow_wrapped)
+        except Exception:  # attributes of the user's are read
+            continue
+    return None
 
 
 def required(value: Any) -> list[str]:
@@ -66,10 +81,8 @@ def misfit(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | N
 
     Decorators are not looked through: one that adds an argument is right to be called without.
     """
-    target = real_module(value).forward if isinstance(value, torch.nn.Module) else value
-    try:
-        signature = inspect.signature(target, follow_wrapped=False)
-    except (TypeError, ValueError):
+    signature = signature_of(value, follow_wrapped=False)
+    if signature is None:
         return None
     try:
         signature.bind(*args, **kwargs)
@@ -124,8 +137,11 @@ def _takes_a_device(parameter: inspect.Parameter) -> bool:
 
 def cannot_run(value: Callable[..., Any]) -> str | None:
     """``an async function`` and the like: callables whose call does not do their work."""
-    call = getattr(type(value), "__call__", None)  # noqa: B004
+    call = attribute(type(value), "__call__")
     for target in (value, call):
+        # Anything but a plain function is asked through its type's __call__.
+        if not is_a(target, _FUNCTIONS):
+            continue
         if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
             return "an async function"
         if inspect.isgeneratorfunction(target):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from cgtool.entry.attempt import load_error
 from cgtool.entry.grammar import InputSpec
 from cgtool.entry.inputs import Arguments, make_all
 from cgtool.entry.parts import make_part
+from cgtool.entry.safely import attribute, is_a
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
@@ -73,12 +74,12 @@ class Classifier:
 
     def classify(self, value: Any) -> Workload:
         self.file, self.line = place.place_of(value, self.module, self.name)
-        if isinstance(value, torch.nn.Module):
+        if is_a(value, torch.nn.Module):
             return self._module(value)
-        if inspect.isclass(value):
+        if is_a(value, type):
             return self._class(value)
         if not callable(value):
-            what = "a module" if isinstance(value, ModuleType) else returned.kind(value)
+            what = "a module" if is_a(value, ModuleType) else returned.kind(value)
             raise self._wrong(f" is {what}, which cannot be called", code=EXIT_USAGE)
         wrong = calling.cannot_run(value)
         if wrong:
@@ -90,7 +91,7 @@ class Classifier:
 
     def _sibling(self) -> Any:
         last = self.name.rpartition(".")[2]
-        found = getattr(self.owner, f"{last}_inputs", None)
+        found = attribute(self.owner, f"{last}_inputs")
         return found if callable(found) else None
 
     def _module(self, module: torch.nn.Module) -> Workload:
@@ -174,12 +175,12 @@ class Classifier:
             )
         self.notes.append(f"inputs from {self.name}_inputs")
         made = self._run(sibling, *call[0], **call[1])
-        if isinstance(made, dict) and all(isinstance(key, str) for key in made):
+        if is_a(made, dict) and all(is_a(key, str) for key in made):
             return (), dict(made)
-        if isinstance(made, torch.Tensor):
+        if is_a(made, torch.Tensor):
             return (made,), {}
-        if isinstance(made, tuple | list):
-            if len(made) == 2 and isinstance(made[0], tuple | list) and isinstance(made[1], dict):
+        if is_a(made, tuple | list):
+            if len(made) == 2 and is_a(made[0], tuple | list) and is_a(made[1], dict):
                 return tuple(made[0]), dict(made[1])
             return tuple(made), {}
         raise self._wrong(
@@ -223,13 +224,13 @@ class Classifier:
         if returned.holds_one(made):
             self._refuse_inputs(made)
             function, args, kwargs = self._checked(returned.one, made)
-            if args or kwargs or isinstance(function, torch.nn.Module):
+            if args or kwargs or is_a(function, torch.nn.Module):
                 return self._callable(function, args, kwargs)
             return self._step(function)
-        if callable(made) and not inspect.isclass(made):
+        if callable(made) and not is_a(made, type):
             return self._bare(made)
         fix = None
-        if isinstance(made, bool | int | float | complex):
+        if is_a(made, bool | int | float | complex):
             fix = "return the tensor: a replay runs no Python, so it hands out no Python number"
         raise self._nonsense(made, fix, hint)
 
@@ -294,7 +295,7 @@ class Classifier:
     ) -> Part:
         part, notes = make_part(name, function, args, kwargs, self.device)
         self.notes += notes
-        return part
+        return dataclasses.replace(part, frames=self.frames)
 
     def _workload(self, kind: str, parts: tuple[Part, ...]) -> Workload:
         return Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))

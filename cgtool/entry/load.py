@@ -7,15 +7,18 @@ import dataclasses
 import random
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from cgtool.entry import devices, grammar
+from cgtool.entry.attempt import load_error
+from cgtool.entry.blame import own_fault
 from cgtool.entry.classify import Classifier
 from cgtool.entry.imports import find
 from cgtool.entry.spec import parse
 from cgtool.entry.workload import Workload
-from cgtool.model.failure import usage
+from cgtool.model.failure import CgtoolError, usage
 
 
 def _sow(seed: int) -> None:
@@ -41,6 +44,18 @@ def _arguments_of(program: str) -> Iterator[None]:
         sys.argv = before
 
 
+def _classified(classifier: Classifier, value: Any) -> Workload:
+    try:
+        return classifier.classify(value)
+    except CgtoolError:
+        raise
+    except Exception as error:
+        # A __len__ or a property of the user's, asked while looking at what it is.
+        if own_fault(error):
+            raise
+        raise load_error(classifier.spec, error, otherwise=classifier.frames) from error
+
+
 def load(
     spec: str, *, device: str, inputs: tuple[str, ...] = (), seed: int | None = None
 ) -> Workload:
@@ -55,7 +70,6 @@ def load(
         _sow(seed)
     with _arguments_of(entry.target):
         module, owner, value = find(entry)
-        classifier = Classifier(spec, entry.name, module, owner, device, specs)
-        workload = classifier.classify(value)
+        workload = _classified(Classifier(spec, entry.name, module, owner, device, specs), value)
     notes = devices.check(workload, device)
     return dataclasses.replace(workload, notes=(*workload.notes, *notes))

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from cgtool.entry.safely import text_of
 from cgtool.model.failure import CgtoolError
 from cgtool.record.frames import is_internal
 
@@ -33,7 +34,7 @@ def _optimizer_behind(error: BaseException) -> torch.optim.Optimizer | None:
 
 def capturable_fix(error: BaseException) -> str | None:
     """What to change, when ``error`` says that ``step()`` cannot be captured as it is."""
-    if "captur" not in str(error):
+    if "captur" not in text_of(error):
         return None
     optimizer = _optimizer_behind(error)
     if optimizer is None:

@@ -8,6 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.entry.reach import reach
+from cgtool.entry.safely import is_a, type_name
 from cgtool.entry.workload import Part
 
 _SHOWN = 5
@@ -47,8 +48,8 @@ def make_part(
 def _frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """``scale (float)``: the arguments, nested ones too, that a replay cannot see change."""
     return [
-        f"{key}{pytree.keystr(path)} ({type(leaf).__name__})"
+        f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
         for key, value in (*enumerate(args), *kwargs.items())
         for path, leaf in pytree.tree_flatten_with_path(value)[0]
-        if leaf is not None and not isinstance(leaf, torch.Tensor)
+        if leaf is not None and not is_a(leaf, torch.Tensor)
     ]

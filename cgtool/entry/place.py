@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.entry.calling import real_module
+from cgtool.entry.safely import attribute, is_a, type_name
 from cgtool.record.frames import is_internal
 
 Place = tuple[str | None, int | None]
@@ -24,12 +26,12 @@ def unwrapped(value: Any) -> Any:
     seen: set[int] = set()
     while id(value) not in seen:
         seen.add(id(value))
-        if isinstance(value, functools.partial):
+        if is_a(value, functools.partial):
             value = value.func
-        elif inspect.ismethod(value):
+        elif is_a(value, types.MethodType):
             value = value.__func__
         else:
-            value = getattr(value, "__wrapped__", value)
+            value = attribute(value, "__wrapped__", value)
     return value
 
 
@@ -37,15 +39,15 @@ def place_of(value: Any, module: ModuleType, name: str) -> Place:
     """File and line of a function or class of the user's; for other objects, the line of the
     user's module that binds the name."""
     target = unwrapped(value)
-    code = getattr(target, "__code__", None)
-    if code is not None and not is_internal(code):
+    code = attribute(target, "__code__")
+    if is_a(code, types.CodeType) and not is_internal(code):
         return code.co_filename, code.co_firstlineno
-    if inspect.isclass(target):
+    if is_a(target, type):
         try:
             return inspect.getsourcefile(target), max(1, inspect.getsourcelines(target)[1])
         except (OSError, TypeError):
             pass
-    file = getattr(module, "__file__", None)
+    file = attribute(module, "__file__")
     return file, _binding_line(file, name.partition(".")[0]) if file else None
 
 
@@ -88,13 +90,13 @@ def returned_names(factory: Any, count: int) -> list[str] | None:
 
 def name_of(function: Any) -> str:
     """``TransformerBlock`` for a module, a function's own name, ``lambda``."""
-    if isinstance(function, torch.nn.Module):
-        return type(real_module(function)).__name__
-    if isinstance(function, functools.partial):
+    if is_a(function, torch.nn.Module):
+        return type_name(real_module(function))
+    if is_a(function, functools.partial):
         return name_of(function.func)
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str) or not name:
-        return type(function).__name__
+    name = attribute(function, "__name__")
+    if not is_a(name, str) or not name:
+        return type_name(function)
     return "lambda" if name == "<lambda>" else name
 
 

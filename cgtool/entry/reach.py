@@ -3,16 +3,17 @@ is bound to, has as defaults, or loads from its globals."""
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
-import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from cgtool.entry.safely import attribute, is_a
 from cgtool.record.frames import is_internal
 
 Module = torch.nn.Module
@@ -68,65 +69,67 @@ class _Walk:
         self._seen: set[int] = set()
 
     def value(self, value: Any, name: str, depth: int) -> None:
-        if isinstance(value, Module | torch.optim.Optimizer | torch.Tensor):
+        if is_a(value, Module | torch.optim.Optimizer | torch.Tensor):
             if id(value) in self._seen:
                 return
             self._seen.add(id(value))
-            if isinstance(value, Module):
+            if is_a(value, Module):
                 _keep(self.found.modules, name, value)
-            elif isinstance(value, torch.Tensor):
+            elif is_a(value, torch.Tensor):
                 _keep(self.found.tensors, name, value)
             else:
                 _keep(self.found.optimizers, name, value)
         elif depth > 0:
-            self._inside(value, name, depth - 1)
+            # An object of the user's that will not be looked into has nothing that can be named.
+            with contextlib.suppress(Exception):
+                self._inside(value, name, depth - 1)
 
     def _inside(self, value: Any, name: str, depth: int) -> None:
-        if isinstance(value, dict):
+        if is_a(value, dict):
             if len(value) <= _MANY:
                 for key, one in list(value.items()):
                     self.value(one, f"{name}.{key}", depth)
-        elif isinstance(value, list | tuple):
+        elif is_a(value, list | tuple):
             if len(value) <= _MANY:
                 for index, one in enumerate(value):
                     self.value(one, f"{name}.{index}", depth)
-        elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        elif is_a(value, types.FunctionType | types.MethodType | functools.partial):
             self.function(value, depth)
-        elif not isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+        elif not is_a(value, type | types.ModuleType | types.BuiltinFunctionType):
             self._attributes(value, name, depth)
 
     def _attributes(self, value: Any, name: str, depth: int) -> None:
         kind = type(value).__module__.partition(".")[0]
         if kind in ("builtins", "torch", "numpy"):
             return
-        attributes = getattr(value, "__dict__", None)
+        attributes = attribute(value, "__dict__")
         if isinstance(attributes, dict) and len(attributes) <= _MANY:
             for key, one in list(attributes.items()):
                 self.value(one, f"{name}.{key}".removeprefix("self."), depth)
 
     def function(self, function: Any, depth: int) -> None:
-        if isinstance(function, functools.partial):
+        if is_a(function, functools.partial):
             for index, one in enumerate(function.args):
                 self.value(one, f"{index}", depth)
             for key, one in function.keywords.items():
                 self.value(one, key, depth)
             self.function(function.func, depth)
-        elif isinstance(function, types.MethodType):
+        elif is_a(function, types.MethodType):
             self.value(function.__self__, "self", depth + 1)
             self.function(function.__func__, depth)
-        elif isinstance(function, types.FunctionType):
+        elif is_a(function, types.FunctionType):
             if id(function) in self._seen:
                 return
             self._seen.add(id(function))
             if _is_users(function):
                 self._variables(function, depth)
             # torch.compile, torch.no_grad and functools.wraps say what they wrap.
-            inner = getattr(function, "__wrapped__", None)
+            inner = attribute(function, "__wrapped__")
             if inner is not None:
                 self.function(inner, depth)
-        elif isinstance(function, Module):
+        elif is_a(function, Module):
             self.value(function, "", depth)
-        elif callable(function) and not isinstance(function, type | types.BuiltinFunctionType):
+        elif callable(function) and not is_a(function, type | types.BuiltinFunctionType):
             self._attributes(function, "self", depth + 1)
             call = getattr(type(function), "__call__", None)  # noqa: B004
             if isinstance(call, types.FunctionType):
@@ -137,11 +140,11 @@ class _Walk:
             self.value(value, name, depth)
         for name, value in _defaults(function):
             self.value(value, name, depth)
-        for name, attribute in _loaded_globals(function.__code__):
+        for name, read in _loaded_globals(function.__code__):
             value = function.__globals__.get(name)
-            if isinstance(value, types.ModuleType):
-                if attribute is not None:
-                    self.value(vars(value).get(attribute), f"{name}.{attribute}", min(depth, 1))
+            if is_a(value, types.ModuleType):
+                if read is not None:
+                    self.value(vars(value).get(read), f"{name}.{read}", min(depth, 1))
             elif value is not None:
                 self.value(value, name, depth)
 
@@ -164,17 +167,17 @@ def _defaults(function: types.FunctionType) -> Iterable[tuple[str, Any]]:
 
 def _bound_module(function: Any) -> Module | None:
     """The module that a partial or a bound method runs."""
-    while isinstance(function, functools.partial):
+    while is_a(function, functools.partial):
         function = function.func
-    if inspect.ismethod(function):
+    if is_a(function, types.MethodType):
         function = function.__self__
-    return function if isinstance(function, Module) else None
+    return function if is_a(function, Module) else None
 
 
 def reach(function: Callable[..., Any]) -> Reach:
     """What ``function`` can reach by name; an object that has two names keeps the first."""
-    if isinstance(function, Module):
-        return Reach(modules={"": function})
+    if is_a(function, Module):
+        return Reach(modules={"": cast(Module, function)})
     walk = _Walk()
     bound = _bound_module(function)
     if bound is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import reprlib
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.entry import calling, place
+from cgtool.entry.safely import is_a, type_name
 from cgtool.entry.surface import tensors_in
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -31,41 +31,41 @@ def short(value: Any) -> str:
     try:
         text = reprlib.repr(value)
     except Exception:  # a __repr__ of the user's
-        text = object.__repr__(value)
+        text = f"<{type_name(value)} object>"
     text = " ".join(text.split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def kind(value: Any) -> str:
     """``a Tensor``, ``an int``."""
-    name = type(value).__name__
+    name = type_name(value)
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def is_result(value: Any) -> bool:
     """True for what a step returns: tensors, None, or containers with nothing to call in them."""
     leaves = pytree.tree_leaves(value)
-    if any(callable(one) and not isinstance(one, torch.Tensor) for one in leaves):
+    if any(callable(one) and not is_a(one, torch.Tensor) for one in leaves):
         return False
     return bool(tensors_in(value)) or all(one is None for one in leaves)
 
 
 def holds_several(made: Any) -> bool:
     """True for ``((f1, f2, ...), anything)``."""
-    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+    if not is_a(made, tuple | list) or len(made) not in (2, 3):
         return False
     first = made[0]
-    return isinstance(first, tuple | list) and bool(first) and all(callable(one) for one in first)
+    return is_a(first, tuple | list) and bool(first) and all(callable(one) for one in first)
 
 
 def holds_one(made: Any) -> bool:
     """True for ``(callable, anything that is not)`` and with keyword arguments behind."""
     return (
-        isinstance(made, tuple | list)
+        is_a(made, tuple | list)
         and len(made) in (2, 3)
         and callable(made[0])
-        and not inspect.isclass(made[0])
-        and not (callable(made[1]) and not isinstance(made[1], torch.Tensor))
+        and not is_a(made[0], type)
+        and not (callable(made[1]) and not is_a(made[1], torch.Tensor))
     )
 
 
@@ -80,17 +80,17 @@ def one(made: Any) -> Call:
     function, args, *rest = made
     kwargs = rest[0] if rest else {}
     _runs(function, " returned")
-    if isinstance(args, torch.Tensor):
+    if is_a(args, torch.Tensor):
         args = (args,)
-    if not isinstance(args, tuple | list):
+    if not is_a(args, tuple | list):
         named = "return (callable, (), {'name': value})"
         raise Nonsense(
-            f" returned arguments of type {type(args).__name__}",
-            fix=named if isinstance(args, dict) else "return (callable, (argument, ...))",
+            f" returned arguments of type {type_name(args)}",
+            fix=named if is_a(args, dict) else "return (callable, (argument, ...))",
         )
-    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+    if not is_a(kwargs, dict) or not all(is_a(key, str) for key in kwargs):
         raise Nonsense(
-            f" returned keyword arguments of type {type(kwargs).__name__}",
+            f" returned keyword arguments of type {type_name(kwargs)}",
             fix="return (callable, args, {'name': value})",
         )
     misfit = calling.misfit(function, tuple(args), kwargs)
@@ -109,7 +109,7 @@ def several(made: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor,
     The rules are those of ``torch.cuda.make_graphed_callables``.
     """
     functions, arguments = made[0], made[1]
-    if len(made) != 2 or not isinstance(arguments, tuple | list):
+    if len(made) != 2 or not is_a(arguments, tuple | list):
         raise Nonsense(
             " returned several callables without their arguments alone",
             fix="return ((f1, f2, ...), (args1, args2, ...)), without keyword arguments",
@@ -122,7 +122,7 @@ def several(made: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor,
     names = written or place.unique([place.name_of(function) for function in functions])
     found = []
     for name, function, given in zip(names, functions, arguments, strict=True):
-        args = (given,) if isinstance(given, torch.Tensor) else given
+        args = (given,) if is_a(given, torch.Tensor) else given
         _check_shared(name, function, args)
         found.append((name, function, tuple(args)))
     return found
@@ -130,10 +130,10 @@ def several(made: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor,
 
 def _check_shared(name: str, function: Any, args: Any) -> None:
     _runs(function, f": {name} is")
-    if not isinstance(args, tuple | list):
+    if not is_a(args, tuple | list):
         raise Nonsense(f": the arguments of {name} are {kind(args)}, not a tuple")
     for index, value in enumerate(args):
-        if not isinstance(value, torch.Tensor):
+        if not is_a(value, torch.Tensor):
             raise Nonsense(
                 f": argument {index} of {name} is {kind(value)}, not a tensor",
                 why="callables that share a pool take tensors only, as "

@@ -23,3 +23,16 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
         return getattr(value, name, default)
     except Exception:
         return default
+
+
+def type_name(value: Any) -> str:
+    """The name of the type, whatever its metaclass answers."""
+    return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def text_of(error: BaseException) -> str:
+    """``str``, whatever a ``__str__`` of the user's does."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its message raised {type_name(other)})"

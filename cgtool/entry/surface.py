@@ -15,8 +15,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.entry.reach import reach
+from cgtool.entry.safely import attribute, is_a
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.failure import user_code
+from cgtool.record.storage import strided_parts
 
 Named = tuple[str, torch.Tensor]
 
@@ -37,11 +39,11 @@ def tensors_in(tree: Any, nested: int = _NESTED_DATACLASSES) -> list[Named]:
     found: list[Named] = []
     leaves, _ = pytree.tree_flatten_with_path(tree)
     for path, leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
+        if is_a(leaf, torch.Tensor):
             found.append((_key_text(path), leaf))
-        elif nested and dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        elif nested and attribute(type(leaf), "__dataclass_fields__") is not None:
             for field in dataclasses.fields(leaf):
-                inner = tensors_in(getattr(leaf, field.name, None), nested - 1)
+                inner = tensors_in(attribute(leaf, field.name), nested - 1)
                 found += [(f"{_key_text(path)}.{field.name}{rest}", one) for rest, one in inner]
     return found
 
@@ -137,9 +139,16 @@ def grad_outputs(surface: Surface) -> list[torch.Tensor]:
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
     """(name, kind, tensor) of everything that the workload owns before the capture.
 
-    What functions reach by name is looked up now and not when they were loaded: a tensor that the
-    user has let go of must not be kept alive by its name here.
+    Tensors without a storage of their own come as the tensors that they are made of.
     """
+    for name, kind, tensor in _owned(workload):
+        for suffix, part in strided_parts(tensor):
+            yield f"{name}{suffix}", kind, part
+
+
+def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    # What functions reach by name is looked up now and not when they were loaded: a tensor that
+    # the user has let go of must not be kept alive by its name here.
     several = len(workload.parts) > 1
     for part in workload.parts:
         where = f"{part.name}: " if several else ""

@@ -42,7 +42,8 @@ def _roots() -> tuple[str, ...]:
 
 
 @cache
-def _is_internal_file(name: str) -> bool:
+def is_internal_file(name: str) -> bool:
+    """True for files of torch, of the standard library and of cgtool, and for none at all."""
     if name.startswith("<"):
         # Frozen modules, and text made at run time (dataclasses, torch.fx): no line to show. The
         # frame that ran it follows further out.
@@ -61,7 +62,7 @@ def is_internal(code: CodeType) -> bool:
     """
     # By file name: hashing a code object hashes its whole bytecode, and two different functions
     # with the same text are equal.
-    return _is_internal_file(code.co_filename)
+    return is_internal_file(code.co_filename)
 
 
 def chain_of(frame: FrameType | None) -> tuple[Site, ...]:

@@ -7,19 +7,25 @@ the file descriptor.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import traceback
+from os import _exit as _leave
+from os import getpid as _getpid
+from os import write as _write
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from cgtool.model.failure import CgtoolError, Failure, user_code
+from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.options import Request
-from cgtool.worker.protocol import CHANNEL_LOST, Message
+from cgtool.worker.endings import write_stacks
+from cgtool.worker.originals import Originals, Replaced, described, frames_of
+from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
 
 
 class Channel:
@@ -27,21 +33,24 @@ class Channel:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._process = os.getpid()
+        self._process = _getpid()
 
     def send(self, message: Message) -> None:
-        if os.getpid() != self._process:
+        if _getpid() != self._process:
             # A child that the code under test forked has come back out of it: it has no part here.
-            os._exit(0)
+            _leave(0)
         line = msgspec.json.encode(message) + b"\n"
         try:
             while line:
-                line = line[os.write(self._descriptor, line) :]
+                line = line[_write(self._descriptor, line) :]
         except OSError:
-            os._exit(CHANNEL_LOST)
+            _leave(CHANNEL_LOST)
 
     def phase(self, text: str) -> None:
         self.send(Message(phase=text))
+
+    def ending(self, ending: Ending) -> None:
+        self.send(Message(ending=ending))
 
 
 def _choose_device(wanted: str | None) -> tuple[str, str | None]:
@@ -64,7 +73,22 @@ def _choose_device(wanted: str | None) -> tuple[str, str | None]:
     return "simulated", reason
 
 
-def attempt(request: Request, channel: Channel) -> None:
+def _before_users_code(channel: Channel, originals: Originals) -> None:
+    from cgtool.worker import endings, warned
+
+    endings.announce(channel.ending)
+    warned.show_at_users_line()
+    originals.keep(*_RELIED_ON)
+    channel.phase("load")
+
+
+_RELIED_ON = (
+    "torch", "torch.autograd", "torch.cuda", "torch.utils._pytree", "torch.Tensor",
+    "torch.nn.Module", "torch.autograd.Function",
+)  # fmt: skip
+
+
+def attempt(request: Request, channel: Channel, originals: Originals) -> None:
     """Load, capture, maybe time, and write the file."""
     channel.phase("import torch")
     device, why = _choose_device(request.capture.device)
@@ -78,13 +102,13 @@ def attempt(request: Request, channel: Channel) -> None:
                     3,
                 )
             )
-        _simulate(request, channel, why)
+        _simulate(request, channel, originals, why)
         return
     from cgtool.cuda import backend, bench
     from cgtool.entry.load import load
     from cgtool.model import file
 
-    channel.phase("load")
+    _before_users_code(channel, originals)
     workload = load(request.spec, device=device, inputs=request.inputs, seed=request.capture.seed)
     if request.bench is not None:
         capture, raw = bench.run(workload, request.capture, request.bench, channel.phase)
@@ -94,13 +118,13 @@ def attempt(request: Request, channel: Channel) -> None:
     file.write(Path(request.output), capture, raw)
 
 
-def _simulate(request: Request, channel: Channel, why: str) -> None:
+def _simulate(request: Request, channel: Channel, originals: Originals, why: str) -> None:
     from cgtool.entry.load import load
     from cgtool.model import file
     from cgtool.simulated import backend
 
     with backend.session() as device:
-        channel.phase("load")
+        _before_users_code(channel, originals)
         workload = load(
             request.spec,
             device=backend.DEVICE,
@@ -112,51 +136,82 @@ def _simulate(request: Request, channel: Channel, why: str) -> None:
     file.write(Path(request.output), capture)
 
 
-def _failure_of(error: BaseException) -> Message:
+def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
+    from cgtool.entry.blame import own_fault, unreadable
     from cgtool.record.frames import exception_frames
 
     if isinstance(error, CgtoolError):
-        return Message(failure=error.failure)
+        return Message(failure=_explained(error.failure, replaced))
     frames = exception_frames(error)
-    text = str(error).strip().splitlines()
-    what = type(error).__name__ + (f": {text[0]}" if text else "")
+    what = _sentence(error)
+    if not isinstance(error, Exception) or (frames and not own_fault(error)):
+        return Message(failure=_explained(user_code(what, frames=frames).failure, replaced))
     if isinstance(error, MemoryError):
         return Message(failure=user_code("the host ran out of memory", frames=frames).failure)
-    if isinstance(error, SystemExit):
-        what = f"the code under test called sys.exit({error.code!r})"
-        return Message(failure=user_code(what, frames=frames).failure)
-    if frames:
-        return Message(failure=user_code(what, frames=frames).failure)
+    if replaced:
+        return Message(
+            failure=user_code(
+                f"the code under test replaced {described(replaced)}",
+                frames=frames_of(replaced),
+                why=f"cgtool and PyTorch work with it, and failed with {what}",
+                fix="put it back before the entry point returns",
+            ).failure
+        )
+    unread = unreadable(error)
+    if unread is not None:
+        return Message(
+            failure=user_code(
+                f"cgtool cannot read the storage of {unread}", frames=frames, why=what
+            ).failure
+        )
     return Message(bug="".join(traceback.format_exception(error)))
+
+
+def _sentence(error: BaseException) -> str:
+    from cgtool.entry.safely import text_of
+
+    if isinstance(error, SystemExit):
+        return f"the code under test called sys.exit({error.code!r})"
+    text = text_of(error).strip().splitlines()
+    what = type(error).__name__ + (f": {text[0]}" if text else "")
+    return what if isinstance(error, Exception) else f"the code under test raised {what}"
+
+
+def _explained(failure: Failure, replaced: list[Replaced]) -> Failure:
+    """With what the user's code broke, where nothing else explains the failure."""
+    broken = [one for one in replaced if one.is_broken]
+    if not broken or failure.why is not None or failure.exit_code != EXIT_USER_CODE:
+        return failure
+    return msgspec.structs.replace(
+        failure,
+        frames=failure.frames or frames_of(broken),
+        why=f"the code under test replaced {described(broken)}",
+    )
 
 
 def main() -> None:
     descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
     # Kept open under a name of its own: the code under test may close any descriptor it finds.
     stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115
-    faulthandler.enable(stacks, all_threads=False)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
+    write_stacks(stacks)
     channel = Channel(descriptor)
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
+    originals = Originals()
     code = 0
     try:
-        attempt(request, channel)
+        attempt(request, channel, originals)
         channel.send(Message(done=True))
     except BaseException as error:  # whatever the user's code raises must be answered
         code = 1
-        if isinstance(error, KeyboardInterrupt):
-            code = 130
-        else:
-            channel.send(_failure_of(error))
+        channel.send(_answer(error, originals.restore()))
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # the user's own objects may stand there
             stream.flush()
-        except (OSError, ValueError):
-            continue
     # Threads of the user's that never end, and finalizers of half-torn graphs, are left behind.
-    os._exit(code)
+    _leave(code)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import msgspec
 
+from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure
 
 CHANNEL_LOST = 97
 """Exit code of a worker whose way back was closed under it."""
 
 
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The user's code is about to end the process itself. It counts only if it does."""
+
+    status: int
+    """As ``subprocess.Popen.returncode`` has it: an exit code, or a signal's number, negative."""
+    what: str
+    """``called os._exit(3)``."""
+    frames: tuple[Frame, ...] = ()
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line. Exactly one of ``failure`` and ``done`` ends the conversation."""
+    """One line. Exactly one of ``failure``, ``bug`` and ``done`` ends the conversation."""
 
     phase: str | None = None
     """What the worker is doing now."""
+    ending: Ending | None = None
     failure: Failure | None = None
     done: bool = False
     bug: str | None = None

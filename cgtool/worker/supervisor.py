@@ -19,7 +19,7 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, user_code
 from cgtool.model.options import Request
-from cgtool.worker.protocol import CHANNEL_LOST, Message
+from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
 
 Progress = Callable[[str], None]
 _GRACE_SECONDS = 2.0
@@ -34,6 +34,8 @@ class _Worker:
     def __init__(self, request: Request, stack_file: Path) -> None:
         self.stack_file = stack_file
         self.phase = "start"
+        self.ending: Ending | None = None
+        """What the user's code said last that it was about to do to the process."""
         read_end, write_end = os.pipe()
         self.pipe = read_end
         with contextlib.ExitStack() as stack:
@@ -75,7 +77,11 @@ class _Worker:
                 buffer += chunk
                 *lines, buffer = buffer.split(b"\n")
                 for line in lines:
-                    yield msgspec.json.decode(line, type=Message)
+                    try:
+                        message = msgspec.json.decode(line, type=Message)
+                    except msgspec.MsgspecError:
+                        continue  # the code under test writes to any descriptor that it finds
+                    yield message
             elif self.process.poll() is not None:
                 # A child that it forked may hold the pipe open for ever.
                 return
@@ -110,7 +116,15 @@ class _Worker:
         return self.stack()
 
     def end(self) -> None:
-        """Terminate the worker and everything that it started."""
+        """Terminate the worker and everything that it started; a second Ctrl-C does not stop this
+        half-way."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._end()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
@@ -135,6 +149,7 @@ def run(request: Request, *, timeout: float | None = None, progress: Progress) -
                 if message.phase is not None:
                     worker.phase = message.phase
                     progress(message.phase)
+                worker.ending = message.ending or worker.ending
                 if message.failure is not None:
                     raise CgtoolError(message.failure)
                 if message.bug is not None:
@@ -161,6 +176,15 @@ def _post_mortem(worker: _Worker, code: int) -> Failure:
     """The worker ended without an answer."""
     frames = worker.stack()
     where = f"in phase '{worker.phase}'"
+    ending = worker.ending
+    if ending is not None and ending.status == code:
+        return user_code(
+            f"the code under test {ending.what} {where}",
+            frames=ending.frames or frames,
+            why="the process ended there and then: nothing is left to capture",
+            fix="leave the call out of what the entry point runs",
+            phase=worker.phase,
+        ).failure
     if code == -signal.SIGKILL:
         return user_code(
             f"the worker process was killed {where}",
@@ -170,17 +194,7 @@ def _post_mortem(worker: _Worker, code: int) -> Failure:
             phase=worker.phase,
         ).failure
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return user_code(
-            f"the code under test crashed the process with {name} {where}",
-            frames=frames,
-            why="native code failed while this line ran" if frames else None,
-            fix="run the line outside cgtool, with python -X faulthandler, to see it alone",
-            phase=worker.phase,
-        ).failure
+        return _signalled(worker, -code, where, frames)
     if code == CHANNEL_LOST:
         return user_code(
             f"the code under test closed the worker's file descriptors {where}",
@@ -191,6 +205,33 @@ def _post_mortem(worker: _Worker, code: int) -> Failure:
     return user_code(
         f"the code under test ended the process with exit code {code} {where}",
         frames=frames,
-        why="os._exit, or a library that ends the process, leaves nothing to capture",
+        why="a library that ends the process leaves nothing to capture",
+        phase=worker.phase,
+    ).failure
+
+
+_CRASHES = frozenset(
+    (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
+)
+
+
+def _signalled(worker: _Worker, number: int, where: str, frames: tuple[Frame, ...]) -> Failure:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if number in _CRASHES:
+        return user_code(
+            f"the code under test crashed the process with {name} {where}",
+            frames=frames,
+            why="native code failed while this line ran" if frames else None,
+            fix="run it outside cgtool, with python -X faulthandler, to see it alone",
+            phase=worker.phase,
+        ).failure
+    return user_code(
+        f"the worker process was ended by {name} {where}",
+        frames=frames,
+        why="the code under test set it off, or it came from outside"
+        + (", while this line ran" if frames else ""),
         phase=worker.phase,
     ).failure

@@ -1,0 +1,54 @@
+"""The memory behind a tensor that has no storage of its own.
+
+A sparse tensor is made of its indices and values, a wrapper subclass (a jagged nested tensor, a
+quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
+``is_traceable_wrapper_subclass``). They have addresses and sizes; the tensor itself has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+_COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
+    torch.sparse_csr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_bsr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
+    torch.sparse_csc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+    torch.sparse_bsc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
+    # _indices and _values take an uncoalesced tensor as it is.
+    torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
+}
+
+
+def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """(suffix, tensor) of the tensors with storage that this one is made of: itself with ``""``,
+    ``.crow_indices``, ``.values``, ``.weight``. Empty when its memory cannot be read (opaque
+    layouts, functorch's wrappers, fake and meta tensors)."""
+    if tensor.is_meta:
+        return []
+    with torch._C._DisableTorchDispatch():
+        readers = _COMPRESSED.get(tensor.layout)
+        if readers is not None:
+            return [(f".{one.__name__.lstrip('_')}", one(tensor)) for one in readers]
+    wraps: bool = is_traceable_wrapper_subclass(tensor)
+    if wraps:
+        return _inner(tensor)
+    if tensor.is_nested:
+        return [(".values", tensor.values())]
+    try:
+        readable = tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
+    except (RuntimeError, NotImplementedError):
+        return []
+    return [("", tensor)] if readable else []
+
+
+def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    names, _ = tensor.__tensor_flatten__()
+    return [
+        (f".{name}{suffix}", part)
+        for name in names
+        for suffix, part in strided_parts(getattr(tensor, name))
+    ]

@@ -75,8 +75,7 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
             origins.append(table.add(launch.call, recorded.record))
             calls.append(launch.call.index)
             continue
-        maker = recorded.record.makers.get(launch.autograd_sequence or -1)
-        forward_call = recorded.record.calls[maker] if maker is not None else None
+        forward_call = recorded.record.maker_of(launch.autograd_sequence)
         module = launch.module or (forward_call.module if forward_call else None)
         origins.append(
             table.add_site(

@@ -36,8 +36,6 @@ class OpCall:
     module: tuple[str, str] | None
     annotations: tuple[str, ...]
     thread: int
-    sequence: int | None = None
-    """Sequence number of the autograd node that this call made, if it made one."""
     autograd_node: str | None = None
     """In backward: name of the autograd node that is running."""
     autograd_sequence: int | None = None
@@ -62,15 +60,18 @@ class Record:
     """What a recorder saw."""
 
     calls: list[OpCall] = field(default_factory=list)
-    makers: dict[int, int] = field(default_factory=dict)
-    """Sequence number of an autograd node to the index of the call that made it."""
+    makers: dict[int, int | None] = field(default_factory=dict)
+    """Sequence number of an autograd node to the index of the call that made it. Each thread
+    counts for itself: None where two threads gave the same number, and nobody can tell."""
+
+    def maker_of(self, sequence: int | None) -> OpCall | None:
+        """The forward call that made the autograd node with this sequence number."""
+        index = None if sequence is None else self.makers.get(sequence)
+        return None if index is None else self.calls[index]
 
     def forward_of(self, call: OpCall) -> OpCall | None:
         """For a call in backward: the forward call that made its autograd node."""
-        if call.autograd_sequence is None:
-            return None
-        index = self.makers.get(call.autograd_sequence)
-        return None if index is None else self.calls[index]
+        return self.maker_of(call.autograd_sequence)
 
 
 _next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -105,7 +106,7 @@ class OpRecorder(TorchDispatchMode):
         self.launch_count = launch_count
         self._names: dict[Any, str] = {}
         self._home: int | None = None
-        self._last_sequence = _next_sequence()
+        self._counted = threading.local()
         self.running = threading.local()
         """``running.call`` is the call that is executing on this thread."""
 
@@ -138,14 +139,19 @@ class OpRecorder(TorchDispatchMode):
         if node is not None:
             call.autograd_node = type(node).__name__ if node.name is None else node.name()
             call.autograd_sequence = node._sequence_nr()
-        following = _next_sequence()
-        if following != self._last_sequence:
-            # Autograd numbers its nodes just before the op itself runs.
-            call.sequence = following - 1
-            self.record.makers.setdefault(following - 1, call.index)
-            self._last_sequence = following
+        self._note_made(call)
         self.record.calls.append(call)
         return call
+
+    def _note_made(self, call: OpCall) -> None:
+        """Autograd numbers its nodes just before the op itself runs, each thread from 0."""
+        following = _next_sequence()
+        before = getattr(self._counted, "next", following)
+        self._counted.next = following
+        if following != before:
+            makers = self.record.makers
+            made = following - 1
+            makers[made] = None if made in makers else call.index
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -165,7 +171,7 @@ class OpRecorder(TorchDispatchMode):
         self._stance = left_alone()
         self._stance.__enter__()
         self.modules.__enter__()
-        self._last_sequence = _next_sequence()
+        self._counted.next = _next_sequence()
         self._home = threading.get_ident()
         super().__enter__()
         return self

@@ -79,20 +79,28 @@ def attempt(
     quiet: bool = False,
 ) -> Capture:
     """Capture an ENTRY in a worker process; the file is in place when this returns."""
+    with atomic(output) as temporary:
+        work(
+            Request(spec, str(temporary), inputs, options or CaptureOptions(), bench),
+            timeout=timeout,
+            quiet=quiet,
+        )
+        return read(temporary)
+
+
+def work(request: Request, *, timeout: float | None = None, quiet: bool = False) -> None:
+    """Have a worker process do what is asked; its file is in place when this returns."""
     from cgtool.worker import supervisor
 
-    with atomic(output) as temporary:
-        request = Request(spec, str(temporary), inputs, options or CaptureOptions(), bench)
-        show = sys.stderr.isatty() and not quiet
-        try:
-            if show:
-                with console(stderr=True).status("start") as status:
-                    supervisor.run(request, timeout=timeout, progress=status.update)
-            else:
-                supervisor.run(request, timeout=timeout, progress=lambda _text: None)
-        except supervisor.WorkerBug as error:
-            raise RuntimeError(str(error)) from None
-        return read(temporary)
+    show = sys.stderr.isatty() and not quiet
+    try:
+        if show:
+            with console(stderr=True).status("start") as status:
+                supervisor.run(request, timeout=timeout, progress=status.update)
+        else:
+            supervisor.run(request, timeout=timeout, progress=lambda _text: None)
+    except supervisor.WorkerBug as error:
+        raise RuntimeError(str(error)) from None
 
 
 def open_capture(

@@ -6,6 +6,8 @@ category, the severity and the general fix. A finding says where and why it hold
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from cgtool.model.capture import Caveat, Entry, Environment, Frame
@@ -80,3 +82,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was done, in order: ``2 eager iterations recorded``, ``forward captured``."""
     elapsed_ns: int = 0
     schema_version: int = REPORT_VERSION
+
+
+def read_report(path: Path) -> Report:
+    """What the worker wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Report)

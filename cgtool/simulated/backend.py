@@ -136,7 +136,7 @@ def _name(session: Session, phase: str, index: int) -> str:
     return phase if len(session.workload.parts) == 1 else f"{phase} {index}"
 
 
-def _roots(workload: Workload) -> dict[str, torch.nn.Module]:
+def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
     if len(workload.parts) == 1:
         return dict(workload.parts[0].modules)
     roots: dict[str, torch.nn.Module] = {}
@@ -146,7 +146,7 @@ def _roots(workload: Workload) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def _warm_up(session: Session, iterations: int, progress: Progress) -> None:
+def warm_up(session: Session, iterations: int, progress: Progress) -> None:
     for part in session.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1} of {part.name}")
@@ -162,7 +162,7 @@ def _follow_lifetimes(
     session: Session, annotations: Annotations
 ) -> tuple[LifetimeRecorder, dict[int, str]]:
     """The last warm-up iteration, in the order of the capture, watched for allocations."""
-    recorder = LifetimeRecorder(_roots(session.workload), annotations, session.device)
+    recorder = LifetimeRecorder(roots_of(session.workload), annotations, session.device)
 
     def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
         with users_code(part, "warm-up", explain), recorder:
@@ -212,7 +212,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
             users_code(part, f"capture {name}", explain),
             capturing(session.device, stream, f"capture {name}"),
         ):
-            roots = _roots(session.workload)
+            roots = roots_of(session.workload)
             recorder = CaptureRecorder(roots, annotations, session.device, states)
             recorder.record = record
             with recorder:
@@ -269,7 +269,7 @@ def prepare(
     iterations, _ = warmup_iters(workload, options)
     started = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        _warm_up(session, max(0, iterations - 1), progress)
+        warm_up(session, max(0, iterations - 1), progress)
         gc.collect()
         recorder, labels = _follow_lifetimes(session, annotations)
         session.warmup_ns = time.perf_counter_ns() - started
@@ -287,6 +287,17 @@ def prepare(
             phase="capture",
         )
     return session, iterations, recorder, labels
+
+
+def environment() -> Environment:
+    """The simulated device, and what it runs on."""
+    return Environment(
+        device="simulated",
+        simulated=True,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        platform=platform.platform(),
+    )
 
 
 def capture(
@@ -361,13 +372,7 @@ def capture(
                 Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
             ),
         ),
-        environment=Environment(
-            device="simulated",
-            simulated=True,
-            torch=str(torch.__version__),
-            python=platform.python_version(),
-            platform=platform.platform(),
-        ),
+        environment=environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
         graphs=graphs,

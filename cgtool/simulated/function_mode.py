@@ -35,6 +35,8 @@ _IS_CUDA = _FIELDS.is_cuda.__get__
 _IS_CPU = _FIELDS.is_cpu.__get__
 _GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
 _GPU = torch.device("cuda", 0)
+_NAMES_DEVICES = frozenset((torch.device, torch._C._nn._parse_to))
+"""They answer with the device that they were asked for: ``Module.to`` passes it on."""
 
 
 def _ask(func: Any, tensor: torch.Tensor) -> Any:
@@ -76,7 +78,7 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.device:
+        if func in _NAMES_DEVICES:
             return func(*args, **kwargs)
         if func in _GETTERS:
             return _ask(func, args[0])

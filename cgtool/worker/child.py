@@ -53,87 +53,22 @@ class Channel:
         self.send(Message(ending=ending))
 
 
-def _choose_device(wanted: str | None) -> tuple[str, str | None]:
-    """(device for factories, why it is the simulated one or None)."""
-    import torch
-
-    if wanted == "simulated":
-        return "simulated", "--device simulated was asked for"
-    if torch.cuda.is_available():
-        return wanted or "cuda", None
-    reason = (
-        "PyTorch here is built without CUDA"
-        if torch.version.cuda is None
-        else "PyTorch sees no usable GPU"
-    )
-    if wanted is not None:
-        raise CgtoolError(
-            Failure(f"--device {wanted}: {reason}", 3, fix="leave --device out to simulate")
-        )
-    return "simulated", reason
-
-
-def _before_users_code(channel: Channel, originals: Originals) -> None:
-    from cgtool.worker import endings, warned
-
-    endings.announce(channel.ending)
-    warned.show_at_users_line()
-    originals.keep(*_RELIED_ON)
-    channel.phase("load")
-
-
 _RELIED_ON = (
     "torch", "torch.autograd", "torch.cuda", "torch.utils._pytree", "torch.Tensor",
     "torch.nn.Module", "torch.autograd.Function",
 )  # fmt: skip
 
 
-def attempt(request: Request, channel: Channel, originals: Originals) -> None:
-    """Load, capture, maybe time, and write the file."""
-    channel.phase("import torch")
-    device, why = _choose_device(request.capture.device)
-    if why is not None:
-        if request.bench is not None:
-            raise CgtoolError(
-                Failure(
-                    f"bench needs a GPU to measure on, and {why[0].lower() + why[1:]}"
-                    if not why.startswith("PyTorch")
-                    else f"bench needs a GPU to measure on: {why}",
-                    3,
-                )
-            )
-        _simulate(request, channel, originals, why)
-        return
-    from cgtool.cuda import backend, bench
-    from cgtool.entry.load import load
-    from cgtool.model import file
+def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
+    from cgtool.worker import endings, jobs, warned
 
-    _before_users_code(channel, originals)
-    workload = load(request.spec, device=device, inputs=request.inputs, seed=request.capture.seed)
-    if request.bench is not None:
-        capture, raw = bench.run(workload, request.capture, request.bench, channel.phase)
-    else:
-        capture, raw = backend.capture(workload, request.capture, channel.phase)
-    channel.phase("write")
-    file.write(Path(request.output), capture, raw)
+    def before_load() -> None:
+        endings.announce(channel.ending)
+        warned.show_at_users_line()
+        originals.keep(*_RELIED_ON)
+        channel.phase("load")
 
-
-def _simulate(request: Request, channel: Channel, originals: Originals, why: str) -> None:
-    from cgtool.entry.load import load
-    from cgtool.model import file
-    from cgtool.simulated import backend
-
-    with backend.session() as device:
-        _before_users_code(channel, originals)
-        workload = load(
-            request.spec,
-            device=backend.DEVICE,
-            inputs=request.inputs,
-            seed=request.capture.seed,
-        )
-        capture = backend.capture(device, workload, request.capture, channel.phase, why)
-    channel.phase("write")
-    file.write(Path(request.output), capture)
+    jobs.attempt(request, channel.phase, before_load)
 
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
@@ -202,7 +137,7 @@ def main() -> None:
     originals = Originals()
     code = 0
     try:
-        attempt(request, channel, originals)
+        _attempt(request, channel, originals)
         channel.send(Message(done=True))
     except BaseException as error:  # whatever the user's code raises must be answered
         code = 1

@@ -1,0 +1,406 @@
+"""Two eager iterations held against each other: what differs, a graph would freeze.
+
+A graph repeats the ops of the iteration that was captured, with its numbers and its addresses. So
+an op, a number or the address of a tensor from outside that is not the same in the next iteration
+is wrong in every replay but the first. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cgtool.hazards.collect import at_call, frames_of
+from cgtool.hazards.hostreads import Change, HostReads, Snapshot
+from cgtool.hazards.placement import on_host
+from cgtool.hazards.source import deciding_line
+from cgtool.model.capture import Frame
+from cgtool.model.finding import WARNING, Finding
+from cgtool.record.annotations import Annotations
+from cgtool.record.frames import Site, chain_of, frame_of, is_internal, line_of
+from cgtool.record.ops import OpCall, OpRecorder, Record
+
+_FEW = 64
+_SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
+
+
+@dataclass(slots=True)
+class Op:
+    """One op of an iteration, as far as a graph would keep it."""
+
+    call: OpCall
+    numbers: tuple[Any, ...]
+    """Python numbers among the arguments, and the values of small host tensors."""
+    outside: tuple[tuple[int, int, tuple[int, ...], bool], ...]
+    """Device tensors that this iteration did not make: (position, address, shape, parameter)."""
+    host: bool
+    """All tensors of the op lie on the host."""
+    host_scalar: bool
+    """A device op was given a host tensor of no dimensions that lived before the iteration."""
+
+
+@dataclass
+class Iteration:
+    """What one eager iteration did."""
+
+    ops: list[Op] = field(default_factory=list)
+    drawn: list[tuple[str, tuple[Site, ...]]] = field(default_factory=list)
+    """Random numbers and clocks of the host that the code asked: (name, chain)."""
+    state: Snapshot = field(default_factory=dict)
+    """Afterwards."""
+    record: Record = field(default_factory=Record)
+
+
+class _Recorder(OpRecorder):
+    """Keeps the arguments of each op."""
+
+    def __init__(self, roots: Any, annotations: Annotations, iteration: Iteration) -> None:
+        super().__init__(roots, annotations)
+        self.iteration = iteration
+        self._storages: set[int] = set()
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        op = self._op(call, args, kwargs)
+        given = _storages((args, kwargs))
+        made = func(*args, **kwargs)
+        self._storages |= _storages(made) - given
+        if op is not None:
+            self.iteration.ops.append(op)
+        return made
+
+    def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
+        if call.name.startswith(_SKIPPED):
+            return None
+        numbers: list[Any] = []
+        outside: list[tuple[int, int, tuple[int, ...], bool]] = []
+        places: list[bool] = []
+        host_scalar = False
+        for position, one in enumerate(pytree.tree_leaves((args, kwargs))):
+            if isinstance(one, torch.Tensor):
+                if not _plain(one):
+                    continue
+                host = on_host(one)
+                places.append(host)
+                from_outside = one.untyped_storage()._cdata not in self._storages
+                if host:
+                    if one.numel() <= _FEW:
+                        numbers.append((position, str(one.tolist())))
+                    host_scalar |= from_outside and one.dim() == 0
+                elif from_outside:
+                    is_parameter = isinstance(one, torch.nn.Parameter)
+                    outside.append((position, one.data_ptr(), tuple(one.shape), is_parameter))
+            elif type(one) in (bool, int, float, complex, str):
+                numbers.append((position, one))
+        all_host = bool(places) and all(places)
+        return Op(call, tuple(numbers), tuple(outside), all_host, host_scalar and not all_host)
+
+
+def _storages(value: Any) -> set[int]:
+    return {
+        one.untyped_storage()._cdata
+        for one in pytree.tree_leaves(value)
+        if isinstance(one, torch.Tensor) and _plain(one)
+    }
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+
+
+class _Profile:
+    """Shows every frame of the user's to ``reads``, and notes what is drawn on the host."""
+
+    def __init__(self, reads: HostReads, iteration: Iteration) -> None:
+        self.reads = reads
+        self.iteration = iteration
+
+    def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            if not is_internal(frame.f_code):
+                self.reads.see_one(frame)
+        elif event == "c_call":
+            name = _source_of_chance(argument)
+            if name is not None and _asked_by_user(frame):
+                self.iteration.drawn.append((name, chain_of(frame)))
+
+    def __enter__(self) -> None:
+        self._before = sys.getprofile()
+        sys.setprofile(self)
+
+    def __exit__(self, *_exc: Any) -> None:
+        sys.setprofile(self._before)
+
+
+def _source_of_chance(function: Any) -> str | None:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
+        return "random"
+    if isinstance(owner, types.ModuleType) and owner.__name__ == "time":
+        return "clock"
+    return None
+
+
+def _asked_by_user(frame: types.FrameType | None) -> bool:
+    """random.randint is Python code of the standard library's that the user's code calls."""
+    while frame is not None and frame.f_code.co_filename.endswith(("/random.py", "_generator.pyx")):
+        frame = frame.f_back
+    return frame is not None and not is_internal(frame.f_code)
+
+
+def observe(
+    run: Callable[[], Any], roots: Any, annotations: Annotations, reads: HostReads
+) -> Iteration:
+    """One eager iteration."""
+    iteration = Iteration()
+    recorder = _Recorder(roots, annotations, iteration)
+    with recorder, _Profile(reads, iteration):
+        run()
+    iteration.state = reads.snapshot()
+    iteration.record = recorder.record
+    return iteration
+
+
+def compare(
+    run: Callable[[], Any], roots: Any, annotations: Annotations
+) -> tuple[list[Finding], Iteration]:
+    """Run two iterations; what the second does otherwise, and the second itself."""
+    reads = HostReads()
+    first = observe(run, roots, annotations, reads)
+    second = observe(run, roots, annotations, reads)
+    changes = list(reads.changes(first.state, second.state))
+    return list(_Comparison(first, second, reads, changes).findings()), second
+
+
+class _Comparison:
+    def __init__(
+        self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
+    ) -> None:
+        self.first, self.second = first, second
+        self.reads, self.changes = reads, changes
+        self.explained: set[int] = set()
+        """Indices of the changes that some op explains."""
+
+    def findings(self) -> Iterator[Finding]:
+        length = min(len(self.first.ops), len(self.second.ops))
+        for index in range(length):
+            a, b = self.first.ops[index], self.second.ops[index]
+            if a.call.name != b.call.name or _site(a) != _site(b):
+                yield self._branch(a, b)
+                break
+            if a.numbers != b.numbers:
+                yield self._number(index, a, b)
+            if not b.host and a.outside != b.outside:
+                yield from self._address(a, b)
+        else:
+            longer = self.first if len(self.first.ops) > length else self.second
+            if len(longer.ops) > length:
+                yield self._branch(longer.ops[length], None)
+        yield from self._operands()
+        yield from self._state()
+
+    def _at(self, finding: Finding, op: Op) -> Finding:
+        return at_call(finding, op.call, self.second.record)
+
+    def _branch(self, a: Op, b: Op | None) -> Finding:
+        frames = _parting(a.call.chain, b.call.chain if b is not None else None)
+        moved = tuple(one.text for one in self._changes_in(a.call, tested=True, numbers_only=True))[
+            :3
+        ]
+        then = f"{b.call.name} in the next" if b is not None else "not in the other"
+        return Finding(
+            "control-flow-frozen",
+            f"two calls in a row run different ops: {a.call.name} in one, {then}; a graph repeats "
+            "those of the capture",
+            frames or frames_of(a.call.chain),
+            evidence=moved,
+        )
+
+    def _changes_in(
+        self, call: OpCall, *, tested: bool = False, numbers_only: bool = False
+    ) -> Iterator[Change]:
+        """Changes of values that the functions around an op read."""
+        files = {(site[0].co_filename, site[0].co_qualname) for site in call.chain}
+        for index, one in enumerate(self.changes):
+            use = one.watched.use
+            if (one.watched.frame.file, one.watched.frame.function) not in files:
+                continue
+            if (tested and not use.tested) or (numbers_only and one.after.kind == "tensor"):
+                continue
+            self.explained.add(index)
+            yield one
+
+    def _number(self, index: int, a: Op, b: Op) -> Finding:
+        old, new = next(
+            ((x[1], y[1]) for x, y in zip(a.numbers, b.numbers, strict=False) if x != y),
+            ("", ""),
+        )
+        seen = (f"{b.call.name} was given {old}, then {new}",)
+        for name, chain in self.second.drawn:
+            if chain and _shares_function(chain, b.call.chain):
+                code = "rng-frozen-seed" if name == "random" else "cpu-work-in-region"
+                what = "a random number" if name == "random" else "the clock"
+                return Finding(
+                    code,
+                    f"{what} of the host goes into {b.call.name}: every replay repeats that of "
+                    "the capture",
+                    frames_of(chain),
+                    module=b.call.module[0] if b.call.module else None,
+                    evidence=seen,
+                )
+        for op in reversed(self.second.ops[:index]):
+            if op.host and op.call.chain and _shares_function(op.call.chain, b.call.chain):
+                return self._at(
+                    Finding(
+                        "cpu-work-in-region",
+                        "what is computed here on the host goes into the graph as a number: every "
+                        "replay repeats that of the capture",
+                        evidence=seen,
+                    ),
+                    op,
+                )
+        moved = [
+            one
+            for one in self._changes_in(b.call, numbers_only=True)
+            if one.after.kind in ("number", "host tensor", "size")
+        ]
+        names = {(one.watched.use.text, one.watched.owner) for one in moved}
+        for watched in self.reads.watched:
+            use = watched.use
+            if not use.written or (use.text, watched.owner) not in names:
+                continue
+            one = next(x for x in moved if x.watched.use.text == use.text)
+            return Finding(
+                "cpu-state-step-counter",
+                f"{use.text} moves with every call on the host, and a replay does not move it",
+                (watched.frame, *_outer(watched.frame, b.call.chain)),
+                module=b.call.module[0] if b.call.module else None,
+                evidence=(*seen, one.text),
+            )
+        return self._at(
+            Finding(
+                "python-scalar-frozen",
+                f"{b.call.name} gets another number in the next call: a graph keeps that of the "
+                "capture",
+                evidence=(*seen, *dict.fromkeys(one.text for one in moved)),
+            ),
+            b,
+        )
+
+    def _address(self, a: Op, b: Op) -> Iterator[Finding]:
+        before = {position: (address, shape) for position, address, shape, _ in a.outside}
+        for position, address, shape, is_parameter in b.outside:
+            known = before.get(position)
+            if known is None or (known[0] == address and known[1] == shape):
+                continue
+            names = [
+                one.watched.use.text
+                for one in self.changes
+                if one.after.kind == "tensor" and one.after.content == (shape, address)
+            ]
+            moved = [index for index, one in enumerate(self.changes) if one.after.kind == "tensor"]
+            self.explained.update(moved)
+            name = names[0] if names else "a tensor that it reads"
+            yield self._at(
+                Finding(
+                    "parameter-rebound" if is_parameter else "metadata-address-changed",
+                    f"{name} is another tensor in the next call: a graph reads the one of the "
+                    "capture for ever",
+                    evidence=(
+                        f"{b.call.name}: {list(known[1])} at {known[0]:#x}, then {list(shape)} at "
+                        f"{address:#x}",
+                    ),
+                ),
+                b,
+            )
+
+    def _operands(self) -> Iterator[Finding]:
+        for op in self.second.ops:
+            if op.host_scalar and not _in_optimizer(op):
+                yield self._at(
+                    Finding(
+                        "cpu-scalar-tensor-operand",
+                        f"{op.call.name} gets a tensor of the host: its value at the capture "
+                        "becomes an argument of the kernel, and stays",
+                    ),
+                    op,
+                )
+
+    def _state(self) -> Iterator[Finding]:
+        """Host state that moved and that no op shows."""
+        for index, one in enumerate(self.changes):
+            if index in self.explained or one.after.kind == "tensor":
+                continue
+            use = one.watched.use
+            if use.tested and not use.written:
+                yield Finding(
+                    "control-flow-frozen",
+                    f"{use.text} decides a branch here and moves from call to call: a graph keeps "
+                    "the branch of the capture",
+                    (one.watched.frame,),
+                    evidence=(one.text,),
+                )
+            elif use.written:
+                yield Finding(
+                    "python-side-effects-skipped",
+                    f"{use.text} changes with every call; a replay runs no Python and leaves it "
+                    "as it is",
+                    (one.watched.frame,),
+                    evidence=(one.text,),
+                    severity=WARNING,
+                )
+
+
+def _in_optimizer(op: Op) -> bool:
+    inner = op.call.innermost
+    return inner is not None and "/torch/optim/" in inner[0].co_filename
+
+
+def _site(op: Op) -> tuple[Any, ...]:
+    return tuple((id(code), lasti) for code, lasti in op.call.chain)
+
+
+def _shares_function(one: tuple[Site, ...], other: tuple[Site, ...]) -> bool:
+    codes = {id(code) for code, _ in other}
+    return any(id(code) in codes for code, _ in one)
+
+
+def _outer(frame: Frame, chain: tuple[Site, ...]) -> tuple[Frame, ...]:
+    """The callers of the function that ``frame`` lies in."""
+    frames = frames_of(chain)
+    for index, one in enumerate(frames):
+        if (one.file, one.function) == (frame.file, frame.function):
+            return frames[index + 1 :]
+    return ()
+
+
+def _parting(one: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:
+    """The chain up to the condition where two iterations part, innermost first."""
+    outer = list(reversed(one))
+    against = list(reversed(other)) if other is not None else []
+    for depth, site in enumerate(outer):
+        code = site[0]
+        match = against[depth] if depth < len(against) else None
+        if match is not None and match[0] is code and match[1] == site[1]:
+            continue
+        lines = [line_of(site)]
+        if match is not None and match[0] is code:
+            lines.append(line_of(match))
+        if match is not None and match[0] is not code and depth:
+            # The same call leads elsewhere: the callee was chosen.
+            return frames_of(reversed(outer[:depth]))
+        if other is None and depth < len(outer) - 1 and deciding_line(code, tuple(lines)) is None:
+            continue
+        decided = deciding_line(code, tuple(lines))
+        here = frame_of(site)
+        place = Frame(here.file, decided or here.line, here.function)
+        return (place, *frames_of(reversed(outer[:depth])))
+    return frames_of(one)

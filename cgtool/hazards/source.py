@@ -1,0 +1,248 @@
+"""What a function's source reads and writes by name: ``self.n``, ``config["lr"]``, a global."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType
+
+Step = tuple[str, str | int]
+"""``("attribute", name)`` or ``("item", key)``."""
+
+Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Use:
+    """One name, with the attributes and constant keys behind it, in one function."""
+
+    root: str
+    scope: str
+    """``argument``, ``closure``, ``global``."""
+    steps: tuple[Step, ...]
+    line: int
+    written: bool
+    """Assigned here, or a method that changes a container is called on it."""
+    tested: bool
+    """Part of the condition of an if, a while or a conditional expression, or of a loop's range."""
+    called: bool
+    """What is called here is this value itself."""
+
+    @property
+    def text(self) -> str:
+        """As it is written: ``self.n``."""
+        shown = self.root
+        for kind, name in self.steps:
+            shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
+        return shown
+
+
+@cache
+def _tree(file: str) -> ast.Module | None:
+    lines = linecache.getlines(file)
+    try:
+        return ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _start(node: Functions) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def functions_of(code: CodeType) -> list[Functions | ast.Module]:
+    """The nodes that ``code`` was compiled from; several lambdas on a line cannot be told apart."""
+    tree = _tree(code.co_filename)
+    if tree is None:
+        return []
+    if code.co_name == "<module>":
+        return [tree]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, Functions)
+        and _start(node) == code.co_firstlineno
+        and getattr(node, "name", "<lambda>") == code.co_name
+    ]
+
+
+_CHANGES = frozenset(
+    (
+        "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
+        "setdefault", "add", "discard", "write",
+    )
+)  # fmt: skip
+
+
+class _Uses(ast.NodeVisitor):
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.found: list[Use] = []
+        self.tested = False
+        count = code.co_argcount + code.co_kwonlyargcount
+        self.arguments = set(code.co_varnames[:count])
+        self.locals = set(code.co_varnames) | set(code.co_cellvars)
+        if code.co_name == "<module>":
+            self.locals = set()
+
+    def _scope(self, name: str) -> str | None:
+        if name in self.code.co_freevars:
+            return "closure"
+        if name in self.arguments:
+            return "argument"
+        return None if name in self.locals else "global"
+
+    def _chain(self, node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
+        steps: list[Step] = []
+        while True:
+            if isinstance(node, ast.Attribute):
+                steps.append(("attribute", node.attr))
+                node = node.value
+            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                key = node.slice.value
+                if not isinstance(key, str | int):
+                    return None
+                steps.append(("item", key))
+                node = node.value
+            elif isinstance(node, ast.Name):
+                return node.id, tuple(reversed(steps))
+            else:
+                return None
+
+    def _use(self, node: ast.expr, *, written: bool = False, called: bool = False) -> bool:
+        chain = self._chain(node)
+        if chain is None:
+            return False
+        root, steps = chain
+        scope = self._scope(root)
+        if scope is not None:
+            self.found.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
+        return True
+
+    def _condition(self, node: ast.expr) -> None:
+        before, self.tested = self.tested, True
+        self.visit(node)
+        self.tested = before
+
+    def _path(self, node: ast.expr) -> None:
+        context = getattr(node, "ctx", None)
+        if not self._use(node, written=isinstance(context, ast.Store)):
+            self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._path(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._path(node)
+        if not isinstance(node.slice, ast.Constant):
+            return
+        self.visit(node.slice)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._path(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._use(node.target)
+        self.visit(node.target)
+        self.visit(node.value)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            if function.attr in _CHANGES:
+                if not self._use(function.value, written=True):
+                    self.visit(function.value)
+            elif not self._use(function, called=True):
+                self.visit(function)
+            else:
+                self._use(function.value)
+        elif not self._use(function, called=True):
+            self.visit(function)
+        for one in node.args:
+            self.visit(one)
+        for keyword in node.keywords:
+            self.visit(keyword.value)
+
+    def visit_If(self, node: ast.If | ast.While) -> None:
+        self._condition(node.test)
+        for one in (*node.body, *node.orelse):
+            self.visit(one)
+
+    visit_While = visit_If  # noqa: N815
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._condition(node.test)
+        self.visit(node.body)
+        self.visit(node.orelse)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._condition(node.iter)
+        for one in (*node.body, *node.orelse):
+            self.visit(one)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Another code object."""
+
+    visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # type: ignore[assignment]  # noqa: N815
+
+
+_uses: dict[int, tuple[CodeType, tuple[Use, ...]]] = {}
+
+
+def uses_of(code: CodeType) -> tuple[Use, ...]:
+    """What the code reads and writes that outlives one call of it; () without source."""
+    known = _uses.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    visitor = _Uses(code)
+    for node in functions_of(code):
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        for one in body:
+            visitor.visit(one)
+    found = tuple(visitor.found)
+    _uses[id(code)] = code, found
+    return found
+
+
+def _branches(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
+    if isinstance(node, ast.If | ast.While):
+        return node.test, [list(node.body), list(node.orelse)]
+    if isinstance(node, ast.IfExp):
+        return node.test, [[node.body], [node.orelse]]
+    if isinstance(node, ast.For):
+        return node.iter, [list(node.body), list(node.orelse)]
+    return None
+
+
+def _spans(nodes: list[ast.AST], line: int) -> bool:
+    return any(
+        getattr(one, "lineno", 0) <= line <= (getattr(one, "end_lineno", 0) or 0) for one in nodes
+    )
+
+
+def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
+    """The line of the innermost condition that decides between ``lines`` of one function."""
+    found: int | None = None
+    size = 1 << 30
+    for function in functions_of(code):
+        for node in _inner(function):
+            parts = _branches(node)
+            if parts is None:
+                continue
+            test, branches = parts
+            if any(_spans(one, line) for one in branches for line in lines):
+                extent = (getattr(node, "end_lineno", 0) or 0) - getattr(node, "lineno", 0)
+                if extent <= size:
+                    size, found = extent, test.lineno
+    return found
+
+
+def _inner(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Functions | ast.ClassDef):
+            yield child
+            yield from _inner(child)

@@ -1,0 +1,55 @@
+"""Which of its arguments an op writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+# Batch norm moves its statistics without saying so in its schema.
+_STATISTICS = {
+    "aten::native_batch_norm": (3, 4, 5),
+    "aten::cudnn_batch_norm": (3, 4, 5),
+    "aten::miopen_batch_norm": (3, 4, 5),
+}
+"""Positions of the running mean, the running variance, and of the flag of training."""
+
+
+@cache
+def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return (), ()
+    positions: list[int] = []
+    names: list[str] = []
+    for index, one in enumerate(schema.arguments):
+        if one.alias_info is not None and one.alias_info.is_write:
+            names.append(one.name)
+            if not one.kwarg_only:
+                positions.append(index)
+    return tuple(positions), tuple(names)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Tensors among the arguments that the op writes in place."""
+    positions, names = _written_positions(func)
+    for index in positions:
+        if index < len(args):
+            yield from _tensors(args[index])
+    for name in names:
+        if name in kwargs:
+            yield from _tensors(kwargs[name])
+    schema = getattr(func, "_schema", None)
+    statistics = _STATISTICS.get(schema.name) if schema is not None else None
+    if statistics is not None and len(args) > statistics[2] and args[statistics[2]]:
+        yield from _tensors(list(args[statistics[0] : statistics[1] + 1]))

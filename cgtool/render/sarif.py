@@ -1,0 +1,98 @@
+"""Findings as SARIF 2.1.0 (OASIS), which code review tools show beside the line.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+import cgtool
+from cgtool.analysis.findings import Shown
+from cgtool.analysis.pages import page
+from cgtool.model.capture import Frame
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def encode(found: Sequence[Shown]) -> bytes:
+    """One run with one result a finding; rules are the codes that occur."""
+    codes = sorted({one.code for one in found})
+    log = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "cgtool",
+                        "semanticVersion": cgtool.__version__,
+                        "rules": [_rule(code) for code in codes],
+                    }
+                },
+                "originalUriBaseIds": {"%SRCROOT%": {"uri": Path.cwd().as_uri() + "/"}},
+                "results": [_result(one, codes.index(one.code)) for one in found],
+            }
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(log), indent=2) + b"\n"
+
+
+def _rule(code: str) -> dict[str, Any]:
+    known = page(code)
+    if known is None:
+        return {"id": code}
+    return {
+        "id": code,
+        "shortDescription": {"text": known.head.title},
+        "fullDescription": {"text": f"{known.head.title}. {known.head.fix}"},
+        "help": {"text": known.head.fix, "markdown": known.text},
+        "defaultConfiguration": {"level": known.head.severity},
+        "properties": {"tags": [known.head.category]},
+    }
+
+
+def _result(one: Shown, rule: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": one.code,
+        "ruleIndex": rule,
+        "level": one.severity,
+        "message": {"text": f"{one.reason}. {one.fix}"},
+        "properties": {"phase": one.phase, "module": one.module, "evidence": list(one.evidence)},
+    }
+    if one.place is not None:
+        location = _location(one.place)
+        if one.module is not None:
+            location["logicalLocations"] = [
+                {"fullyQualifiedName": one.module or "(root)", "kind": "module"}
+            ]
+        result["locations"] = [location]
+        if one.chain:
+            result["stacks"] = [
+                {"frames": [{"location": _location(at)} for at in (one.place, *one.chain)]}
+            ]
+    related = [at for at in (one.forward, one.library) if at is not None]
+    if related:
+        result["relatedLocations"] = [_location(at) for at in related]
+    return result
+
+
+def _location(frame: Frame) -> dict[str, Any]:
+    path = Path(frame.file)
+    artifact: dict[str, Any] = {}
+    try:
+        artifact["uri"] = quote(path.relative_to(Path.cwd()).as_posix())
+        artifact["uriBaseId"] = "%SRCROOT%"
+    except ValueError:
+        artifact["uri"] = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    return {
+        "physicalLocation": {
+            "artifactLocation": artifact,
+            "region": {"startLine": max(1, frame.line)},
+        }
+    }

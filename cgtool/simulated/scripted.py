@@ -1,0 +1,150 @@
+"""The simulated device under a script that captures and replays graphs itself.
+
+Where ``cgtool capture`` ends at the first refusal, a script gets the exception that CUDA or PyTorch
+would raise, so that its own ``try`` works; what was refused, and where, is collected beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cgtool.model.finding import Finding
+from cgtool.record.ops import OpRecorder
+from cgtool.simulated.allocator import PrivatePool
+from cgtool.simulated.streams import Device, Event, Stream
+
+PoolId = tuple[int, int]
+
+_COPY = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+    "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+_GENERATOR = (
+    "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to "
+    "be captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatus"
+    "Active"
+)
+# By code: what PyTorch says itself, before CUDA is asked. The capture stays valid.
+_BY_PYTORCH = {
+    "sync-d2h-copy": _COPY,
+    "h2d-pageable-copy": _COPY,
+    "h2d-tensor-from-python": _COPY,
+    "h2d-index-with-list-or-cpu-tensor": _COPY,
+    "rng-new-generator": _GENERATOR,
+    "rng-unregistered-generator": "Attempt to increase offset for a CUDA generator not in capture "
+    "mode.",
+    "rng-state-access": "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
+    "you need this call to be captured, please file an issue.",
+}
+_ENDED = (901, "StreamCaptureInvalidated", "operation failed due to a previous error during capture")
+_REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
+_BY_CUDA = {
+    "unjoined-side-stream": (904, "StreamCaptureUnjoined", "capturing stream has unjoined work"),
+    "wait-on-precapture-work": (
+        905,
+        "StreamCaptureIsolation",
+        "dependency created on uncaptured work in another stream",
+    ),
+    "default-stream-dependency": (
+        906,
+        "StreamCaptureImplicit",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+    ),
+}
+
+
+def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
+    """What PyTorch raises for an error of CUDA's."""
+    _, name, sentence = code
+    kind = getattr(torch, "AcceleratorError", RuntimeError)
+    made: RuntimeError = kind(
+        f"CUDA error: {sentence}\nSearch for `cudaError{name}' in the documentation of the CUDA "
+        "runtime for more information."
+    )
+    return made
+
+
+class ScriptDevice(Device):
+    """Raises what CUDA would, and remembers what it was for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream_class = type("Stream", (_ScriptStream,), {"owner": self})
+        self.event_class = type("Event", (_ScriptEvent,), {"device": self})
+        self.default = self.current = self.stream_class(name="default stream")
+        self.default.cuda_stream = self.default.stream_id = 0
+        self.recorder: OpRecorder | None = None
+        """Of the capture in progress."""
+        self.invalid = False
+        """A call that CUDA refused has ended the capture in progress."""
+        self.told: Callable[[Finding], None] = self.findings.add
+        self.pools: dict[PoolId, PrivatePool] = {}
+        self.raised: set[int] = set()
+        """Identities of the exceptions whose findings are collected."""
+        self.kept: list[BaseException] = []
+
+    def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
+        located = self.located(finding)
+        self.told(located)
+        sentence = _BY_PYTORCH.get(finding.code)
+        if sentence is not None:
+            raise self.known(RuntimeError(sentence))
+        self.invalid = True
+        raise self.known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
+
+    def located(self, finding: Finding) -> Finding:
+        from cgtool.hazards.collect import at_call
+
+        if self.call is None or self.record is None:
+            return finding
+        return at_call(finding, self.call, self.record)
+
+    def known(self, error: RuntimeError) -> RuntimeError:
+        """The error, which needs no explanation any more."""
+        self.kept.append(error)
+        return error
+
+    def ended(self) -> RuntimeError:
+        """What every call answers after a refusal, until the capture has ended."""
+        return self.known(cuda_error(_ENDED))
+
+    def new_pool(self) -> PoolId:
+        pool = (0, len(self.pools) + 1)
+        self.pools[pool] = PrivatePool(0x10_0000_0000 * len(self.pools) + 0x10_0000_0000)
+        return pool
+
+
+class _ScriptStream(Stream):
+    """Enters more than once, as PyTorch's does."""
+
+    def __enter__(self) -> Stream:
+        self.__dict__.setdefault("_entered", []).append(self.owner.current)
+        self.owner.current = self
+        return self
+
+    def __exit__(self, *_exc: Any) -> None:
+        self.owner.current = self._entered.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _ScriptEvent(Event):
+    """Has a clock: that of the host."""
+
+    def record(self, stream: Stream | None = None) -> None:
+        super().record(stream)
+        self.recorded_ns = time.perf_counter_ns()
+
+    def elapsed_time(self, end: Any) -> float:
+        if not (self.recorded and end.recorded):
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        elapsed: int = end.recorded_ns - self.recorded_ns
+        return elapsed / 1e6

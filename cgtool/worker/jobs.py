@@ -1,0 +1,135 @@
+"""What an attempt does once its process stands: capture, time, check, on a GPU or simulated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import cgtool
+from cgtool.entry.workload import Workload
+from cgtool.model import file
+from cgtool.model.atomic import atomic
+from cgtool.model.capture import Caveat, Entry, Environment, Option
+from cgtool.model.failure import machine
+from cgtool.model.finding import Finding, Report
+from cgtool.model.options import Request
+
+Progress = Callable[[str], None]
+
+
+def choose_device(wanted: str | None) -> tuple[str, str | None]:
+    """(device for factories, why it is the simulated one or None)."""
+    import torch
+
+    if wanted == "simulated":
+        return "simulated", "--device simulated was asked for"
+    if torch.cuda.is_available():
+        return wanted or "cuda", None
+    reason = (
+        "PyTorch here is built without CUDA"
+        if torch.version.cuda is None
+        else "PyTorch sees no usable GPU"
+    )
+    if wanted is not None:
+        raise machine(f"--device {wanted}: {reason}", fix="leave --device out to simulate")
+    return "simulated", reason
+
+
+def attempt(request: Request, progress: Progress, before_load: Callable[[], None]) -> None:
+    """Do what is asked, and write the file that holds the answer.
+
+    ``before_load`` runs once PyTorch is imported, before any code of the user's.
+    """
+    progress("import torch")
+    device, why = choose_device(request.capture.device)
+    if why is not None:
+        _simulated(request, progress, before_load, why)
+    else:
+        _on_gpu(request, progress, before_load, device)
+
+
+def _load(request: Request, device: str) -> Workload:
+    from cgtool.entry.load import load
+
+    return load(request.spec, device=device, inputs=request.inputs, seed=request.capture.seed)
+
+
+def _on_gpu(
+    request: Request, progress: Progress, before_load: Callable[[], None], device: str
+) -> None:
+    from cgtool.cuda import backend, bench
+
+    before_load()
+    workload = _load(request, device)
+    if request.bench is not None:
+        capture, raw = bench.run(workload, request.capture, request.bench, progress)
+    else:
+        capture, raw = backend.capture(workload, request.capture, progress)
+    progress("write")
+    file.write(Path(request.output), capture, raw)
+
+
+def _simulated(
+    request: Request, progress: Progress, before_load: Callable[[], None], why: str
+) -> None:
+    if request.bench is not None:
+        reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
+        joint = ": " if why.startswith("PyTorch") else ", and "
+        raise machine(f"bench needs a GPU to measure on{joint}{reason}")
+    from cgtool.hazards import optimizers
+    from cgtool.simulated import backend, check
+
+    with backend.session() as device, optimizers.remembered():
+        before_load()
+        started = time.perf_counter_ns()
+        workload = _load(request, backend.DEVICE)
+        if request.check is not None:
+            findings, looked = check.check(device, workload, request.capture, progress)
+            report = _report(request, workload, backend.environment(), findings, looked, started)
+            report = msgspec.structs.replace(
+                report, notes=(Caveat("simulated", f"simulated on CPU tensors ({why})"),)
+            )
+            _write(report, Path(request.output))
+            return
+        capture = backend.capture(device, workload, request.capture, progress, why)
+    progress("write")
+    file.write(Path(request.output), capture)
+
+
+def _report(
+    request: Request,
+    workload: Workload,
+    environment: Environment,
+    findings: tuple[Finding, ...],
+    looked: tuple[str, ...],
+    started: int,
+) -> Report:
+    return Report(
+        command="check",
+        entry=Entry(
+            spec=workload.spec,
+            kind=workload.kind,
+            file=workload.file,
+            line=workload.line,
+            callables=tuple(part.name for part in workload.parts),
+            options=tuple(
+                Option(name, str(value))
+                for name, value in msgspec.structs.asdict(request.capture).items()
+            ),
+        ),
+        environment=environment,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        findings=findings,
+        looked_at=looked,
+        elapsed_ns=time.perf_counter_ns() - started,
+    )
+
+
+def _write(report: Report, output: Path) -> None:
+    with atomic(output) as temporary:
+        temporary.write_bytes(msgspec.json.encode(report))

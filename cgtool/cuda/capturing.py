@@ -19,7 +19,8 @@ from typing import Any, cast
 import torch
 
 from cgtool.cuda import cupti, memory
-from cgtool.cuda.driver import capturing_graph, check, cu
+from cgtool.cuda.driver import check, cu
+from cgtool.cuda.in_capture import InCaptureRecorder
 from cgtool.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.surface import (
@@ -35,7 +36,7 @@ from cgtool.entry.workload import Part, Workload
 from cgtool.hazards.errors import explain
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
-from cgtool.record.ops import OpRecorder, Record
+from cgtool.record.ops import OpCall, OpRecorder, Record
 
 
 @dataclass
@@ -60,11 +61,10 @@ class Captured:
     stamps: list[Stamp]
     recorded: Recorded | None
     """What to align the stamps with; None: ``exact`` says it all."""
-    exact_from: int = 0
-    """First call of this capture in the record of ``exact``, and the one after its last."""
-    exact_until: int = 0
-    exact: OpRecorder | None = None
-    """The recorder that ran during the capture itself, when CUPTI could not be had."""
+    exact: Record | None = None
+    """What was recorded during the capture itself, when CUPTI could not be had."""
+    exact_calls: list[OpCall] = field(default_factory=list)
+    """Those of its calls that are this capture's."""
     instantiate_ns: int | None = None
     upload_ns: int | None = None
     exec_bytes: int | None = None
@@ -170,19 +170,6 @@ def warm_up(
     return recorded
 
 
-def _node_counter(stream: int) -> Callable[[], int]:
-    """How many nodes the graph that ``stream`` is captured into has."""
-
-    def count() -> int:
-        graph = capturing_graph(stream)
-        if graph is None:
-            return 0
-        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
-        return int(number)
-
-    return count
-
-
 def _capture_one(
     session: Session,
     part: Part,
@@ -201,7 +188,7 @@ def _capture_one(
         session.pool_ids.append(torch.cuda.graph_pool_handle())
         session.pool_names.append(name if separate else "graphs")
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    exact: OpRecorder | None = None
+    exact: InCaptureRecorder | None = None
     torch.cuda.synchronize(session.device)
     with contextlib.ExitStack() as stack:
         watch = None
@@ -210,7 +197,9 @@ def _capture_one(
             watch = stack.enter_context(watch_capture(annotations, session.device))
             session.problem = watch.problem
         if watch is None or watch.problem is not None:
-            exact = OpRecorder(part.modules, annotations, _node_counter(session.stream.cuda_stream))
+            exact = InCaptureRecorder(
+                part.modules, annotations, session.device, session.stream.cuda_stream
+            )
             exact.record = session.exact_record
         exact_from = len(session.exact_record.calls)
         start_ns = time.time_ns()
@@ -239,9 +228,8 @@ def _capture_one(
             capture_ns=capture_ns,
             stamps=watch.stamps if watch is not None else [],
             recorded=recorded,
-            exact=exact,
-            exact_from=exact_from,
-            exact_until=len(session.exact_record.calls),
+            exact=exact.record if exact is not None else None,
+            exact_calls=session.exact_record.calls[exact_from:],
         )
     )
     return result
@@ -291,8 +279,10 @@ def capture_all(
                 progress=progress,
             )
     for one in session.captured:
-        for stamp in one.stamps:
-            session.streams.setdefault(stamp.stream, len(session.streams))
+        ran_on = [stamp.stream for stamp in one.stamps]
+        ran_on += [call.extra.stream for call in one.exact_calls if call.launches[1]]
+        for handle in ran_on:
+            session.streams.setdefault(handle, len(session.streams))
     session.trace = memory.read(
         session.device,
         session.pool_ids,

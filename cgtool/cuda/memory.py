@@ -193,27 +193,28 @@ def owners(trace: Trace, graph: int, node_times_ns: Sequence[int], end_ns: int) 
     return found
 
 
-def cublas_workspaces(device: int, pools: Sequence[Pool]) -> set[int]:
+def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
     """Addresses of blocks in the graphs' pools that cuBLAS holds as workspace.
 
-    Found by the one sure sign: they are free after ``_cuda_clearCublasWorkspaces``. Ruins the
-    graphs for replay, so it comes last.
+    Found by the one sure sign: they are held before ``_cuda_clearCublasWorkspaces`` and free after
+    it. Ruins the graphs for replay, so it comes last.
     """
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is None:
         return set()
-    held = {
-        block.address
-        for pool in pools
-        for segment in pool.segments
-        for block in segment.blocks
-        if block.state != "inactive"
-    }
+    held = _held(device, pool_ids)
     clear()
-    left = {
+    return held - _held(device, pool_ids)
+
+
+def _held(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
+    """Addresses of blocks that something holds. One whose free is pending on a stream
+    (``record_stream``) is held by nobody, and goes at a moment of the allocator's choosing."""
+    wanted = {(key[0], key[1]) for key in pool_ids}
+    return {
         block.address
         for raw in segments(device)
+        if tuple(raw.get("segment_pool_id", (0, 0))) in wanted
         for block in _blocks(raw)
-        if block.state != "inactive"
+        if block.state == "active_allocated"
     }
-    return held - left

@@ -53,6 +53,16 @@ def flatten_outputs(outputs: Any) -> list[Named]:
     return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs)]
 
 
+def address_of(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's storage begins; None for one that has no storage of its own to point into
+    (sparse tensors, subclasses that wrap others)."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        # "Cannot access storage of SparseTensorImpl", "... of Storage that is invalid"
+        return None
+
+
 def inputs_of(part: Part) -> list[Named]:
     """The tensors among a part's arguments, named ``input 0``, ``input x``."""
     named = [

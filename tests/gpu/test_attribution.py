@@ -71,3 +71,127 @@ def test_a_hand_written_kernel_beside_backward_has_its_own_line(tmp_path):
     # Backward of the step still leads to the forward op.
     forward = {place.forward_op for place in map(places.of, graph.nodes)}
     assert {"aten::addmm", "aten::mean"} <= forward
+
+
+FORKED = """\
+import torch
+side = torch.cuda.Stream()
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU()).cuda()
+def function(x):
+    main = torch.cuda.current_stream()
+    y = model(x)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        right = y.sin().cos()
+    left = y.exp()
+    main.wait_stream(side)
+    return left + right
+def build(device):
+    x = torch.randn(64, 256, device=device)
+    # cuBLAS makes its handle now, which it could not while capturing.
+    function(x)
+    return function, (x,)
+"""
+
+
+def owners(captured):
+    """Line and bytes of every allocation of the code's own, in order."""
+    places = Places(captured)
+    return [
+        (place.line.line, one.requested_bytes)
+        for one in captured.memory.allocations
+        if one.label != "cuBLAS workspace" and (place := places.of_origin(one.origin)).line
+    ]
+
+
+def test_without_a_warm_up_streams_lines_and_memory_are_the_same(tmp_path):
+    usual = captured_file(tmp_path, FORKED, "--no-backward")
+    plain = captured_file(tmp_path, FORKED, "--no-backward", "--warmup-iters", "0")
+    assert plain.recorder == "in-capture"
+    for one in (usual, plain):
+        places = Places(one)
+        found = {
+            places.of(node).op: (node.stream, places.of(node).line.line)
+            for node in one.graphs[0].nodes
+            if node.type == "kernel"
+        }
+        assert found["aten::relu"] == (0, 6)
+        assert found["aten::sin"] == (1, 9)
+        assert found["aten::cos"] == (1, 9)
+        assert found["aten::exp"] == (0, 10)
+        assert found["aten::add.Tensor"] == (0, 12)
+    # What a warm-up allocates once (workspaces, handles) is in the pool without one.
+    assert set(owners(usual)) <= set(owners(plain))
+    assert {line for line, _ in owners(plain)} == {6, 9, 10, 12}
+    # A kernel's output is the block that its own op allocated.
+    places = Places(plain)
+    sin = next(node for node in plain.graphs[0].nodes if places.of(node).op == "aten::sin")
+    lines = {
+        places.of_origin(plain.memory.allocations[one.allocation].origin).line.line
+        for one in sin.kernel.pointers
+        if one.allocation is not None
+    }
+    assert lines == {6, 9}
+
+
+RECORDED = """\
+import torch
+side = torch.cuda.Stream()
+def function(x):
+    main = torch.cuda.current_stream()
+    early = x + 1
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        total = early.sum()
+        early.record_stream(side)
+    main.wait_stream(side)
+    out = x @ x
+    return out + total
+def build(device):
+    return function, (torch.randn(1024, 1024, device=device),)
+"""
+
+
+def test_a_block_whose_free_is_pending_is_no_workspace(tmp_path):
+    captured = captured_file(tmp_path, RECORDED)
+    places = Places(captured)
+    marked = [
+        one
+        for one in captured.memory.allocations
+        if places.of_origin(one.origin).op == "aten::add.Tensor"
+        and places.of_origin(one.origin).line.line == 5
+    ]
+    assert [one.requested_bytes for one in marked] == [4 << 20]
+    assert marked[0].label is None
+    workspaces = [
+        places.of_origin(one.origin)
+        for one in captured.memory.allocations
+        if one.label == "cuBLAS workspace"
+    ]
+    assert workspaces
+    assert {place.op for place in workspaces} == {"aten::mm"}
+
+
+REPLACED = """\
+import torch
+model = torch.nn.Linear(512, 256).cuda()
+x = torch.randn(64, 512, device="cuda")
+def step():
+    model.zero_grad(set_to_none=True)
+    if torch.cuda.is_current_stream_capturing():
+        x.sin()
+    model(x).sum().backward()
+def build(device):
+    return step
+"""
+
+
+def test_gradients_that_a_second_look_replaces_keep_their_names(tmp_path):
+    captured = captured_file(tmp_path, REPLACED)
+    labels = {
+        one.requested_bytes: one.label
+        for one in captured.memory.allocations
+        if one.freed_at is None and one.label is not None
+    }
+    assert labels[512 * 256 * 4] == "gradient of model.weight"
+    assert labels[256 * 4] == "gradient of model.bias"

@@ -231,7 +231,7 @@ def small() -> Capture:
         streams=(Stream(1, "capture stream"), Stream(2, "side stream")),
         memory=memory,
         warmup_iters=3,
-        recorder="frontier",
+        recorder="in-capture",
         caveats=(Caveat("example", "made by a test"),),
     )
 

@@ -154,7 +154,7 @@ def assemble(
         ),
         warmup_iters=warmup_iters,
         warmup_ns=session.warmup_ns,
-        recorder="frontier"
+        recorder="in-capture"
         if any(one.exact is not None for one in session.captured)
         else "node-callbacks",
         caveats=tuple(caveats),

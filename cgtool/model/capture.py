@@ -365,6 +365,7 @@ class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
     warmup_iters: int = 0
     warmup_ns: int | None = None
     recorder: str = ""
-    """How provenance was found: ``node-callbacks``, ``frontier``, ``simulated``."""
+    """How provenance was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
+    files), ``simulated``."""
     bench: Bench | None = None
     caveats: tuple[Caveat, ...] = ()

@@ -280,7 +280,7 @@ def test_without_cupti_ops_are_recorded_in_the_capture(monkeypatch):
 
     monkeypatch.setattr(cupti, "_subscribed", refuse)
     captured = capture(model, (x,), {"": model})
-    assert captured.recorder == "frontier"
+    assert captured.recorder == "in-capture"
     assert "recorded-in-capture" in {caveat.code for caveat in captured.caveats}
     for graph in (0, 1):
         assert ops_of(captured, graph) == ops_of(usual, graph)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from cgtool.cuda.liveness import freed_block
 from cgtool.model.capture import Allocation, Segment, Tensor
 
 Place = tuple[int | None, int | None]
@@ -97,8 +98,9 @@ class AddressBook:
             return None
         if start not in self._met:
             self._met[start] = len(self.tensors)
-            freed = "" if state.startswith("active") else "freed "
             self.tensors.append(
-                Tensor(f"{freed}block outside the graphs' pools", "other", start, size)
+                Tensor("block outside the graphs' pools", "other", start, size)
+                if state.startswith("active")
+                else freed_block(start, size)
             )
         return self._met[start]

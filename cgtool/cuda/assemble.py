@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from cgtool.cuda.addresses import AddressBook
 from cgtool.cuda.capturing import Session
 from cgtool.cuda.driver import check, cu
 from cgtool.cuda.functions import FunctionTable
+from cgtool.cuda.liveness import FREED
 from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot
 from cgtool.cuda.provenance import Joined, join
 from cgtool.model.capture import (
@@ -214,12 +214,12 @@ def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook)
                 f"ops were recorded during the capture itself, which slows it down ({why})",
             )
         )
-    dead = Counter(tensor.name for tensor in addresses.tensors if tensor.name.startswith("freed"))
+    dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
     if dead:
         found.append(
             Caveat(
                 "dead-input",
-                f"kernels point into {sum(dead.values())} blocks that were already freed when the "
+                f"nodes point into {dead} blocks that were already freed when the "
                 "capture ended: their contents at replay are whatever comes to lie there",
             )
         )

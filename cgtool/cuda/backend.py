@@ -10,6 +10,7 @@ import torch
 
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
+from cgtool.cuda.liveness import require_live_inputs
 from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.workload import Workload
 from cgtool.model.capture import Capture, Caveat
@@ -127,28 +128,5 @@ def capture(
     progress("read nodes")
     found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
     if options.check_input_liveness:
-        refuse_dead_inputs(found)
+        require_live_inputs(found)
     return found, raw
-
-
-def refuse_dead_inputs(found: Capture) -> None:
-    """Raise CgtoolError when a captured kernel was given an address in memory that was freed.
-
-    PyTorch's own check (torch 2.13) sees what passes through the dispatcher; the arguments of the
-    captured kernels show Triton and custom kernels too, on every release.
-    """
-    dead = {index for index, one in enumerate(found.memory.tensors) if one.name.startswith("freed")}
-    for graph in found.graphs:
-        for node in graph.nodes:
-            if node.kernel is None or node.origin is None:
-                continue
-            if any(pointer.tensor in dead for pointer in node.kernel.pointers):
-                frames = found.origins[node.origin].frames
-                raise user_code(
-                    f"node {node.id} of {graph.name} reads or writes memory that was already "
-                    "freed when the capture ended",
-                    frames=tuple(found.frames[index] for index in frames),
-                    why="a replay would use whatever comes to lie at that address",
-                    fix="keep the tensor alive as long as the graph, as a static input",
-                    phase=f"capture {graph.name}",
-                )

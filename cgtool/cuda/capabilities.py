@@ -113,12 +113,15 @@ def _parameter_layout(_torch: Any) -> Capability:
 
 
 def _liveness(torch: Any) -> Capability:
-    if "check_input_liveness" in inspect.signature(torch.cuda.graph).parameters:
-        return Capability("input liveness", "available", "torch.cuda.graph checks it too")
+    if _parameter_layout(torch).state == "available":
+        how = "from the addresses that captured kernels, copies and fills hold"
+        return Capability("input liveness", "available", how, gpu=True)
     return Capability(
         "input liveness",
-        "available",
-        "from the captured kernels' arguments (torch has no check of its own before 2.13)",
+        "absent",
+        "the arguments of kernels cannot be read",
+        "cuda-bindings 12.4 or newer",
+        gpu=True,
     )
 
 

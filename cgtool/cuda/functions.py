@@ -10,6 +10,8 @@ from cgtool.model.capture import Function
 
 _MAX_PARAMETERS = 1024
 """Far more than any kernel has; ends the walk if a driver never says INVALID_VALUE."""
+_INVALID_VALUE = 1
+"""CUDA_ERROR_INVALID_VALUE: there is no parameter of this number."""
 
 
 @dataclass
@@ -18,7 +20,7 @@ class FunctionTable:
 
     functions: list[Function] = field(default_factory=list)
     _indices: dict[int, int] = field(default_factory=dict)
-    _layouts: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    _layouts: dict[int, tuple[tuple[int, int], ...] | None] = field(default_factory=dict)
     _occupancy: dict[tuple[int, int, int], int | None] = field(default_factory=dict)
 
     def resolve(self, params: Any) -> Any | None:
@@ -39,20 +41,13 @@ class FunctionTable:
             self.functions.append(self._read(function))
         return known
 
-    def layout(self, function: Any) -> tuple[tuple[int, int], ...]:
-        """(offset, size) in bytes of each parameter (cuFuncGetParamInfo, driver 12.4)."""
+    def layout(self, function: Any) -> tuple[tuple[int, int], ...] | None:
+        """(offset, size) in bytes of each parameter (cuFuncGetParamInfo, driver 12.4); None where
+        the driver or its bindings have no such call."""
         handle = int(function)
-        known = self._layouts.get(handle)
-        if known is None:
-            found = []
-            query: Any = getattr(cu, "cuFuncGetParamInfo", None)
-            for position in range(_MAX_PARAMETERS if query else 0):
-                code, offset, size = query(function, position)
-                if int(code) != 0:
-                    break
-                found.append((int(offset), int(size)))
-            known = self._layouts[handle] = tuple(found)
-        return known
+        if handle not in self._layouts:
+            self._layouts[handle] = _read_layout(function)
+        return self._layouts[handle]
 
     def active_blocks(self, function: Any, threads: int, dynamic_shared_bytes: int) -> int | None:
         """Blocks that fit on one multiprocessor at once; None when the driver cannot say."""
@@ -81,5 +76,24 @@ class FunctionTable:
             local_bytes=ask("LOCAL_SIZE_BYTES"),
             max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
             binary_version=ask("BINARY_VERSION"),
-            parameter_bytes=tuple(size for _, size in self.layout(function)),
+            parameter_bytes=tuple(size for _, size in self.layout(function) or ()),
         )
+
+
+def _read_layout(function: Any) -> tuple[tuple[int, int], ...] | None:
+    query: Any = getattr(cu, "cuFuncGetParamInfo", None)
+    if query is None:
+        return None
+    found: list[tuple[int, int]] = []
+    for position in range(_MAX_PARAMETERS):
+        try:
+            code, offset, size = query(function, position)
+        except RuntimeError:
+            # The bindings know the call, the driver does not.
+            return None
+        if int(code) == _INVALID_VALUE:
+            break
+        if int(code) != 0:
+            return None
+        found.append((int(offset), int(size)))
+    return tuple(found)

@@ -130,6 +130,8 @@ class GraphReader:
         """Words of the arguments that are known addresses. Pointers behind device memory
         (pointer tables, TMA descriptors) stay unseen."""
         layout = self.functions.layout(function)
+        if layout is None:
+            return (), "this driver or its bindings have no cuFuncGetParamInfo"
         if not layout:
             return (), None
         table = int(params.kernelParams)

@@ -21,7 +21,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     what: str
     """One sentence: ``model.py:build raised ValueError: ...``."""
     exit_code: int
-    """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured."""
+    """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured, 5 no
+    answer could be found."""
     frames: tuple[Frame, ...] = ()
     """The user's frames, innermost first; never cgtool's own."""
     why: str | None = None
@@ -61,3 +62,15 @@ def user_code(
 ) -> CgtoolError:
     """The user's code could not be loaded or captured: exit 4."""
     return CgtoolError(Failure(what, EXIT_USER_CODE, frames, why, fix, phase, findings))
+
+
+def cannot_tell(
+    what: str,
+    *,
+    frames: tuple[Frame, ...] = (),
+    why: str | None = None,
+    fix: str | None = None,
+    phase: str | None = None,
+) -> CgtoolError:
+    """What was asked for could not be found out: exit 5."""
+    return CgtoolError(Failure(what, EXIT_UNKNOWN, frames, why, fix, phase))

@@ -195,3 +195,48 @@ def test_gradients_that_a_second_look_replaces_keep_their_names(tmp_path):
     }
     assert labels[512 * 256 * 4] == "gradient of model.weight"
     assert labels[256 * 4] == "gradient of model.bias"
+
+
+DEAD_SOURCE = """\
+import torch
+held = [torch.randn(1 << 22, device="cuda")]
+def function(x):
+    source = held[0]
+    if torch.cuda.is_current_stream_capturing():
+        held.clear()
+    out = torch.empty_like(x)
+    WORK
+    return out
+def build(device):
+    return function, (torch.ones(1 << 22, device=device),)
+"""
+
+
+@pytest.mark.parametrize("work", ["out.copy_(source)", "source.zero_(); out.copy_(x)"])
+def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_path):
+    source = DEAD_SOURCE.replace("WORK", work)
+    done = run_cli(tmp_path, source, "--check-input-liveness", "--no-backward")
+    assert done.returncode == 4, done.stderr
+    assert "freed" in done.stderr
+    assert "model.py:8" in done.stderr
+    captured = captured_file(tmp_path, source, "--no-backward")
+    assert "dead-input" in {caveat.code for caveat in captured.caveats}
+    dead = [one for one in captured.memory.tensors if one.kind == "freed"]
+    assert len(dead) == 1
+    types = {node.type for node in captured.graphs[0].nodes}
+    assert types & {"memcpy", "memset"}
+
+
+def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
+    from cgtool.cuda import backend, functions
+    from cgtool.entry.workload import Part, Workload
+    from cgtool.model.failure import CgtoolError
+
+    x = torch.zeros(64, device="cuda")
+    workload = Workload("test", "callable", (Part("test", lambda x: x + 1, (x,)),))
+    options = CaptureOptions(check_input_liveness=True)
+    assert backend.capture(workload, options, quiet)[0].graphs[0].nodes
+    monkeypatch.delattr(functions.cu, "cuFuncGetParamInfo")
+    with pytest.raises(CgtoolError) as raised:
+        backend.capture(workload, options, quiet)
+    assert raised.value.failure.exit_code == 5

@@ -19,6 +19,7 @@ from cgtool.entry.imports import find
 from cgtool.entry.spec import parse
 from cgtool.entry.workload import Workload
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.record.annotations import install as install_annotations
 
 
 def _sow(seed: int) -> None:
@@ -68,6 +69,7 @@ def load(
     specs = grammar.parse_all(inputs)
     if seed is not None:
         _sow(seed)
+    install_annotations()
     with _arguments_of(entry.target):
         module, owner, value = find(entry)
         workload = _classified(Classifier(spec, entry.name, module, owner, device, specs), value)

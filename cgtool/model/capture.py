@@ -39,7 +39,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """In backward: the origin of the forward op that made the autograd node; index into
     ``Capture.origins``."""
     annotations: tuple[str, ...] = ()
-    """The user's own ranges around the op, outermost first."""
+    """Ranges open around the op, outermost first: the user's own, and those that PyTorch opens in
+    Python (``Optimizer.step#AdamW.step``)."""
 
 
 class PointerArgument(msgspec.Struct, frozen=True, array_like=True, gc=False):

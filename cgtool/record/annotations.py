@@ -1,7 +1,8 @@
-"""The user's own ranges: ``record_function``, NVTX, PyTorch's ``mark_kernels``.
+"""Ranges open around an op: ``record_function``, NVTX, PyTorch's ``mark_kernels``.
 
 They are watched where they are entered from Python, so that they work on every driver, with no
-profiler running, and also where PyTorch was built without NVTX.
+profiler running, and also where PyTorch was built without NVTX. The user's own and those that
+PyTorch opens itself (``Optimizer.step#AdamW.step``) are alike.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib import metadata
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,93 +35,150 @@ class Annotations(threading.local):
         self.open = self.open[:-1]
 
 
-def _replace(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    stack.callback(setattr, owner, name, before)
+_watching: Annotations | None = None
+"""Who is told of a range."""
 
 
-def _around(
-    before: Callable[..., Any],
-    *,
-    enter: Callable[..., None] | None = None,
-    leave: Callable[[], None] | None = None,
-    optional: bool = False,
-) -> Callable[..., Any]:
-    @functools.wraps(before)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if enter is not None:
-            enter(*args, **kwargs)
-        try:
-            return before(*args, **kwargs)
-        except RuntimeError:
-            # PyTorch built without NVTX raises here; the range is recorded all the same.
-            if not optional:
-                raise
-            return 0
-        finally:
-            if leave is not None:
-                leave()
+def _opened(name: Any) -> None:
+    if _watching is not None:
+        _watching.push(str(name))
 
-    return wrapper
+
+def _closed() -> None:
+    if _watching is not None:
+        _watching.pop()
 
 
 @contextlib.contextmanager
 def watch(enabled: bool = True) -> Iterator[Annotations]:
     """Record ranges that open while the context is entered; none when not ``enabled``."""
+    global _watching
+    install()
     seen = Annotations()
-    if not enabled:
-        yield seen
-        return
-
-    def enter_named(self: Any, *_: Any) -> None:
-        seen.push(str(self.name))
-
-    def enter_message(msg: Any = None, *_args: Any, **kwargs: Any) -> None:
-        seen.push(str(msg if msg is not None else kwargs.get("message", "")))
-
-    with contextlib.ExitStack() as stack:
-        record_function = torch.autograd.profiler.record_function
-        _replace(
-            stack,
-            record_function,
-            "__enter__",
-            _around(record_function.__enter__, enter=enter_named),
-        )
-        _replace(
-            stack, record_function, "__exit__", _around(record_function.__exit__, leave=seen.pop)
-        )
-        nvtx = torch.cuda.nvtx
-        push = _around(nvtx.range_push, enter=enter_message, optional=True)
-        pop = _around(nvtx.range_pop, leave=seen.pop, optional=True)
-        for name, value in (("range_push", push), ("range_pop", pop)):
-            _replace(stack, nvtx, name, value)
-        package = sys.modules.get("nvtx")
-        if package is not None and hasattr(package, "push_range"):
-            _replace(stack, package, "push_range", _around(package.push_range, enter=enter_message))
-            _replace(stack, package, "pop_range", _around(package.pop_range, leave=seen.pop))
-        for name in ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations"):
-            _watch_marks(stack, seen, name)
-        yield seen
-
-
-def _watch_marks(stack: contextlib.ExitStack, seen: Annotations, module_name: str) -> None:
-    """``mark_kernels(annotation)`` of torch >= 2.12, wherever the release keeps it."""
+    before = _watching
+    _watching = seen if enabled else None
     try:
-        module = importlib.import_module(module_name)
-    except ImportError:
-        return
-    before = getattr(module, "mark_kernels", None)
-    if before is None:
+        yield seen
+    finally:
+        _watching = before
+
+
+@functools.cache
+def install() -> None:
+    """Put the wrappers in place, for the life of the process; they do nothing while nobody
+    watches. Before the user's file is imported: ``from torch.cuda.nvtx import range_push`` keeps
+    what it finds then."""
+    record_function = torch.autograd.profiler.record_function
+    _wrap(record_function, "__enter__", before=lambda self, *_: _opened(self.name))
+    _wrap(record_function, "__exit__", after=_closed)
+    # PyTorch built without NVTX raises RuntimeError; the range is recorded all the same.
+    _wrap(torch.cuda.nvtx, "range_push", before=_opened_message, forgive=RuntimeError)
+    _wrap(torch.cuda.nvtx, "range_pop", after=_closed, forgive=RuntimeError)
+    for name in ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations"):
+        with contextlib.suppress(ImportError):
+            _wrap_marks(importlib.import_module(name))
+    package = _nvtx_package()
+    if package is not None:
+        _wrap(package, "push_range", before=_opened_message)
+        _wrap(package, "pop_range", after=_closed)
+        _wrap_annotate(package.annotate)
+
+
+def _opened_message(*args: Any, **kwargs: Any) -> None:
+    # ``msg`` of torch.cuda.nvtx, ``message`` of the nvtx package.
+    _opened(args[0] if args else kwargs.get("msg", kwargs.get("message", "")))
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    *,
+    before: Callable[..., None] | None = None,
+    after: Callable[[], None] | None = None,
+    forgive: type[Exception] | tuple[()] = (),
+) -> None:
+    """Replace ``owner.name`` by one that calls ``before`` and ``after`` around it."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except forgive:
+            return 0
+        finally:
+            if after is not None:
+                after()
+
+    setattr(owner, name, wrapper)
+
+
+def _wrap_marks(module: ModuleType) -> None:
+    """``mark_kernels(annotation)`` of torch >= 2.12, wherever the release keeps it."""
+    original = getattr(module, "mark_kernels", None)
+    if original is None:
         return
 
+    @functools.wraps(original)
     @contextlib.contextmanager
     def mark_kernels(annotation: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        seen.push(str(annotation))
+        _opened(annotation)
         try:
-            with before(annotation, *args, **kwargs) as value:
+            with original(annotation, *args, **kwargs) as value:
                 yield value
         finally:
-            seen.pop()
+            _closed()
 
-    _replace(stack, module, "mark_kernels", mark_kernels)
+    module.mark_kernels = mark_kernels  # type: ignore[attr-defined]
+
+
+def _nvtx_package() -> ModuleType | None:
+    """The ``nvtx`` package, where it is installed and not switched off (NVTX_DISABLE)."""
+    try:
+        metadata.distribution("nvtx")
+        package = importlib.import_module("nvtx")
+    except ImportError:
+        return None
+    own = str(getattr(getattr(package, "annotate", None), "__module__", ""))
+    return package if own.startswith("nvtx") and package.enabled() else None
+
+
+def _wrap_annotate(annotate: Any) -> None:
+    """``nvtx.annotate``: a context manager, and a decorator that does not enter it."""
+    original_init = annotate.__init__
+
+    @functools.wraps(original_init)
+    def init(self: Any, message: Any = None, *args: Any, **kwargs: Any) -> None:
+        original_init(self, message, *args, **kwargs)
+        self.cgtool_message = message
+
+    annotate.__init__ = init
+    _wrap(
+        annotate,
+        "__enter__",
+        before=lambda self: _opened("" if self.cgtool_message is None else self.cgtool_message),
+    )
+    _wrap(annotate, "__exit__", after=_closed)
+    # Releases whose decorator does enter it inherit __call__ from contextlib.
+    original_call = vars(annotate).get("__call__")
+    if original_call is None:
+        return
+
+    @functools.wraps(original_call)
+    def decorate(self: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        inner = original_call(self, function)
+        message = self.cgtool_message
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            _opened(function.__name__ if message is None else message)
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                _closed()
+
+        return wrapper
+
+    annotate.__call__ = decorate

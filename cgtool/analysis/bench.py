@@ -16,7 +16,7 @@ DRIFTED = 0.02
 
 
 class BenchRow(msgspec.Struct, frozen=True):
-    """One phase. Times are nanoseconds a iteration, medians over the rounds."""
+    """One phase. Times are nanoseconds an iteration, medians over the rounds."""
 
     phase: str
     eager_ns: float
@@ -30,6 +30,8 @@ class BenchRow(msgspec.Struct, frozen=True):
     speedup_low: float
     speedup_high: float
     rounds: int
+    behind: str | None
+    """The phase that ran, untimed, right before each iteration of both sides."""
     break_even: int | None
     """Replays after which capturing has paid for itself; None when replay is not faster."""
 
@@ -83,6 +85,7 @@ def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> Bench
         low,
         high,
         min(len(eager.device_ns), len(replay.device_ns)),
+        eager.behind if eager.behind == replay.behind else None,
         math.ceil(cost / saved) if saved > 0 else None,
     )
 

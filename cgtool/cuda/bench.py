@@ -2,7 +2,9 @@
 
 Every sample repeats the work until its events are far enough apart; the order of the two sides is
 drawn anew in each round, so that drift of the clock falls on both. Device time is what the events
-say, host time what it took to enqueue.
+say, host time what it took to enqueue. A backward is timed right behind its forward, eager and
+replayed alike, each iteration between a pair of events of its own: neither side begins on an idle
+GPU, and neither is helped by a queue of backwards alone, which nobody runs.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ class Side:
     phase: str
     once: Callable[[], None]
     before: Callable[[], None] | None = None
-    """What each iteration needs first and is not timed: the forward before an eager backward."""
-    iterations: int = 1
+    """What each iteration needs first and is not timed: the forward before a backward."""
+    repeats: int = 1
+    """Iterations in a round."""
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
 
@@ -59,16 +62,15 @@ def _measure(side: Side, device: int) -> tuple[float, float]:
         torch.cuda.synchronize(device)
         start.record()
         clock = time.perf_counter_ns()
-        for _ in range(side.iterations):
+        for _ in range(side.repeats):
             side.once()
         host = time.perf_counter_ns() - clock
         end.record()
         torch.cuda.synchronize(device)
-        return start.elapsed_time(end) * 1e6 / side.iterations, host / side.iterations
+        return start.elapsed_time(end) * 1e6 / side.repeats, host / side.repeats
     device_total = host_total = 0.0
-    for _ in range(side.iterations):
+    for _ in range(side.repeats):
         side.before()
-        torch.cuda.synchronize(device)
         start.record()
         clock = time.perf_counter_ns()
         side.once()
@@ -76,15 +78,15 @@ def _measure(side: Side, device: int) -> tuple[float, float]:
         end.record()
         torch.cuda.synchronize(device)
         device_total += start.elapsed_time(end) * 1e6
-    return device_total / side.iterations, host_total / side.iterations
+    return device_total / side.repeats, host_total / side.repeats
 
 
 def _settle(side: Side, device: int, min_round_ms: float) -> None:
-    """Choose the number of iterations, then run until two medians in a row agree."""
-    side.iterations = 3
+    """Choose the number of repeats, then run until two medians in a row agree."""
+    side.repeats = 3
     device_ns, host_ns = _measure(side, device)
     each = max(device_ns, host_ns, 1.0)
-    side.iterations = max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
+    side.repeats = max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
     deadline = time.monotonic() + STEADY_SECONDS
     last = 0.0
     while time.monotonic() < deadline:
@@ -152,7 +154,12 @@ def sides_of(session: Session) -> dict[str, list[Side]]:
 
     found["backward"] = [
         Side("eager", "backward", run_backward, before=run_forward),
-        Side("replay", "backward", _replay(by_phase["backward"])),
+        Side(
+            "replay",
+            "backward",
+            _replay(by_phase["backward"]),
+            before=_replay(by_phase["forward"]),
+        ),
     ]
     found["both"] = [
         Side("eager", "both", eager_both),
@@ -231,7 +238,9 @@ def measure(
                 side.phase,
                 tuple(side.device_ns),
                 tuple(side.host_ns),
-                side.iterations,
+                iterations=side.repeats if side.before is None else 1,
+                pairs=1 if side.before is None else side.repeats,
+                behind=None if side.before is None else "forward",
             )
             for side in sides
         ),

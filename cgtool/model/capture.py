@@ -270,7 +270,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Raw timings of one thing, one list a round."""
+    """Raw timings of one thing, one number a round."""
 
     name: str
     """``eager`` or ``replay``."""
@@ -282,6 +282,10 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Per round: mean host time to enqueue one iteration."""
     iterations: int = 1
     """Iterations inside each pair of events."""
+    pairs: int = 1
+    """Pairs of events in a round."""
+    behind: str | None = None
+    """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):

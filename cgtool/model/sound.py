@@ -110,8 +110,7 @@ def _graph(capture: Capture, graph: Graph) -> None:
     times = (graph.capture_ns, graph.instantiate_ns, graph.upload_ns, *graph.launch_ns)
     _number(where, "time", times)
     _number(where, "callable", (graph.callable,))
-    # Free memory before and after: other work on the device can make the difference negative.
-    _number(where, "executable's bytes", (graph.exec_bytes,), least=-MAX_NUMBER)
+    _number(where, "executable's bytes", (graph.exec_bytes,))
 
 
 def _kernels(where: str, nodes: tuple[Node, ...], capture: Capture) -> None:
@@ -208,6 +207,7 @@ def _bench(capture: Capture) -> None:
         return
     _number("bench", "seed", (capture.bench.seed,), least=-MAX_NUMBER, bound=MAX_ADDRESS)
     _number("bench", "iterations", (one.iterations for one in capture.bench.samples), least=1)
+    _number("bench", "pairs", (one.pairs for one in capture.bench.samples), least=1)
     clock = capture.bench.clock
     if clock is not None:
         numbers = (*clock.sm_mhz, *clock.memory_mhz, *clock.temperature_c)

@@ -45,6 +45,11 @@ def render(report: BenchReport) -> RenderableType:
         ("host", "time to enqueue one iteration, median"),
         ("pays after", "replays that win back the time that the capture took"),
     ]
+    means += [
+        (row.phase, f"each iteration right behind its {row.behind}, which is not timed")
+        for row in report.rows
+        if row.behind is not None
+    ]
     parts: list[RenderableType] = [made, explained(means)]
     if report.doubts:
         parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +92,20 @@ def test_doubts_name_their_remedy():
     doubts = " ".join(report(capture_of(noisy, [100.0] * 5, clock=clock)).doubts)
     for word in ("only 5 rounds", "varied by", "timer's grain", "power cap", "SM clock moved"):
         assert word in doubts
+
+
+@pytest.mark.parametrize(("pairs", "doubted"), [(600, True), (1, False)])
+def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
+    """8 us between two events is near the timer's grain, however often it is repeated."""
+    iterations = 1 if pairs > 1 else 600
+    samples = tuple(
+        Samples(name, "backward", (8_000.0,) * 20, (8_000.0,) * 20, iterations, pairs, "forward")
+        for name in ("eager", "replay")
+    )
+    made = capture_of([1.0], [1.0])
+    found = report(msgspec.structs.replace(made, bench=Bench(samples, timer_grain_ns=500)))
+    assert any("8.0 us between events" in doubt for doubt in found.doubts) == doubted
+    assert found.rows[0].behind == "forward"
 
 
 def test_an_unknown_clock_is_said():

@@ -240,3 +240,28 @@ def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
     with pytest.raises(CgtoolError) as raised:
         backend.capture(workload, options, quiet)
     assert raised.value.failure.exit_code == 5
+
+
+def test_a_backward_is_timed_behind_its_forward_on_both_sides():
+    from cgtool.analysis.bench import report
+    from cgtool.cuda import bench
+    from cgtool.entry.workload import Part, Workload
+    from cgtool.model.options import BenchOptions
+
+    model = torch.nn.Linear(64, 64).cuda()
+    part = Part("test", model, (torch.randn(8, 64, device="cuda"),), {}, {"": model})
+    captured, _ = bench.run(
+        Workload("test", "callable", (part,)),
+        CaptureOptions(),
+        BenchOptions(rounds=2, min_round_ms=1.0),
+        quiet,
+    )
+    by_phase = {}
+    for one in captured.bench.samples:
+        by_phase.setdefault(one.phase, []).append(one)
+    assert [(one.behind, one.iterations) for one in by_phase["backward"]] == [("forward", 1)] * 2
+    assert all(one.pairs > 1 for one in by_phase["backward"])
+    assert [(one.behind, one.pairs) for one in by_phase["forward"]] == [(None, 1)] * 2
+    doubts = " ".join(report(captured).doubts)
+    assert "replay backward" in doubts
+    assert "us between events" in doubts

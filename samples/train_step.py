@@ -13,7 +13,9 @@ from torch import nn
 def build(device: str):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True, foreach=True)
+    # A tensor on the device: a scheduler fills it, and the next replay reads it.
+    rate = torch.tensor(1e-3, device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True, foreach=True)
     x = torch.randn(128, 64, device=device)
     target = torch.randn(128, 64, device=device)
 

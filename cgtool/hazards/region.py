@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cgtool.hazards.collect import Findings, at_call, here, refusal
+from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.record.ops import OpCall, Record
 
@@ -29,6 +30,8 @@ class Region:
         """What runs now is ``x[mask] = number``, which a GPU does as a masked fill."""
         self.function: Any = None
         """The torch function that the code called, outside which no other one runs."""
+        self.asked: list[tuple[Frame, ...]] = []
+        """Where the code asked whether a stream is capturing, and was told yes."""
         self.call: OpCall | None = None
         self.record: Record | None = None
         """The op that runs, and the record that it belongs to."""
@@ -36,6 +39,17 @@ class Region:
     @property
     def capturing(self) -> bool:
         return False
+
+    def note(self, finding: Finding) -> None:
+        """Collect what ends no capture; the place is that of the op that runs, if one does."""
+        if self.collecting:
+            if self.call is not None and self.record is not None:
+                finding = at_call(finding, self.call, self.record)
+            self.findings.add(finding)
+
+    def asks_capturing(self) -> None:
+        """The user's code asks whether a stream is capturing; the answer is yes."""
+        self.asked.append(here(2))
 
     def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
         """Collect a finding, or raise it as the end of the capture."""

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from cgtool.hazards.collect import at_call, frames_of
 from cgtool.hazards.hostreads import Change, HostReads, Snapshot
+from cgtool.hazards.memory import UNINITIALISED, Uninitialised, written
 from cgtool.hazards.placement import on_host
 from cgtool.hazards.source import deciding_line
 from cgtool.model.capture import Frame
@@ -28,7 +29,7 @@ from cgtool.record.frames import Site, chain_of, frame_of, is_internal, line_of
 from cgtool.record.ops import OpCall, OpRecorder, Record
 
 _FEW = 64
-_SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
+SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
 
 
 @dataclass(slots=True)
@@ -44,6 +45,10 @@ class Op:
     """All tensors of the op lie on the host."""
     host_scalar: bool
     """A device op was given a host tensor of no dimensions that lived before the iteration."""
+    writes_input: bool = False
+    """It writes into a tensor that the callable is given."""
+    reads_nothing_of: int | None = None
+    """Index of the call that made memory which this op reads, and which nothing wrote before."""
 
 
 @dataclass
@@ -61,24 +66,37 @@ class Iteration:
 class _Recorder(OpRecorder):
     """Keeps the arguments of each op."""
 
-    def __init__(self, roots: Any, annotations: Annotations, iteration: Iteration) -> None:
+    def __init__(
+        self, roots: Any, annotations: Annotations, iteration: Iteration, inputs: set[int]
+    ) -> None:
         super().__init__(roots, annotations)
         self.iteration = iteration
+        self.inputs = inputs
         self._storages: set[int] = set()
+        self._empty = Uninitialised()
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         op = self._op(call, args, kwargs)
         given = _storages((args, kwargs))
+        unread = self._empty.read_by(func, call.name, args, kwargs)
         made = func(*args, **kwargs)
         self._storages |= _storages(made) - given
+        if call.name.startswith(UNINITIALISED) and _users_own(sys._getframe(1)):
+            self._empty.made(call.index, made)
         if op is not None:
+            op.reads_nothing_of = unread
+            op.writes_input = any(
+                one.untyped_storage()._cdata in self.inputs
+                for one in written(func, args, kwargs)
+                if _plain(one)
+            )
             self.iteration.ops.append(op)
         return made
 
     def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
-        if call.name.startswith(_SKIPPED):
+        if call.name.startswith(SKIPPED):
             return None
         numbers: list[Any] = []
         outside: list[tuple[int, int, tuple[int, ...], bool]] = []
@@ -110,6 +128,13 @@ def _storages(value: Any) -> set[int]:
         for one in pytree.tree_leaves(value)
         if isinstance(one, torch.Tensor) and _plain(one)
     }
+
+
+def _users_own(frame: types.FrameType | None) -> bool:
+    """False for the scratch memory of PyTorch's own Python code."""
+    while frame is not None and "/cgtool/" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and not is_internal(frame.f_code)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -157,11 +182,15 @@ def _asked_by_user(frame: types.FrameType | None) -> bool:
 
 
 def observe(
-    run: Callable[[], Any], roots: Any, annotations: Annotations, reads: HostReads
+    run: Callable[[], Any],
+    roots: Any,
+    annotations: Annotations,
+    reads: HostReads,
+    inputs: set[int],
 ) -> Iteration:
-    """One eager iteration."""
+    """One eager iteration; ``inputs`` are the storages of what the callables are given."""
     iteration = Iteration()
-    recorder = _Recorder(roots, annotations, iteration)
+    recorder = _Recorder(roots, annotations, iteration, inputs)
     with recorder, _Profile(reads, iteration):
         run()
     iteration.state = reads.snapshot()
@@ -170,12 +199,15 @@ def observe(
 
 
 def compare(
-    run: Callable[[], Any], roots: Any, annotations: Annotations
+    run: Callable[[], Any], roots: Any, annotations: Annotations, inputs: Any
 ) -> tuple[list[Finding], Iteration]:
-    """Run two iterations; what the second does otherwise, and the second itself."""
-    reads = HostReads()
-    first = observe(run, roots, annotations, reads)
-    second = observe(run, roots, annotations, reads)
+    """Run two iterations; what the second does otherwise, and the second itself.
+
+    ``inputs`` are the arguments that the callables are given, in any nesting.
+    """
+    reads, given = HostReads(), _storages(inputs)
+    first = observe(run, roots, annotations, reads, given)
+    second = observe(run, roots, annotations, reads, given)
     changes = list(reads.changes(first.state, second.state))
     return list(_Comparison(first, second, reads, changes).findings()), second
 
@@ -205,6 +237,7 @@ class _Comparison:
             if len(longer.ops) > length:
                 yield self._branch(longer.ops[length], None)
         yield from self._operands()
+        yield from self._memory()
         yield from self._state()
 
     def _at(self, finding: Finding, op: Op) -> Finding:
@@ -332,6 +365,29 @@ class _Comparison:
                         "becomes an argument of the kernel, and stays",
                     ),
                     op,
+                )
+
+    def _memory(self) -> Iterator[Finding]:
+        calls = self.second.record.calls
+        for op in self.second.ops:
+            if op.writes_input and not op.host:
+                yield self._at(
+                    Finding(
+                        "in-place-on-static-input",
+                        f"{op.call.name} writes into an input of the graph: the next replay starts "
+                        "from what this one left there, unless it is refilled",
+                    ),
+                    op,
+                )
+            if op.reads_nothing_of is not None and not op.host:
+                yield at_call(
+                    Finding(
+                        "stale-accumulator-or-uninitialised",
+                        f"{op.call.name} reads this memory before anything is written there: a "
+                        "replay finds what the one before it left",
+                    ),
+                    calls[op.reads_nothing_of],
+                    self.second.record,
                 )
 
     def _state(self) -> Iterator[Finding]:

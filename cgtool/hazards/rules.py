@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from cgtool.hazards.collect import here
 from cgtool.hazards.placement import HOST, on_host, place_of, tensors_of
 from cgtool.hazards.region import Region
 from cgtool.hazards.syncs import sync_code
+from cgtool.model.finding import Finding
 from cgtool.record.ops import OpCall
 
 _KEEP = "keep the value on the device and read it after the replay"
@@ -90,6 +94,9 @@ def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[st
     if not region.capturing or region.on_host:
         return
     name = call.name.partition(".")[0]
+    if name == "cond" and len(args) == 4:
+        _cond(region, args)
+        return
     found = _OPS.get(name)
     if found is not None:
         code, what, fix = found
@@ -115,6 +122,40 @@ def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[st
         region.refuse(_SHAPE, "histc() without min and max", fix="give it min= and max=")
 
 
+def _cond(region: Region, args: Sequence[Any]) -> None:
+    """Random ops in a branch of torch.cond, which becomes a conditional node."""
+    branches, operands = args[1:3], args[3]
+    for branch in branches:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, _RandomOps() as found:
+            branch(
+                *(
+                    fake.from_tensor(one) if isinstance(one, torch.Tensor) else one
+                    for one in operands
+                )
+            )
+        if found.names:
+            region.refuse(
+                "conditional-node-limits",
+                f"{found.names[0]} in a branch of torch.cond",
+                why="a conditional node holds no random numbers: 'RNG within data-dependent "
+                "conditional nodes is not supported yet'",
+                fix="draw outside torch.cond, or compute both branches and use torch.where",
+            )
+
+
+class _RandomOps(TorchDispatchMode):
+    """Names the ops that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.names.append(str(func._schema.name))
+        return func(*args, **(kwargs or {}))
+
+
 def refuse_copy(region: Region, code: str, what: str, fix: str) -> None:
     """A copy between the device and pageable host memory."""
     region.refuse(
@@ -128,6 +169,35 @@ def refuse_copy(region: Region, code: str, what: str, fix: str) -> None:
 
 
 _INDEX = "h2d-index-with-list-or-cpu-tensor"
+
+
+def note_pinning(region: Region) -> None:
+    """Pinned host memory is asked for."""
+    if region.capturing:
+        region.note(
+            Finding(
+                "pin-memory-during-capture",
+                "pinned host memory is allocated during the capture: the code that fills it runs "
+                "once, and every replay copies what it holds then",
+                here(2),
+                phase=region.phase,
+            )
+        )
+
+
+def note_record_stream(region: Region) -> None:
+    """``Tensor.record_stream`` is called."""
+    if region.capturing:
+        region.note(
+            Finding(
+                "record-stream-defers-reuse",
+                "record_stream keeps the block from being used again until the capture ends",
+                here(2),
+                phase=region.phase,
+            )
+        )
+
+
 _OUTSIDE = "make it once, outside the captured code, and keep it (register_buffer in a module)"
 
 

@@ -16,20 +16,16 @@ import torch
 
 import cgtool
 from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.phases import name_of, roots_of, through, wants_backward, warm_up
 from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.surface import (
     Named,
     Surface,
-    call,
-    differentiable,
-    flatten_outputs,
-    grad_outputs,
-    grads,
     named_tensors,
 )
 from cgtool.entry.workload import Part, Workload
-from cgtool.hazards.collect import frames_of
 from cgtool.hazards.errors import explain
+from cgtool.hazards.streams import LaneNode, capturing
 from cgtool.model.capture import (
     Capture,
     Caveat,
@@ -43,7 +39,6 @@ from cgtool.model.capture import (
     Tensor,
 )
 from cgtool.model.failure import user_code
-from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
@@ -53,12 +48,7 @@ from cgtool.simulated import memory
 from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.simulated.lifetimes import LifetimeRecorder
 from cgtool.simulated.redirect import redirected
-from cgtool.simulated.streams import Device, capturing
-
-_UNJOINED = (
-    "the capture ended while this work had no path back to the capturing stream: CUDA answers 904, "
-    "cudaErrorStreamCaptureUnjoined"
-)
+from cgtool.simulated.streams import Device
 
 DEVICE = "cuda"
 """What factories get as ``device``: the simulated GPU."""
@@ -83,6 +73,8 @@ class Captured:
     graph: SimulatedGraph
     record: Record
     capture_ns: int
+    lanes: list[LaneNode]
+    """The nodes as the model of streams has them."""
 
 
 @dataclass
@@ -100,65 +92,7 @@ class Session:
     warmup_ns: int = 0
 
 
-def wants_backward(session: Session) -> bool:
-    return session.options.backward and session.workload.kind != "step"
-
-
-Run = Callable[[Part, str, int, Callable[[], Any]], Any]
-
-
-def _through(session: Session, run: Run) -> None:
-    """Every forward in order, then every backward in reverse, each handed to ``run``."""
-    parts = session.workload.parts
-    first = "step" if session.workload.kind == "step" else "forward"
-    for index, part in enumerate(parts):
-        result = run(part, first, index, lambda part=part: call(part))  # type: ignore[misc]
-        session.outputs[index] = flatten_outputs(result)
-    if not wants_backward(session):
-        return
-    for index, part in reversed(list(enumerate(parts))):
-        surface = differentiable(part, session.outputs[index])
-        if surface is None:
-            continue
-        incoming = grad_outputs(surface)
-        session.surfaces[index], session.incoming[index] = surface, incoming
-        session.gradients[index] = run(
-            part,
-            "backward",
-            index,
-            lambda surface=surface, incoming=incoming: grads(  # type: ignore[misc]
-                surface, incoming, session.options.allow_unused_input
-            ),
-        )
-
-
-def _name(session: Session, phase: str, index: int) -> str:
-    return phase if len(session.workload.parts) == 1 else f"{phase} {index}"
-
-
-def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
-    if len(workload.parts) == 1:
-        return dict(workload.parts[0].modules)
-    roots: dict[str, torch.nn.Module] = {}
-    for part in workload.parts:
-        for prefix, module in part.modules.items():
-            roots[f"{part.name}.{prefix}".rstrip(".")] = module
-    return roots
-
-
-def warm_up(session: Session, iterations: int, progress: Progress) -> None:
-    for part in session.workload.parts:
-        for iteration in range(iterations):
-            progress(f"warm-up {iteration + 1} of {part.name}")
-            with users_code(part, "warm-up", explain):
-                outputs = flatten_outputs(call(part))
-                if wants_backward(session):
-                    surface = differentiable(part, outputs)
-                    if surface is not None:
-                        grads(surface, grad_outputs(surface), session.options.allow_unused_input)
-
-
-def _follow_lifetimes(
+def follow_lifetimes(
     session: Session, annotations: Annotations
 ) -> tuple[LifetimeRecorder, dict[int, str]]:
     """The last warm-up iteration, in the order of the capture, watched for allocations."""
@@ -171,7 +105,7 @@ def _follow_lifetimes(
         recorder.graph += 1
         return result
 
-    _through(session, run)
+    through(session, run)
     labels = _labels(session)
     by_life = {
         number: labels[life.address]
@@ -205,7 +139,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
     states = RandomStates()
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-        name = _name(session, phase, index)
+        name = name_of(session, phase, index)
         progress(f"capture {name}")
         started = time.perf_counter_ns()
         with (
@@ -217,7 +151,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
             recorder.record = record
             with recorder:
                 result = body()
-            _refuse_unjoined(session.device, recorder.graph, name)
+            session.device.look_at_joins()
         recorder.graph.stream_names = [one.name for one in session.device.streams]
         session.captured.append(
             Captured(
@@ -227,36 +161,12 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
                 recorder.graph,
                 recorder.record,
                 time.perf_counter_ns() - started,
+                session.device.nodes,
             )
         )
         return result
 
-    _through(session, run)
-
-
-def _refuse_unjoined(device: Device, graph: SimulatedGraph, name: str) -> None:
-    home, *others = device.streams
-    reached: set[int] = set()
-    waiting = list(home.frontier)
-    while waiting:
-        node = waiting.pop()
-        if node not in reached:
-            reached.add(node)
-            waiting.extend(graph.nodes[node].dependencies)
-    for stream in others:
-        if not stream.frontier <= reached:
-            device.report(
-                Finding(
-                    "unjoined-side-stream",
-                    f"capture {name}: {stream.name} has work that was not joined",
-                    frames_of(stream.used or stream.created),
-                    phase=f"capture {name}",
-                    fix="wait for it before returning: "
-                    "torch.cuda.current_stream().wait_stream(side)",
-                    evidence=(_UNJOINED,),
-                ),
-                why=_UNJOINED,
-            )
+    through(session, run)
 
 
 def prepare(
@@ -269,9 +179,9 @@ def prepare(
     iterations, _ = warmup_iters(workload, options)
     started = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        warm_up(session, max(0, iterations - 1), progress)
+        warm_up(session, max(0, iterations - 1), progress, explain)
         gc.collect()
-        recorder, labels = _follow_lifetimes(session, annotations)
+        recorder, labels = follow_lifetimes(session, annotations)
         session.warmup_ns = time.perf_counter_ns() - started
         capture_all(session, annotations, progress)
     if not any(one.graph.nodes for one in session.captured):
@@ -308,6 +218,18 @@ def capture(
     Raises CgtoolError when the user's code would not capture.
     """
     session, iterations, recorder, labels = prepare(device, workload, options, progress)
+    return build(session, iterations, recorder, labels, why)
+
+
+def build(
+    session: Session,
+    iterations: int,
+    recorder: LifetimeRecorder,
+    labels: dict[int, str],
+    why: str,
+) -> Capture:
+    """What was captured, as plain data."""
+    workload, options = session.workload, session.options
     table = OriginTable(workload.entry_frame())
     streams: dict[str, int] = {"capture stream": 0}
     separate = options.pool == "separate"

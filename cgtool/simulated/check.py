@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Sequence
 
 import torch
 
 from cgtool.entry.attempt import Progress
-from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.workload import Workload
-from cgtool.hazards import preflight, repeat
-from cgtool.hazards.optimizers import Steps
-from cgtool.model.failure import CgtoolError
+from cgtool.hazards import procedure, shape
+from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
+from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
-from cgtool.simulated.backend import Session, capture_all, roots_of, warm_up
+from cgtool.record.ops import OpCall
+from cgtool.simulated.backend import Session, build, capture_all, follow_lifetimes
 from cgtool.simulated.streams import Device
 
 
 def check(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """All findings, and what was looked at.
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> tuple[tuple[Finding, ...], tuple[str, ...], Capture | None]:
+    """All findings, what was looked at, and the capture when there was one.
 
     Raises CgtoolError when the code fails in eager mode already.
     """
     session = Session(device, workload, options)
-    findings = device.findings
-    device.collecting = True
+    captures: list[Capture] = []
     if options.seed is not None:
         torch.manual_seed(options.seed)
-    for finding in preflight.look(workload, options):
-        findings.add(finding)
-    iterations, _ = warmup_iters(workload, options)
+
+    def dry(annotations: Annotations) -> Sequence[OpCall]:
+        recorder, labels = follow_lifetimes(session, annotations)
+        capture_all(session, annotations, progress)
+        for one in session.captured:
+            for finding in shape.look(one.lanes, one.record):
+                device.findings.add(finding)
+        captures.append(build(session, 1, recorder, labels, why))
+        return session.captured[0].record.calls if session.captured else ()
+
     with watch_annotations(options.annotations) as annotations:
-        warm_up(session, max(1, iterations - 2), progress)
-        progress("compare two iterations")
-        with Steps() as steps:
-            found, _ = repeat.compare(
-                lambda: warm_up(session, 1, lambda _text: None), roots_of(workload), annotations
-            )
-        for finding in (*steps.findings(), *found):
-            findings.add(finding)
-        gc.collect()
-        try:
-            capture_all(session, annotations, progress)
-        except CgtoolError as error:
-            if not error.failure.findings:
-                raise
-            for finding in error.failure.findings:
-                findings.add(finding)
-    return findings.all(), (
-        "settings, modules and optimizers",
-        "two eager iterations, held against each other",
-        "a simulated capture that goes on after a refusal",
-    )
+        looked = procedure.look(device, workload, options, progress, annotations, dry)
+    return device.findings.all(), looked, captures[0] if captures else None

@@ -93,11 +93,10 @@ class FunctionMode(TorchFunctionMode):
         if func is torch.Tensor.cpu:
             return self._move(args[:1], {}, HOST, torch.Tensor.to)
         if func is torch.Tensor.pin_memory:
+            rules.note_pinning(self.device)
             return self._pinned(args[0])
         if func is torch.Tensor.is_pinned:
             return place_of(args[0]) == PINNED
-        if func is torch.Tensor.record_stream:
-            return None
         like_a_gpu = _LIKE_A_GPU.get(func)
         if like_a_gpu is not None and not on_host(args[0]):
             return like_a_gpu(self, *args, **kwargs)
@@ -110,7 +109,9 @@ class FunctionMode(TorchFunctionMode):
             rules.refuse_from_python(device, args, kwargs)
         args = tuple(_cpu(one) for one in args)
         kwargs = {key: _cpu(one) for key, one in kwargs.items()}
-        pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
+        pinned = kwargs.pop("pin_memory", False)
+        if pinned:
+            rules.note_pinning(device)
         before = device.on_host, device.fills_mask, device.function
         device.on_host = place != DEVICE
         device.function = func

@@ -17,14 +17,9 @@ from torch.utils import _pytree as pytree
 
 from cgtool.hazards.placement import HOST, place_of
 from cgtool.hazards.rules import refuse_op
-from cgtool.model.finding import Finding
 from cgtool.record.ops import OpCall, OpRecorder
-from cgtool.simulated.streams import Device, Stream
+from cgtool.simulated.streams import Device
 
-_UNFORKED = (
-    "nothing made the stream wait for the capturing one: a GPU refuses what it does (900, "
-    "cudaErrorStreamCaptureUnsupported), or runs it once now and in no replay"
-)
 _LAUNCH_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
@@ -178,33 +173,8 @@ class CaptureRecorder(OpRecorder):
         self.graph.steps.append(Step(run, (id(state),), {}, []))
 
     def _node(self, call: OpCall, results: list[torch.Tensor]) -> None:
-        stream = self.device.current
-        if stream not in self.device.streams:
-            self._refuse_unforked(stream)
-            return
-        node = len(self.graph.nodes)
-        self.graph.nodes.append(
-            SimulatedNode(
-                call,
-                self.device.streams.index(stream),
-                tuple(sorted(stream.frontier)),
-                _shape(results),
+        node = self.device.add_node(call)
+        if node is not None:
+            self.graph.nodes.append(
+                SimulatedNode(call, node.stream, node.dependencies, _shape(results))
             )
-        )
-        stream.frontier = frozenset((node,))
-        stream.used = call.chain
-
-    def _refuse_unforked(self, stream: Stream) -> None:
-        call = self.device.call
-        name = call.name if call is not None else "work"
-        self.device.report(
-            Finding(
-                "side-stream-not-forked",
-                f"{name} runs on {stream.name}, which takes no part in the capture",
-                phase=self.device.phase,
-                evidence=(_UNFORKED,),
-            ),
-            why=_UNFORKED,
-            fix="before the work: side.wait_stream(torch.cuda.current_stream()); after it: "
-            "torch.cuda.current_stream().wait_stream(side)",
-        )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
+from cgtool.hazards import rules
 from cgtool.hazards.collect import here
 from cgtool.hazards.placement import HOST, is_cuda_device, put
 from cgtool.model.failure import user_code
@@ -111,6 +112,11 @@ def _cuda(device: Device) -> dict[str, Any]:
     def synchronize(*_args: Any) -> None:
         device.refuse("explicit-synchronize", "torch.cuda.synchronize()")
 
+    def is_capturing() -> bool:
+        if device.current_is_capturing:
+            device.asks_capturing()
+        return device.current_is_capturing
+
     generator = torch.default_generator
 
     def get_state(*_: Any) -> torch.Tensor:
@@ -144,7 +150,7 @@ def _cuda(device: Device) -> dict[str, Any]:
         "set_stream": set_stream,
         "Stream": device.stream_class,
         "Event": device.event_class,
-        "is_current_stream_capturing": lambda: device.current_is_capturing,
+        "is_current_stream_capturing": is_capturing,
         "manual_seed": reseeds("torch.cuda.manual_seed()", generator.manual_seed),
         "manual_seed_all": reseeds("torch.cuda.manual_seed_all()", generator.manual_seed),
         "seed": reseeds("torch.cuda.seed()", generator.seed),
@@ -264,11 +270,19 @@ def redirected(device: Device) -> Iterator[None]:
         for owner in (torch, torch.amp, torch.amp.autocast_mode):
             replace(owner, "autocast", _Autocast)
         replace(torch.cuda.amp, "autocast", _CudaAutocast)
-        replace(torch, "is_autocast_enabled", lambda kind=None: enabled("cpu" if kind else kind))
+        replace(
+            torch,
+            "is_autocast_enabled",
+            lambda kind=None: enabled("cpu" if kind in (None, "cuda") else kind),
+        )
         replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
         replace(torch._C, "_group_tensors_by_device_and_dtype", grouped)
         replace(torch, "load", load_to_cpu)
         replace(torch, "from_numpy", numpy_on_host)
+        def record_stream(_tensor: Any, _stream: Any) -> None:
+            rules.note_record_stream(device)
+
+        replace(torch.Tensor, "record_stream", record_stream)
         replace(torch.nn.Module, "cuda", lambda self, *_: self.to("cuda"))
         replace(torch, "compile", _compile)
         replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)

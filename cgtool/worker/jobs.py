@@ -80,20 +80,24 @@ def _simulated(
         reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
         joint = ": " if why.startswith("PyTorch") else ", and "
         raise machine(f"bench needs a GPU to measure on{joint}{reason}")
-    from cgtool.hazards import optimizers
+    from cgtool.hazards import checkpoints, optimizers
     from cgtool.simulated import backend, check
 
-    with backend.session() as device, optimizers.remembered():
+    with backend.session() as device, optimizers.remembered(), checkpoints.remembered():
         before_load()
         started = time.perf_counter_ns()
         workload = _load(request, backend.DEVICE)
         if request.check is not None:
-            findings, looked = check.check(device, workload, request.capture, progress)
+            findings, looked, captured = check.check(
+                device, workload, request.capture, progress, why
+            )
             report = _report(request, workload, backend.environment(), findings, looked, started)
             report = msgspec.structs.replace(
                 report, notes=(Caveat("simulated", f"simulated on CPU tensors ({why})"),)
             )
             _write(report, Path(request.output))
+            if captured is not None:
+                file.write(capture_beside(Path(request.output)), captured)
             return
         capture = backend.capture(device, workload, request.capture, progress, why)
     progress("write")
@@ -128,6 +132,11 @@ def _report(
         looked_at=looked,
         elapsed_ns=time.perf_counter_ns() - started,
     )
+
+
+def capture_beside(report: Path) -> Path:
+    """Where check leaves the capture that it made, for the analyses."""
+    return report.with_suffix(".cgt")
 
 
 def _write(report: Report, output: Path) -> None:

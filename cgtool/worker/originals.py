@@ -16,7 +16,7 @@ import threading  # noqa: F401
 import time  # noqa: F401
 import traceback  # noqa: F401
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, MethodDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from cgtool.model.capture import Frame
@@ -98,6 +98,9 @@ def _is_users(value: Any) -> bool:
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
         return not is_internal(code)
+    if isinstance(value, MethodDescriptorType):
+        # A method of C's, which only its own class has: put back by who stood in for it.
+        return False
     origin = getattr(value, "__module__", None) or type(value).__module__
     root = str(origin).partition(".")[0]
     return root == "builtins" or root not in _OURS

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable
 
 import torch
 
 from cgtool.cuda.assemble import assemble
+from cgtool.cuda.capabilities import keeps_graphs
 from cgtool.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
 from cgtool.cuda.liveness import require_live_inputs
+from cgtool.entry.attempt import Progress
 from cgtool.entry.resolve import warmup_iters
+from cgtool.entry.seeding import sow
 from cgtool.entry.workload import Workload
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, usage, user_code
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import watch as watch_annotations
 
-Progress = Callable[[str], None]
 LAUNCHES = 20
 """Single replays timed on the host."""
 
 
 def open_session(workload: Workload, options: CaptureOptions) -> Session:
     """Choose device and stream. Raises CgtoolError for what this machine or PyTorch lacks."""
-    if not _keeps_graphs():
+    if not keeps_graphs(torch):
         raise machine(
             f"PyTorch {torch.__version__} cannot keep a captured graph",
             why="cgtool reads nodes from the template that CUDAGraph(keep_graph=True) leaves",
@@ -45,26 +45,12 @@ def open_session(workload: Workload, options: CaptureOptions) -> Session:
     return Session(workload, options, index, torch.cuda.Stream(index, priority=priority))
 
 
-def _keeps_graphs() -> bool:
-    try:
-        torch.cuda.CUDAGraph(keep_graph=True)
-    except TypeError:
-        return False
-    return True
-
-
-def seed_everything(seed: int | None) -> None:
-    if seed is not None:
-        random.seed(seed)
-        torch.manual_seed(seed)
-
-
 def prepare(
     workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[Session, int, list[Caveat]]:
     """Warm up, capture and instantiate; the graphs are alive in the session that returns."""
     session = open_session(workload, options)
-    seed_everything(options.seed)
+    sow(options.seed)
     iterations, note = warmup_iters(workload, options)
     caveats = [Caveat("warm-up", note)] if note else []
     with watch_annotations(options.annotations) as ranges:

@@ -45,10 +45,13 @@ def _gpu(torch: Any) -> Capability:
     )
 
 
+def keeps_graphs(torch: Any) -> bool:
+    """Whether a captured graph leaves a template that nodes can be read from."""
+    return hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
+
+
 def _keep_graph(torch: Any) -> Capability:
-    if "keep_graph" in (torch.cuda.CUDAGraph.__new__.__doc__ or "") or hasattr(
-        torch.cuda.CUDAGraph, "raw_cuda_graph"
-    ):
+    if keeps_graphs(torch):
         return Capability("captured template", "available", "CUDAGraph.raw_cuda_graph", gpu=True)
     return Capability(
         "captured template",

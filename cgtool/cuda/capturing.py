@@ -22,7 +22,7 @@ from cgtool.cuda import cupti, memory
 from cgtool.cuda.driver import check, cu
 from cgtool.cuda.in_capture import InCaptureRecorder
 from cgtool.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
-from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.attempt import Progress, first_line, users_code
 from cgtool.entry.surface import (
     Named,
     Surface,
@@ -34,6 +34,7 @@ from cgtool.entry.surface import (
 )
 from cgtool.entry.workload import Part, Workload
 from cgtool.hazards.errors import explain
+from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
 from cgtool.record.ops import OpCall, OpRecorder, Record
@@ -301,22 +302,49 @@ def node_count(one: Captured) -> int:
 
 
 def instantiate_all(session: Session, progress: Progress) -> None:
-    """Instantiate and upload every graph, each timed, with the driver's memory for it."""
+    """Instantiate and upload every graph, each timed, with the driver's memory for it.
+
+    Raises CgtoolError: exit 3 when there is no memory for it, 4 when the driver refuses the graph.
+    """
     for one in session.captured:
         progress(f"instantiate {one.name}")
-        torch.cuda.synchronize(session.device)
-        free_before, _ = torch.cuda.mem_get_info(session.device)
+        try:
+            _instantiate(session, one)
+        except RuntimeError as error:
+            raise not_instantiated(one.name, error) from error
+
+
+def _instantiate(session: Session, one: Captured) -> None:
+    torch.cuda.synchronize(session.device)
+    free_before, _ = torch.cuda.mem_get_info(session.device)
+    clock = time.perf_counter_ns()
+    one.graph.instantiate()
+    one.instantiate_ns = time.perf_counter_ns() - clock
+    handle = getattr(one.graph, "raw_cuda_graph_exec", None)
+    if handle is not None:
         clock = time.perf_counter_ns()
-        one.graph.instantiate()
-        one.instantiate_ns = time.perf_counter_ns() - clock
-        handle = getattr(one.graph, "raw_cuda_graph_exec", None)
-        if handle is not None:
-            clock = time.perf_counter_ns()
-            check(
-                "cuGraphUpload",
-                cu.cuGraphUpload(cu.CUgraphExec(handle()), cu.CUstream(session.stream.cuda_stream)),
-            )
-            torch.cuda.synchronize(session.device)
-            one.upload_ns = time.perf_counter_ns() - clock
-        free_after, _ = torch.cuda.mem_get_info(session.device)
-        one.exec_bytes = max(0, free_before - free_after)
+        check(
+            "cuGraphUpload",
+            cu.cuGraphUpload(cu.CUgraphExec(handle()), cu.CUstream(session.stream.cuda_stream)),
+        )
+        torch.cuda.synchronize(session.device)
+        one.upload_ns = time.perf_counter_ns() - clock
+    free_after, _ = torch.cuda.mem_get_info(session.device)
+    # Other work on the device can give memory back meanwhile.
+    one.exec_bytes = max(0, free_before - free_after)
+
+
+def not_instantiated(name: str, error: RuntimeError) -> CgtoolError:
+    """What it means that a captured graph cannot be made ready to run."""
+    text = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text.lower():
+        return machine(
+            f"{name} was captured, but there is no device memory left for its executable graph",
+            why=text,
+            fix="close other programs on this GPU, or capture less at once",
+        )
+    return user_code(
+        f"{name} was captured, but the driver cannot instantiate it",
+        why=text,
+        phase=f"instantiate {name}",
+    )

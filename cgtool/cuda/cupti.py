@@ -39,8 +39,7 @@ NODE_OFFSET = 16
 
 # The calls that become one node each when they are captured.
 _LAUNCH = re.compile(
-    r"^cu(da)?(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async"
-    r"|LaunchHostFunc|MemcpyPeerAsync)"
+    r"^cu(da)?(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async|LaunchHostFunc)"
 )
 
 
@@ -114,19 +113,13 @@ NodeCallback = Callable[[Any, int, int, int], None]
 """What CUPTI calls: (user data, domain, callback id, address of the callback data)."""
 
 
-def node_handle(data: int) -> int:
-    """The handle of the node that a callback of ``watch_nodes`` is about."""
-    descriptor: Any = pointer_at(data + DESCRIPTOR_OFFSET).value
-    handle: Any = pointer_at(descriptor + NODE_OFFSET).value
-    return int(handle)
-
-
 @contextlib.contextmanager
 def watch_nodes(callback: NodeCallback) -> Iterator[None]:
     """Call ``callback`` for every graph node, on the thread that added it.
 
     It runs once a node, inside the launch that made it: it is called by CUPTI directly, and errors
-    in it cannot cross the C frames above. ``node_handle`` says which node it is about.
+    in it cannot cross the C frames above. The node is at ``NODE_OFFSET`` behind the pointer that is
+    at ``DESCRIPTOR_OFFSET`` of the callback data.
     """
     with _subscribed(callback) as (library, subscriber):
         code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)

@@ -5,8 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-cu: Any = importlib.import_module("cuda.bindings.driver")
-"""cuda-bindings ships no types for its compiled modules."""
+from cgtool.model.failure import machine
+
+try:
+    cu: Any = importlib.import_module("cuda.bindings.driver")
+    """cuda-bindings ships no types for its compiled modules."""
+except ImportError as missing:
+    raise machine(
+        "cgtool cannot read CUDA graphs here: cuda-bindings cannot be imported",
+        why=str(missing),
+        fix="pip install 'cuda-bindings>=12.8', of the CUDA version that PyTorch is built for",
+    ) from missing
 
 
 class DriverError(RuntimeError):
@@ -31,11 +40,6 @@ def check(call: str, result: tuple[Any, ...]) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def raw_stream(stream: Any) -> int:
-    """The cudaStream_t of a torch stream, as an integer."""
-    return int(stream.cuda_stream)
 
 
 def capturing_graph(stream: int) -> Any | None:

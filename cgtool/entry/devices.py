@@ -6,21 +6,13 @@ import torch
 
 from cgtool.entry.surface import tensors_in
 from cgtool.entry.workload import Part, Workload
-from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, Failure
+from cgtool.model.failure import user_code
 
 
 def _same(have: torch.device, wanted: torch.device) -> bool:
     if have.type != wanted.type:
         return False
     return wanted.type != "cuda" or wanted.index is None or have.index == wanted.index
-
-
-def _frames(workload: Workload) -> tuple[Frame, ...]:
-    if workload.file is None:
-        return ()
-    name = workload.spec.rpartition(":")[2]
-    return (Frame(workload.file, workload.line or 1, name),)
 
 
 def _where(part: Part) -> list[tuple[str, torch.Tensor]]:
@@ -53,14 +45,12 @@ def check(workload: Workload, device: str) -> tuple[str, ...]:
                     f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
                 )
                 continue
-            raise CgtoolError(
-                Failure(
-                    f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
-                    4,
-                    _frames(workload),
-                    why="a CUDA graph holds only work of the device that it is captured on",
-                    fix="make it with device=device, or move it with .to(device)",
-                    phase="load",
-                )
+            place = workload.entry_frame()
+            raise user_code(
+                f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
+                frames=(place,) if place is not None else (),
+                why="a CUDA graph holds only work of the device that it is captured on",
+                fix="make it with device=device, or move it with .to(device)",
+                phase="load",
             )
     return tuple(notes)

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import random
 import sys
 from collections.abc import Iterator
 from typing import Any
-
-import torch
 
 from cgtool.entry import devices, grammar
 from cgtool.entry.attempt import load_error
 from cgtool.entry.blame import own_fault
 from cgtool.entry.classify import Classifier
 from cgtool.entry.imports import find
+from cgtool.entry.seeding import sow
 from cgtool.entry.spec import parse
 from cgtool.entry.workload import Workload
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import CgtoolError
 from cgtool.record.annotations import install as install_annotations
-
-
-def _sow(seed: int) -> None:
-    """Seeds Python, NumPy when it is loaded, and PyTorch on every device."""
-    try:
-        torch.manual_seed(seed)
-    except (RuntimeError, OverflowError, ValueError) as error:
-        raise usage(f"--seed {seed} is no seed that torch.manual_seed takes") from error
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 @contextlib.contextmanager
@@ -67,8 +53,7 @@ def load(
     """
     entry = parse(spec)
     specs = grammar.parse_all(inputs)
-    if seed is not None:
-        _sow(seed)
+    sow(seed)
     install_annotations()
     with _arguments_of(entry.target):
         module, owner, value = find(entry)

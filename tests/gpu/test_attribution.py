@@ -265,3 +265,23 @@ def test_a_backward_is_timed_behind_its_forward_on_both_sides():
     doubts = " ".join(report(captured).doubts)
     assert "replay backward" in doubts
     assert "us between events" in doubts
+
+
+SPARSE = """\
+import torch
+table = torch.nn.Embedding(64, 16, sparse=True).cuda()
+index = torch.arange(8, device="cuda")
+def step():
+    table.zero_grad(set_to_none=True)
+    table(index).sum().backward()
+def build(device):
+    return step
+"""
+
+
+def test_a_gradient_without_storage_is_said_and_costs_nothing_else(tmp_path):
+    captured = captured_file(tmp_path, SPARSE)
+    said = [one.text for one in captured.caveats if one.code == "no-storage"]
+    assert len(said) == 1
+    assert "gradient of table.weight" in said[0]
+    assert "parameter table.weight" in {one.name for one in captured.memory.tensors}

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from cgtool.analysis.summary import summarize
 from cgtool.analysis.view import whole
-from cgtool.cli.app import COMMANDS, app
+from cgtool.cli.app import COMMANDS
+from cgtool.cli.group import app
 from cgtool.model import capture
 from cgtool.model.file import read
 from cgtool.render import dot, picture, summary_table

@@ -74,7 +74,20 @@ def _term(text: str, expression: str) -> Term:
                 f"--select {expression!r}: {pattern!r} is not FILE:LINE",
                 fix="for example line=model.py:42 or line=model.py:40-60",
             )
+        if name in ("node", "line"):
+            _check_range(name, pattern, expression)
     return Term(name, patterns, operator == "!=")
+
+
+def _check_range(name: str, pattern: str, expression: str) -> None:
+    place, _, numbers = pattern.rpartition(":")
+    first, last = _numbers(numbers)
+    if last < first:
+        place += ":" if place else ""
+        raise usage(
+            f"--select {expression!r}: the range {numbers} is backwards",
+            fix=f"write {name}={place}{last}-{first}",
+        )
 
 
 def select(capture: Capture, index: int, selection: Selection) -> View:

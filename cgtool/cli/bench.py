@@ -12,6 +12,8 @@ import typer
 from cgtool.cli import options as opt
 from cgtool.model.options import BenchOptions, CaptureOptions
 
+EPILOG = opt.INPUT_GRAMMAR
+
 
 class Phase(StrEnum):
     FORWARD = "forward"

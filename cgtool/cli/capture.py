@@ -8,6 +8,8 @@ from pathlib import Path
 from cgtool.cli import options as opt
 from cgtool.model.options import CaptureOptions
 
+EPILOG = opt.INPUT_GRAMMAR
+
 
 def default_file(spec: str) -> Path:
     """``model.py:build`` is saved as ``model-build.cgt`` in the current folder."""

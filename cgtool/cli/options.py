@@ -10,6 +10,13 @@ import typer
 
 from cgtool.entry.grammar import GRAMMAR
 
+INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
+    # \\b keeps the lines of a paragraph as they are.
+    f"\b\n{paragraph}"
+    for paragraph in GRAMMAR.rstrip().split("\n\n")
+)
+"""Below the options of a command that takes ``--input``."""
+
 
 class Format(StrEnum):
     TABLE = "table"
@@ -48,7 +55,7 @@ Inputs = Annotated[
     typer.Option(
         "--input",
         metavar="SPEC",
-        help="An input of a module or function, repeatable: " + " ".join(GRAMMAR.split()),
+        help="An input of a module or a function, as described below; repeatable.",
     ),
 ]
 WarmupIters = Annotated[

@@ -153,17 +153,25 @@ def show_failure(failure: Failure) -> None:
     sys.stderr.write("\n".join(lines) + "\n")
 
 
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
+
+
 def show_bug(error: BaseException) -> None:
     """A fault of our own: one sentence, and the traceback in a file."""
     text = "".join(traceback.format_exception(error))
     if os.environ.get("CGTOOL_DEBUG"):
         sys.stderr.write(text)
         return
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="cgtool-bug-", suffix=".txt", delete=False
-    ) as file:
-        file.write(text)
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="cgtool-bug-", suffix=".txt", delete=False
+        ) as file:
+            file.write(text)
+    except OSError:
+        sys.stderr.write(text)
+        return
     sys.stderr.write(
-        f"cgtool: this is a bug in cgtool, not in your code: {type(error).__name__}\n"
+        f"cgtool: this is a bug in cgtool, not in your code: {printable(_last_line(text))}\n"
         f"  please report it with {file.name}\n"
     )

@@ -61,7 +61,9 @@ def users_code(
     try:
         yield
     except CgtoolError as error:
-        raise (of_optimizer(error) or error).with_traceback(None) from None
+        failure = (of_optimizer(error) or error).failure
+        frames = failure.frames or part.frames
+        raise CgtoolError(msgspec.structs.replace(failure, frames=frames)) from None
     except BaseException as error:
         root = innermost(error)
         if isinstance(root, CgtoolError):

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-from cgtool.record.frames import chain_of, frame_of
+from cgtool.record.frames import chain_of, frame_of, is_internal_file
 
 _OWN = str(Path(__file__).parent.parent) + "/"
+
+
+_FORWARD = "Traceback of forward call"
+_FRAME = re.compile(r'  File "(.*)", line \d+, in .*')
+
+
+def _users_part(text: str) -> str:
+    """The warning of ``detect_anomaly`` without the frames that are not the user's."""
+    kept: list[str] = []
+    keep = True
+    for line in text.splitlines():
+        frame = _FRAME.fullmatch(line)
+        if frame is not None:
+            keep = not is_internal_file(frame[1])
+        elif not line.startswith("    "):
+            keep = True
+        if keep:
+            kept.append(line)
+    if not any(map(_FRAME.fullmatch, kept)):
+        kept = [line.partition(_FORWARD)[0] for line in kept]
+    return "\n".join(kept)
 
 
 def show_at_users_line() -> None:
@@ -19,6 +41,8 @@ def show_at_users_line() -> None:
     def showwarning(
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
+        if _FORWARD in str(message):
+            message = _users_part(str(message))
         if file is not None or not filename.startswith(_OWN):
             before(message, category, filename, lineno, file, line)
             return

@@ -79,6 +79,8 @@ def test_several_must_all_hold() -> None:
         ("line=model.py:x", "is not FILE:LINE"),
         ("node=first", "is no node number"),
         ("node=1-", "is no node number"),
+        ("node=7-3", "the range 7-3 is backwards"),
+        ("line=model.py:9-2", "the range 9-2 is backwards"),
     ],
 )
 def test_a_wrong_selection_names_what_is_wrong(expression: str, what: str) -> None:

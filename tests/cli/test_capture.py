@@ -194,7 +194,9 @@ FAILURES = {
     "segfault": (
         "def make(device):\n    ctypes.string_at(0)\n", "make", 4, "SIGSEGV", "ctypes.string_at",
     ),
-    "os._exit": ("def make(device):\n    os._exit(7)\n", "make", 4, "called os._exit(7)", "os._exit"),
+    "os._exit": (
+        "def make(device):\n    os._exit(7)\n", "make", 4, "called os._exit(7)", "os._exit",
+    ),
     "sys.exit": ("def make(device):\n    sys.exit(3)\n", "make", 4, "sys.exit(3)", "sys.exit(3)"),
     "host out of memory": (
         "def make(device):\n    raise MemoryError\n", "make", 4, "MemoryError", "raise MemoryError",

@@ -210,13 +210,13 @@ def test_tensors_on_another_device(refused):
         """
     )
     assert failure.exit_code == 4
-    assert "Linear: argument 0['x'][0] is on meta, the capture is on cpu" in failure.what
+    assert "Linear: argument 0['x'][0] is on the meta device" in failure.what
     assert failure.frames[0].line == 4
-    assert ".to(device)" in failure.fix
+    assert "to_empty(device=device)" in failure.fix
     failure = refused("def build():\n    return (nn.Tanh(),), ((torch.ones(1, device='meta'),),)")
-    assert "Tanh: argument 0 is on meta" in failure.what
+    assert "Tanh: argument 0 is on the meta device" in failure.what
     failure = refused("def build(): return nn.Linear(1, 1, device='meta'), (torch.ones(1, 1),)")
-    assert "parameter weight is on meta" in failure.what
+    assert "parameter weight is on the meta device" in failure.what
 
 
 def test_cpu_tensors_for_a_capture_on_cuda(write):

@@ -1,0 +1,67 @@
+"""The subcommands: imported when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from cgtool import __version__
+from cgtool.cli.app import COMMANDS
+
+
+class LazyGroup(TyperGroup):
+    """Lists its commands from a table and imports only the one that runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"cgtool.cli.{cmd_name}")
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(
+            cmd_name,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            epilog=getattr(module, "EPILOG", None),
+        )(getattr(module, cmd_name))
+        return typer.main.get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    # Plain help: rich's panels would cost twice the time of all the rest.
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 fine, 1 found what it looks for, 2 wrong use or bad file, 3 this machine "
+    "cannot, 4 the user's code could not be loaded or captured, 5 cannot tell.",
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"cgtool {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """See inside PyTorch CUDA graphs: capture, explain, draw, measure.
+
+    ENTRY is path/to/file.py:name or package.module:name.  CAPTURE is a saved .cgt file; a command
+    that takes one also takes an ENTRY and captures it first.
+    """

@@ -1,0 +1,38 @@
+"""Run the command line and turn every way out into an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from cgtool.cli.group import app
+from cgtool.model.failure import CgtoolError
+
+
+def run() -> int:
+    """The exit code; what went wrong is on standard error, and no traceback of ours."""
+    if sys.stdout is None:
+        if sys.stderr is not None:
+            sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
+        return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C: the worker is ended and no temporary file stays.
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+    try:
+        app()
+    except CgtoolError as error:
+        from cgtool.cli.output import show_failure
+
+        show_failure(error.failure)
+        return error.failure.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away; what is left to flush has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from cgtool.cli.output import show_bug
+
+        show_bug(error)
+        return 70
+    return 0

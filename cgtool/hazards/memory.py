@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cgtool.hazards.watch.effects import written_by
+
 _OVERWRITES = frozenset(
     (
         "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_",
@@ -29,17 +31,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     for one in pytree.tree_leaves(value):
         if isinstance(one, torch.Tensor):
             yield one
-
-
-def written(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """The arguments that an op writes, by its schema."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return
-    for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[index] if index < len(args) else kwargs.get(argument.name)
-            yield from tensors_in(value)
 
 
 def _aliases(func: Any) -> bool:
@@ -76,7 +67,7 @@ class Uninitialised:
             return None
         base = name.partition(".")[0]
         writes = {
-            id(one): one for one in written(func, args, kwargs) if one.layout == torch.strided
+            id(one): one for one in written_by(func, args, kwargs) if one.layout == torch.strided
         }
         found: int | None = None
         out = {id(one) for one in tensors_in(kwargs.get("out"))}

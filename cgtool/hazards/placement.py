@@ -1,6 +1,6 @@
-"""Which tensors lie on the simulated GPU and which on the host.
+"""Which tensors lie on the GPU and which on the host: really, or on the simulated device.
 
-All of them are CPU tensors. Those that were asked for without a ``cuda`` device, and what is
+There all of them are CPU tensors. Those that were asked for without a ``cuda`` device, and what is
 computed from nothing else, are marked as the host's; pinned ones as pinned. What carries no mark
 counts as the GPU's: a mark that is lost (on a Parameter, a view that autograd made) hides a
 mistake, it never invents one.
@@ -8,6 +8,7 @@ mistake, it never invents one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,9 +18,33 @@ DEVICE, HOST, PINNED = "device", "host", "pinned"
 _MARK = "_simulated_place"
 
 
+def _by_mark(tensor: torch.Tensor) -> str:
+    return str(getattr(tensor, _MARK, DEVICE))
+
+
+def _really(tensor: torch.Tensor) -> str:
+    if tensor.is_cuda:
+        return DEVICE
+    return PINNED if tensor.device.type == "cpu" and tensor.is_pinned() else HOST
+
+
+_place = _by_mark
+
+
 def place_of(tensor: torch.Tensor) -> str:
     """``device``, ``host`` or ``pinned``."""
-    return str(getattr(tensor, _MARK, DEVICE))
+    return _place(tensor)
+
+
+@contextlib.contextmanager
+def real() -> Iterator[None]:
+    """Tensors say themselves where they lie: on a machine with a GPU."""
+    global _place
+    before, _place = _place, _really
+    try:
+        yield
+    finally:
+        _place = before
 
 
 def put(tensor: torch.Tensor, place: str) -> None:

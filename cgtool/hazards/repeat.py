@@ -19,9 +19,10 @@ from torch.utils import _pytree as pytree
 
 from cgtool.hazards.collect import at_call, frames_of
 from cgtool.hazards.hostreads import Change, HostReads, Snapshot
-from cgtool.hazards.memory import UNINITIALISED, Uninitialised, written
+from cgtool.hazards.memory import UNINITIALISED, Uninitialised
 from cgtool.hazards.placement import on_host
 from cgtool.hazards.source import deciding_line
+from cgtool.hazards.watch.effects import written_by
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING, Finding
 from cgtool.record.annotations import Annotations
@@ -89,7 +90,7 @@ class _Recorder(OpRecorder):
             op.reads_nothing_of = unread
             op.writes_input = any(
                 one.untyped_storage()._cdata in self.inputs
-                for one in written(func, args, kwargs)
+                for one in written_by(func, args, kwargs)
                 if _plain(one)
             )
             self.iteration.ops.append(op)

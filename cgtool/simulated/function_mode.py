@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from cgtool.hazards import rules
+from cgtool.hazards.functions import is_number, refuse_move, target_of
 from cgtool.hazards.placement import (
     DEVICE,
     HOST,
     PINNED,
-    is_cpu_device,
     is_cuda_device,
     on_host,
     place_of,
@@ -50,21 +50,6 @@ def _ask(func: Any, tensor: torch.Tensor) -> Any:
     return torch.device("cpu") if host else _GPU
 
 
-def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Where ``Tensor.to`` is asked to put its result; None leaves it where it is."""
-    for one in (*args[1:], kwargs.get("device"), kwargs.get("other")):
-        if isinstance(one, torch.Tensor):
-            return DEVICE if place_of(one) == DEVICE else HOST
-        if is_cuda_device(one) or (isinstance(one, int) and not isinstance(one, bool)):
-            return DEVICE
-        if is_cpu_device(one):
-            return HOST
-        if isinstance(one, bool):
-            # to(device, dtype, non_blocking, copy): no device follows a flag.
-            break
-    return None
-
-
 def _cpu(value: Any) -> Any:
     return "cpu" if is_cuda_device(value) else value
 
@@ -87,7 +72,7 @@ class FunctionMode(TorchFunctionMode):
             if check is not None:
                 check(self.device, args, kwargs)
         if func is torch.Tensor.to:
-            return self._move(args, kwargs, _target(args, kwargs), func)
+            return self._move(args, kwargs, target_of(args, kwargs), func)
         if func is torch.Tensor.cuda:
             return self._move(args[:1], {}, DEVICE, torch.Tensor.to)
         if func is torch.Tensor.cpu:
@@ -115,7 +100,7 @@ class FunctionMode(TorchFunctionMode):
         before = device.on_host, device.fills_mask, device.function
         device.on_host = place != DEVICE
         device.function = func
-        device.fills_mask = func is torch.Tensor.__setitem__ and _is_number(args[2])
+        device.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
         try:
             made = func(*args, **kwargs)
         finally:
@@ -152,14 +137,7 @@ class FunctionMode(TorchFunctionMode):
         tensor: torch.Tensor = args[0]
         source = place_of(tensor)
         crosses = target is not None and (source == DEVICE) != (target == DEVICE)
-        if crosses and self.device.capturing and (source == HOST or target == HOST):
-            what = "Tensor.cpu()" if target == HOST else "moving a tensor from the host"
-            rules.refuse_copy(
-                self.device,
-                "sync-d2h-copy" if target == HOST else "h2d-pageable-copy",
-                f"{what} (.to, .cuda, .cpu)",
-                "move it outside the captured code; or copy_ with a pinned tensor that lives on",
-            )
+        refuse_move(self.device, source, target)
         converted = tuple("cpu" if _names_gpu(one) else one for one in args[1:])
         kwargs = {key: "cpu" if _names_gpu(one) else one for key, one in kwargs.items()}
         kwargs.pop("non_blocking", None)
@@ -182,12 +160,6 @@ class FunctionMode(TorchFunctionMode):
 
 def _names_gpu(value: Any) -> bool:
     return is_cuda_device(value) or (isinstance(value, int) and not isinstance(value, bool))
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.dim() == 0 and on_host(value)
-    return isinstance(value, (bool, int, float, complex))
 
 
 def _one_hot(mode: FunctionMode, tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -15,37 +15,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from cgtool.hazards.launches import effect_of, launches
 from cgtool.hazards.placement import HOST, place_of
 from cgtool.hazards.rules import refuse_op
 from cgtool.record.ops import OpCall, OpRecorder
 from cgtool.simulated.streams import Device
-
-_LAUNCH_NOTHING = (
-    "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
-    "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
-    "aten::record_stream", "aten::_unsafe_view",
-)  # fmt: skip
-
-
-@dataclass(slots=True)
-class Effect:
-    """What an op does to memory, by its schema and its tags."""
-
-    writes: bool
-    view: bool
-    """Results alias arguments, or only a tensor's own shape changes: nothing to run again."""
-
-
-def effect_of(func: Any) -> Effect:
-    """``writes``: it changes an argument."""
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return Effect(False, False)
-    if torch.Tag.inplace_view in getattr(func, "tags", ()):
-        return Effect(False, True)
-    writes = any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments)
-    view = not writes and any(one.alias_info is not None for one in schema.returns)
-    return Effect(writes, view)
 
 
 @dataclass
@@ -127,7 +101,6 @@ class CaptureRecorder(OpRecorder):
         super().__init__(roots, annotations)
         self.device = device
         self.graph = SimulatedGraph()
-        self._effects: dict[Any, Effect] = {}
         self._random = states
         device.random_state = self._random_state
 
@@ -147,9 +120,7 @@ class CaptureRecorder(OpRecorder):
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = func(*args, **kwargs)
-        effect = self._effects.get(func)
-        if effect is None:
-            effect = self._effects[func] = effect_of(func)
+        effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return made
         results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
@@ -163,7 +134,7 @@ class CaptureRecorder(OpRecorder):
         if effect.writes and not results:
             # Multi-tensor ops return nothing; what they write is what they are given first.
             touched = [one for one in pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
-        if not call.name.startswith(_LAUNCH_NOTHING) and any(one.numel() for one in touched):
+        if launches(call.name, touched):
             self._node(call, touched)
         return made
 

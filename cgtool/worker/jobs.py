@@ -13,7 +13,7 @@ import cgtool
 from cgtool.entry.workload import Workload
 from cgtool.model import file
 from cgtool.model.atomic import atomic
-from cgtool.model.capture import Caveat, Entry, Environment, Option
+from cgtool.model.capture import Capture, Caveat, Entry, Environment, Option
 from cgtool.model.failure import machine
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import Request
@@ -61,8 +61,24 @@ def _load(request: Request, device: str) -> Workload:
 def _on_gpu(
     request: Request, progress: Progress, before_load: Callable[[], None], device: str
 ) -> None:
-    from cgtool.cuda import backend, bench
+    from cgtool.cuda import backend, bench, check
+    from cgtool.cuda.environment import describe
+    from cgtool.hazards import checkpoints, optimizers
 
+    if request.check is not None:
+        from torch.cuda import current_device
+
+        with optimizers.remembered(), checkpoints.remembered():
+            before_load()
+            started = time.perf_counter_ns()
+            workload = _load(request, device)
+            findings, looked, captured = check.check(workload, request.capture, progress)
+        _write(
+            _report(request, workload, describe(current_device()), findings, looked, started),
+            captured,
+            Path(request.output),
+        )
+        return
     before_load()
     workload = _load(request, device)
     if request.bench is not None:
@@ -95,9 +111,7 @@ def _simulated(
             report = msgspec.structs.replace(
                 report, notes=(Caveat("simulated", f"simulated on CPU tensors ({why})"),)
             )
-            _write(report, Path(request.output))
-            if captured is not None:
-                file.write(capture_beside(Path(request.output)), captured)
+            _write(report, captured, Path(request.output))
             return
         capture = backend.capture(device, workload, request.capture, progress, why)
     progress("write")
@@ -139,6 +153,8 @@ def capture_beside(report: Path) -> Path:
     return report.with_suffix(".cgt")
 
 
-def _write(report: Report, output: Path) -> None:
+def _write(report: Report, captured: Capture | None, output: Path) -> None:
+    if captured is not None:
+        file.write(capture_beside(output), captured)
     with atomic(output) as temporary:
         temporary.write_bytes(msgspec.json.encode(report))

@@ -63,6 +63,7 @@ def _on_gpu(
 ) -> None:
     from cgtool.cuda import backend, bench, check
     from cgtool.cuda.environment import describe
+    from cgtool.entry.empty import explained
     from cgtool.hazards import checkpoints, optimizers
 
     if request.check is not None:
@@ -81,10 +82,11 @@ def _on_gpu(
         return
     before_load()
     workload = _load(request, device)
-    if request.bench is not None:
-        capture, raw = bench.run(workload, request.capture, request.bench, progress)
-    else:
-        capture, raw = backend.capture(workload, request.capture, progress)
+    with explained(workload):
+        if request.bench is not None:
+            capture, raw = bench.run(workload, request.capture, request.bench, progress)
+        else:
+            capture, raw = backend.capture(workload, request.capture, progress)
     progress("write")
     file.write(Path(request.output), capture, raw)
 
@@ -96,6 +98,7 @@ def _simulated(
         reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
         joint = ": " if why.startswith("PyTorch") else ", and "
         raise machine(f"bench needs a GPU to measure on{joint}{reason}")
+    from cgtool.entry.empty import explained
     from cgtool.hazards import checkpoints, optimizers
     from cgtool.simulated import backend, check
 
@@ -113,7 +116,8 @@ def _simulated(
             )
             _write(report, captured, Path(request.output))
             return
-        capture = backend.capture(device, workload, request.capture, progress, why)
+        with explained(workload):
+            capture = backend.capture(device, workload, request.capture, progress, why)
     progress("write")
     file.write(Path(request.output), capture)
 

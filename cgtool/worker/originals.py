@@ -95,6 +95,8 @@ def _is_users(value: Any) -> bool:
     """True for what no library puts there itself while it is used."""
     if value is None or value is _MISSING:
         return True
+    if isinstance(value, BuiltinFunctionType):
+        return False
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
         return not is_internal(code)

@@ -19,13 +19,12 @@ from cgtool.cuda.functions import FunctionTable
 from cgtool.cuda.liveness import FREED
 from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot
 from cgtool.cuda.provenance import Joined, join
+from cgtool.entry import describe
 from cgtool.model.capture import (
     Capture,
     Caveat,
-    Entry,
     Graph,
     Memory,
-    Option,
     Stream,
 )
 from cgtool.record.origins import OriginTable
@@ -135,7 +134,7 @@ def assemble(
         _bodies(reader, graphs, read, index)
     caveats = caveats + unnamed + _caveats(session, joined, addresses)
     capture = Capture(
-        entry=describe_entry(session),
+        entry=describe.entry(session.workload, session.options),
         environment=environment.describe(session.device),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -162,27 +161,13 @@ def assemble(
     return capture, raw
 
 
-def describe_entry(session: Session) -> Entry:
-    """The entry point and the options that were asked for, as they travel in the file."""
-    workload = session.workload
-    return Entry(
-        spec=workload.spec,
-        kind=workload.kind,
-        file=workload.file,
-        line=workload.line,
-        callables=tuple(part.name for part in workload.parts),
-        options=tuple(
-            Option(name, str(value))
-            for name, value in msgspec.structs.asdict(session.options).items()
-        ),
-    )
-
-
 def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook) -> list[Caveat]:
-    found = [Caveat("note", note) for note in session.workload.notes]
-    for one, provenance in zip(session.captured, joined, strict=True):
-        if not provenance.origins:
-            found.append(Caveat("empty-graph", f"{one.name} launches nothing: its graph is empty"))
+    empty = [
+        one.name
+        for one, provenance in zip(session.captured, joined, strict=True)
+        if not provenance.origins
+    ]
+    found = describe.caveats(session, empty)
     unmatched = between = 0
     for one, provenance in zip(session.captured, joined, strict=True):
         if one.exact is None:

@@ -58,7 +58,6 @@ def prepare(
         capture_all(session, recorded, ranges, progress)
     if not any(node_count(one) for one in session.captured):
         raise _empty(workload)
-    caveats += _backward_caveats(session)
     instantiate_all(session, progress)
     return session, iterations, caveats
 
@@ -72,19 +71,6 @@ def _empty(workload: Workload) -> Exception:
         "anew on every call",
         phase="capture",
     )
-
-
-def _backward_caveats(session: Session) -> list[Caveat]:
-    if session.workload.kind == "step" or not session.options.backward:
-        return []
-    return [
-        Caveat(
-            "no-backward",
-            f"{part.name}: no output requires grad, so there is no backward graph",
-        )
-        for index, part in enumerate(session.workload.parts)
-        if index not in session.surfaces
-    ]
 
 
 def time_launches(session: Session, caveats: list[Caveat]) -> list[tuple[int, ...]]:

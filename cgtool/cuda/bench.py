@@ -20,9 +20,10 @@ import torch
 
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.backend import prepare, time_launches
-from cgtool.cuda.capturing import Captured, Session, iterate
+from cgtool.cuda.capturing import Captured, Session
 from cgtool.cuda.clock import ClockWatch
 from cgtool.entry.attempt import Progress, users_code
+from cgtool.entry.phases import iterate
 from cgtool.entry.surface import Surface, call, differentiable, flatten_outputs, grad_outputs, grads
 from cgtool.entry.workload import Workload
 from cgtool.hazards.errors import explain

@@ -13,7 +13,6 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,6 +22,7 @@ from cgtool.cuda.driver import check, cu
 from cgtool.cuda.in_capture import InCaptureRecorder
 from cgtool.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
 from cgtool.entry.attempt import Progress, first_line, users_code
+from cgtool.entry.phases import iterate, name_of, through, wants_backward
 from cgtool.entry.surface import (
     Named,
     Surface,
@@ -84,6 +84,7 @@ class Session:
     pool_names: list[str] = field(default_factory=list)
     outputs: dict[int, list[Named]] = field(default_factory=dict)
     results: dict[int, Any] = field(default_factory=dict)
+    """What each callable returned, tensors or not: held, as a user would hold it."""
     surfaces: dict[int, Surface] = field(default_factory=dict)
     incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
@@ -99,22 +100,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
-
-    def phase_name(self, phase: str, index: int) -> str:
-        return phase if len(self.workload.parts) == 1 else f"{phase} {index}"
-
-
-def wants_backward(session: Session) -> bool:
-    return session.options.backward and session.workload.kind != "step"
-
-
-def iterate(session: Session, part: Part) -> None:
-    """One eager iteration, forward and backward, leaving nothing behind."""
-    outputs = flatten_outputs(call(part))
-    if wants_backward(session):
-        surface = differentiable(part, outputs)
-        if surface is not None:
-            grads(surface, grad_outputs(surface), session.options.allow_unused_input)
 
 
 def _record_iteration(
@@ -182,7 +167,7 @@ def _capture_one(
     annotations: Annotations,
     progress: Progress,
 ) -> Any:
-    name = session.phase_name(phase, index)
+    name = name_of(session, phase, index)
     progress(f"capture {name}")
     separate = session.options.pool == "separate"
     if separate or not session.pool_ids:
@@ -243,45 +228,30 @@ def capture_all(
     progress: Progress,
 ) -> None:
     """Capture every forward in order, then every backward in reverse."""
-    parts = session.workload.parts
-    forward_phase = "step" if session.workload.kind == "step" else "forward"
-    gc.collect()
-    memory.start(session.device)
-    for index, part in enumerate(parts):
-        phases = recorded[index] if recorded else {}
+
+    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         result = _capture_one(
             session,
             part,
-            phase=forward_phase,
+            phase=phase,
             index=index,
-            body=partial(call, part),
-            recorded=phases.get(forward_phase),
+            body=body,
+            recorded=recorded[index].get(phase) if recorded else None,
             annotations=annotations,
             progress=progress,
         )
-        session.results[index] = result
-        session.outputs[index] = flatten_outputs(result)
-    if wants_backward(session):
-        for index, part in reversed(list(enumerate(parts))):
-            phases = recorded[index] if recorded else {}
-            surface = differentiable(part, session.outputs[index])
-            if surface is None:
-                continue
-            session.surfaces[index] = surface
-            incoming = session.incoming[index] = grad_outputs(surface)
-            session.gradients[index] = _capture_one(
-                session,
-                part,
-                phase="backward",
-                index=index,
-                body=partial(grads, surface, incoming, session.options.allow_unused_input),
-                recorded=phases.get("backward"),
-                annotations=annotations,
-                progress=progress,
-            )
+        if phase != "backward":
+            session.results[index] = result
+        return result
+
+    gc.collect()
+    memory.start(session.device)
+    through(session, run)
     for one in session.captured:
         ran_on = [stamp.stream for stamp in one.stamps]
-        ran_on += [call.extra.stream for call in one.exact_calls if call.launches[1]]
+        ran_on += [
+            call.extra.stream for call in one.exact_calls if call.launches[1] > call.launches[0]
+        ]
         for handle in ran_on:
             session.streams.setdefault(handle, len(session.streams))
     session.trace = memory.read(

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import torch
 
 import cgtool
+from cgtool.entry import describe
 from cgtool.entry.attempt import Progress, users_code
-from cgtool.entry.phases import name_of, roots_of, through, wants_backward, warm_up
+from cgtool.entry.phases import name_of, roots_of, through, warm_up
 from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.surface import (
     Named,
     Surface,
-    named_tensors,
 )
 from cgtool.entry.workload import Part, Workload
 from cgtool.hazards.errors import explain
@@ -30,13 +29,10 @@ from cgtool.model.capture import (
     Capture,
     Caveat,
     Edge,
-    Entry,
     Environment,
     Graph,
     Node,
-    Option,
     Stream,
-    Tensor,
 )
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions
@@ -106,29 +102,13 @@ def follow_lifetimes(
         return result
 
     through(session, run)
-    labels = _labels(session)
+    labels = describe.labels(session)
     by_life = {
         number: labels[life.address]
         for number, life in enumerate(recorder.lives)
         if life.died is None and life.address in labels
     }
     return recorder, by_life
-
-
-def _labels(session: Session) -> dict[int, str]:
-    """Address of the storages that outputs and gradients live in, to their names."""
-    found: dict[int, str] = {}
-    for named in session.outputs.values():
-        for name, tensor in named:
-            found[tensor.untyped_storage().data_ptr()] = name
-    for index, gradients in session.gradients.items():
-        for (name, _), gradient in zip(session.surfaces[index].inputs, gradients, strict=True):
-            if gradient is not None:
-                found[gradient.untyped_storage().data_ptr()] = f"gradient of {name}"
-    for name, kind, tensor in named_tensors(session.workload):
-        if kind == "gradient":
-            found.setdefault(tensor.untyped_storage().data_ptr(), name)
-    return found
 
 
 def capture_all(session: Session, annotations: Annotations, progress: Progress) -> None:
@@ -239,17 +219,7 @@ def build(
         for index, one in enumerate(session.captured)
     )
     pool_names = [one.name for one in session.captured] if separate else ["graphs"]
-    tensors = tuple(
-        Tensor(
-            name,
-            kind,
-            tensor.data_ptr(),
-            tensor.nbytes,
-            tuple(tensor.shape),
-            str(tensor.dtype).removeprefix("torch."),
-        )
-        for name, kind, tensor in named_tensors(workload)
-    )
+    tensors, unnamed = describe.tensors(workload)
     modelled = memory.predict(
         recorder.lives,
         recorder.record,
@@ -258,7 +228,7 @@ def build(
         pool_names,
         [one.phase == "backward" for one in session.captured],
         labels,
-        tensors,
+        tuple(tensors),
         streams,
     )
     caveats = [
@@ -268,32 +238,12 @@ def build(
             "no GPU times, and the pool is a model of PyTorch's allocator",
         )
     ]
-    caveats += [Caveat("note", note) for note in workload.notes]
-    caveats += [
-        Caveat("empty-graph", f"{one.name} launches nothing: its graph is empty")
-        for one in session.captured
-        if not one.graph.nodes
-    ]
-    if wants_backward(session):
-        caveats += [
-            Caveat(
-                "no-backward",
-                f"{part.name}: no output requires grad, so there is no backward graph",
-            )
-            for index, part in enumerate(workload.parts)
-            if index not in session.surfaces
-        ]
+    caveats += unnamed
+    caveats += describe.caveats(
+        session, [one.name for one in session.captured if not one.graph.nodes]
+    )
     return Capture(
-        entry=Entry(
-            spec=workload.spec,
-            kind=workload.kind,
-            file=workload.file,
-            line=workload.line,
-            callables=tuple(part.name for part in workload.parts),
-            options=tuple(
-                Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
-            ),
-        ),
+        entry=describe.entry(workload, options),
         environment=environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,

@@ -46,8 +46,12 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Find what would fail, or freeze, when ENTRY is captured; exit 1 when there is any of it."""
+    from msgspec import structs
+
+    from cgtool.analysis import graph_findings
     from cgtool.analysis.findings import is_hazard, show
     from cgtool.cli.output import show_table, work, write_bytes
+    from cgtool.model.file import read
     from cgtool.model.finding import read_report
 
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
@@ -71,6 +75,9 @@ def check(
             quiet=quiet,
         )
         report = read_report(saved)
+        if (captured := saved.with_suffix(".cgt")).exists():
+            more = graph_findings.look(read(captured))
+            report = structs.replace(report, findings=(*report.findings, *more))
     found = show(report.findings)
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode

@@ -117,6 +117,10 @@ class FunctionMode(TorchFunctionMode):
     ) -> tuple[str, dict[str, Any]]:
         """Where the results of a call lie; with a device when only a context named one."""
         wanted = kwargs.get("device")
+        inner = isinstance(func, torch._ops.OpOverload)
+        if inner and not is_cuda_device(wanted):
+            # Autograd's own ops, run again by a recorder: C++ names the CPU that they really run on.
+            wanted = None
         if wanted is not None:
             if isinstance(wanted, int):
                 return DEVICE, kwargs | {"device": "cpu"}
@@ -128,7 +132,7 @@ class FunctionMode(TorchFunctionMode):
         if chosen is not None and is_cuda_device(chosen):
             makes = func in _device._device_constructors()
             return DEVICE, (kwargs | {"device": "cpu"} if makes else kwargs)
-        return HOST, kwargs
+        return (DEVICE if inner else HOST), kwargs
 
     def _move(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, func: Any

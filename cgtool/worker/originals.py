@@ -16,7 +16,7 @@ import threading  # noqa: F401
 import time  # noqa: F401
 import traceback  # noqa: F401
 from pathlib import Path
-from types import CodeType, MethodDescriptorType, ModuleType
+from types import BuiltinFunctionType, CodeType, MethodDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 from cgtool.model.capture import Frame
@@ -95,13 +95,11 @@ def _is_users(value: Any) -> bool:
     """True for what no library puts there itself while it is used."""
     if value is None or value is _MISSING:
         return True
-    if isinstance(value, BuiltinFunctionType):
-        return False
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
         return not is_internal(code)
-    if isinstance(value, MethodDescriptorType):
-        # A method of C's, which only its own class has: put back by who stood in for it.
+    if isinstance(value, BuiltinFunctionType | MethodDescriptorType):
+        # A function of C's, which no user writes: put back by who stood in for it.
         return False
     origin = getattr(value, "__module__", None) or type(value).__module__
     root = str(origin).partition(".")[0]

@@ -18,11 +18,11 @@ from torch.utils import _pytree as pytree
 from cgtool.hazards.collect import here
 from cgtool.hazards.watch.cells import storage_of
 from cgtool.hazards.watch.effects import written_by
+from cgtool.hazards.watch.recorder import caller_of_modes
 from cgtool.model.finding import Finding
 from cgtool.record.annotations import Annotations
 from cgtool.record.ops import OpCall
 from cgtool.simulated.allocator import PoolBlock, PrivatePool
-from cgtool.simulated.backend import _refuse_unjoined
 from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.simulated.scripted import PoolId, ScriptDevice
 from cgtool.simulated.streams import Stream
@@ -32,9 +32,9 @@ _use_count = torch._C._storage_Use_Count
 
 
 def _wrapper_counts() -> int:
-    """1 where PyTorch counts the Python object of a storage among its owners."""
+    """1 where PyTorch counts the Python object of a storage among its owners, else 0."""
     tensor = torch.empty(1)
-    return int(_use_count(tensor.untyped_storage()._cdata)) - 2
+    return int(_use_count(tensor.untyped_storage()._cdata)) - 1
 
 
 class Owners:
@@ -56,8 +56,8 @@ class Owners:
         """True when nothing but records owns the storage."""
         if ref.expired():
             return True
-        # One for the Python object that every storage which was looked at has.
-        own = self.counts.get(ref.cdata, 0) + 1 + self._wrapper
+        # Every storage that was looked at has its Python object.
+        own = self.counts.get(ref.cdata, 0) + self._wrapper
         return int(_use_count(ref.cdata)) <= own
 
 
@@ -104,6 +104,9 @@ class ScriptRecorder(CaptureRecorder):
         self._home = threading.get_ident()
         self.modules.__enter__()
 
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        return super().begin(func, caller_of_modes(caller))
+
     def stop(self) -> None:
         """The capture is over."""
         self.modules.__exit__(None, None, None)
@@ -118,12 +121,12 @@ class ScriptRecorder(CaptureRecorder):
         device = self.script
         if device.invalid and not device.on_host:
             raise device.ended()
-        self._generators(call, args, kwargs)
+        if not device.on_host:
+            self._generators(call, args, kwargs)
         for tensor in written_by(func, args, kwargs):
             storage = storage_of(tensor)
             if storage is not None and storage._cdata not in self.fresh | self._before.keys():
                 self._before[storage._cdata] = (storage, storage.clone())
-                self.owner.owners.hold(tensor)
         given = {_key(one) for one in pytree.tree_leaves((args, kwargs))}
         steps = len(self.graph.steps)
         made = super().execute(call, func, args, kwargs)
@@ -137,12 +140,14 @@ class ScriptRecorder(CaptureRecorder):
                         self.fresh.add(storage._cdata)
                         self.owner.places.allocate(storage, self.pool)
             self.owner.places.sweep()
+        device.captured(call, func, args, kwargs, made)
         return made
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
         for one in pytree.tree_leaves((args, kwargs)):
-            if isinstance(one, torch.Generator) and one is not torch.default_generator:
-                if id(one) in self.owner.generators:
+            if isinstance(one, torch.Generator):
+                # Ops are handed a new Python object for the same generator.
+                if one._cdata in (*self.owner.generators, torch.default_generator._cdata):  # type: ignore[attr-defined]
                     continue
                 device = self.script
                 device.call, device.record = call, self.record
@@ -198,7 +203,7 @@ class CUDAGraph:
     _registered: list[torch.Generator]
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        self.generators.add(id(generator))
+        self.generators.add(generator._cdata)  # type: ignore[attr-defined]
         self._registered.append(generator)
 
     def capture_begin(
@@ -224,7 +229,7 @@ class CUDAGraph:
                 "it's ok to replay them on the default stream.)"
             )
         if device.capturing:
-            # One capture at a time: nested or parallel ones are refused, as notes/cuda demands.
+            # notes/cuda: one capture at a time in a process.
             device.report(
                 Finding(
                     "api-order-misuse",
@@ -238,11 +243,8 @@ class CUDAGraph:
             device.pools[tuple(pool)] = PrivatePool(0x10_0000_0000 * (len(device.pools) + 1))  # type: ignore[index]
         self._pool = device.new_pool() if pool is None else (int(pool[0]), int(pool[1]))
         self._stream = device.current
-        device.captures += 1
-        device.capture_id, device.phase = device.captures, "capture"
+        device.begin(device.current, "capture")
         device.invalid = False
-        device.streams = [device.current]
-        device.current.joined, device.current.frontier = device.capture_id, frozenset()
         self.places.sweep()
         self._recorder = ScriptRecorder(
             self.annotations, device, self, device.pools[self._pool]
@@ -256,13 +258,13 @@ class CUDAGraph:
             raise RuntimeError("Capture must end on the same stream it began on.")
         try:
             if not device.invalid:
-                _refuse_unjoined(device, recorder.graph, "the graph")
+                device.look_at_joins()
             if device.invalid:
                 raise device.ended()
         finally:
             self._recorder = None
             device.recorder = None
-            device.capture_id = None
+            device.end()
             device.invalid = False
             recorder.stop()
         self._graph = recorder.graph

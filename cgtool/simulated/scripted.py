@@ -7,11 +7,13 @@ would raise, so that its own ``try`` works; what was refused, and where, is coll
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from cgtool.hazards.collect import at_call
+from cgtool.hazards.watch.hooks import tell_once
+from cgtool.hazards.watch.recorder import Told
 from cgtool.model.finding import Finding
 from cgtool.record.ops import OpRecorder
 from cgtool.simulated.allocator import PrivatePool
@@ -68,6 +70,12 @@ def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
     return made
 
 
+def known(error: RuntimeError) -> RuntimeError:
+    """An error whose finding is collected: nobody needs to explain it."""
+    tell_once(error)
+    return error
+
+
 class ScriptDevice(Device):
     """Raises what CUDA would, and remembers what it was for."""
 
@@ -81,36 +89,23 @@ class ScriptDevice(Device):
         """Of the capture in progress."""
         self.invalid = False
         """A call that CUDA refused has ended the capture in progress."""
-        self.told: Callable[[Finding], None] = self.findings.add
+        self.captured: Told = lambda *_: None
+        """Told of every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
-        self.raised: set[int] = set()
-        """Identities of the exceptions whose findings are collected."""
-        self.kept: list[BaseException] = []
 
     def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
-        located = self.located(finding)
-        self.told(located)
+        if self.call is not None and self.record is not None:
+            finding = at_call(finding, self.call, self.record)
+        self.findings.add(finding)
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:
-            raise self.known(RuntimeError(sentence))
+            raise known(RuntimeError(sentence))
         self.invalid = True
-        raise self.known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
-
-    def located(self, finding: Finding) -> Finding:
-        from cgtool.hazards.collect import at_call
-
-        if self.call is None or self.record is None:
-            return finding
-        return at_call(finding, self.call, self.record)
-
-    def known(self, error: RuntimeError) -> RuntimeError:
-        """The error, which needs no explanation any more."""
-        self.kept.append(error)
-        return error
+        raise known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
 
     def ended(self) -> RuntimeError:
         """What every call answers after a refusal, until the capture has ended."""
-        return self.known(cuda_error(_ENDED))
+        return known(cuda_error(_ENDED))
 
     def new_pool(self) -> PoolId:
         pool = (0, len(self.pools) + 1)

@@ -1,0 +1,67 @@
+"""``cgtool check script.py`` on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.entry.attempt import Progress
+from cgtool.hazards import script
+from cgtool.hazards.collect import Findings
+from cgtool.hazards.watch.hooks import Watch
+from cgtool.hazards.watch.recorder import CaptureWatcher
+from cgtool.model.finding import Finding
+from cgtool.record.annotations import watch as watch_annotations
+from cgtool.record.ops import OpRecorder
+
+
+class _Machine:
+    """A GPU, for the watcher."""
+
+    simulated = False
+
+    def __init__(self) -> None:
+        self.graph_class: Any = torch.cuda.CUDAGraph
+        self._recorder: CaptureWatcher | None = None
+
+    @property
+    def recorder(self) -> OpRecorder | None:
+        return self._recorder
+
+    @property
+    def on_host(self) -> bool:
+        return False
+
+    def begun(self, watch: Watch) -> None:
+        self._recorder = CaptureWatcher(watch.annotations, watch.captured)
+
+    def ended(self) -> None:
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder = None
+
+    def place(self, tensor: torch.Tensor) -> str:
+        if tensor.is_cuda:
+            return "device"
+        return "pinned" if tensor.is_pinned() else "host"
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return storage.data_ptr()
+
+    def dead(self, ref: StorageWeakRef) -> bool:
+        return bool(ref.expired())
+
+    def stream(self) -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+
+def check(
+    path: str, arguments: tuple[str, ...], progress: Progress
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
+    torch.cuda.init()
+    with watch_annotations() as annotations:
+        watch = Watch(_Machine(), Findings(), annotations)
+        return script.run(path, arguments, watch, progress)

@@ -1,0 +1,50 @@
+"""One family of hazards: it is told what happens, and reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cgtool.hazards.watch.graphs import Op, WatchedGraph
+
+if TYPE_CHECKING:
+    from cgtool.hazards.watch.hooks import Watch
+
+
+class Check:
+    """Override what matters; everything else is ignored."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def begun(self, graph: WatchedGraph) -> None:
+        """``capture_begin`` has returned."""
+
+    def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
+        """An op was captured; ``fresh`` are the storages from outside that it is first to touch."""
+
+    def ended(self, graph: WatchedGraph) -> None:
+        """``capture_end`` has returned."""
+
+    def failed(self, graph: WatchedGraph, error: BaseException | None) -> None:
+        """The capture has ended with an error."""
+
+    def replaying(self, graph: WatchedGraph) -> None:
+        """Just before a replay."""
+
+    def replayed(self, graph: WatchedGraph) -> None:
+        """Just after it."""
+
+    def eager(self, op: Op) -> None:
+        """An op outside captures that touches memory of some graph."""
+
+    def waited(self, why: str, tensor: Any) -> None:
+        """The host has waited for the device; ``tensor`` is what it reads, if it reads one."""
+
+    def dropped(self, graph: WatchedGraph) -> None:
+        """The graph was reset or has died."""
+
+    def emptied(self) -> None:
+        """The script has called ``torch.cuda.empty_cache()``."""
+
+    def finish(self) -> None:
+        """The script is over."""

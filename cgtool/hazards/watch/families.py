@@ -1,0 +1,28 @@
+"""All checks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from cgtool.hazards.watch.check import Check
+from cgtool.hazards.watch.gradients import Gradients
+from cgtool.hazards.watch.inputs import Copies, Inputs
+from cgtool.hazards.watch.modules import Modes
+from cgtool.hazards.watch.steps import Steps
+
+if TYPE_CHECKING:
+    from cgtool.hazards.watch.hooks import Watch
+
+
+def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
+    """One of each family, in the order in which they are told; what they hook ends with
+    ``stack``."""
+    inputs = Inputs(watch)
+    return [
+        inputs,
+        Copies(watch),
+        Modes(watch, inputs, stack),
+        Gradients(watch, stack),
+        Steps(watch, stack),
+    ]

@@ -1,0 +1,44 @@
+"""What the watcher asks of the device: a GPU, or the simulated one."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.record.ops import OpRecorder
+
+
+class Machine(Protocol):
+    """Two answer: ``cgtool.cuda.script`` and ``cgtool.simulated.script``."""
+
+    simulated: bool
+    graph_class: Any
+    """``torch.cuda.CUDAGraph`` while the script runs."""
+
+    @property
+    def recorder(self) -> OpRecorder | None:
+        """Takes the ops of the capture in progress."""
+
+    @property
+    def on_host(self) -> bool:
+        """What runs now touches host tensors only, whatever they say of themselves."""
+
+    def begun(self, watch: Any) -> None:
+        """A capture has begun on the current stream."""
+
+    def ended(self) -> None:
+        """It is over, well or not."""
+
+    def place(self, tensor: torch.Tensor) -> str:
+        """``device``, ``host``, ``pinned``."""
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        """On the device."""
+
+    def dead(self, ref: StorageWeakRef) -> bool:
+        """The script has let go of the memory."""
+
+    def stream(self) -> int:
+        """Handle of the current stream; 0 is the default stream."""

@@ -1,0 +1,112 @@
+"""``cgtool check script.py`` on the simulated device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.entry.attempt import Progress
+from cgtool.hazards import script
+from cgtool.hazards.placement import place_of
+from cgtool.hazards.watch.hooks import Watch
+from cgtool.model.finding import Finding
+from cgtool.record.annotations import watch as watch_annotations
+from cgtool.record.ops import OpRecorder
+from cgtool.simulated.cudagraph import CUDAGraph, Owners, Places
+from cgtool.simulated.redirect import redirected
+from cgtool.simulated.scripted import PoolId, ScriptDevice
+
+
+class _Machine:
+    """The simulated device, for the watcher."""
+
+    simulated = True
+
+    def __init__(self, device: ScriptDevice, graph_class: Any) -> None:
+        self._device = device
+        self.graph_class = graph_class
+        self._owners: Owners = graph_class.owners
+        self._places: Places = graph_class.places
+
+    @property
+    def recorder(self) -> OpRecorder | None:
+        return self._device.recorder
+
+    @property
+    def on_host(self) -> bool:
+        return self._device.on_host
+
+    def begun(self, watch: Watch) -> None:
+        """The recorder came with ``capture_begin``."""
+
+    def ended(self) -> None:
+        """And went with ``capture_end``."""
+
+    def place(self, tensor: torch.Tensor) -> str:
+        return place_of(tensor)
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return self._places.address.get(storage._cdata, storage.data_ptr())
+
+    def dead(self, ref: StorageWeakRef) -> bool:
+        return self._owners.dead(ref)
+
+    def stream(self) -> int:
+        return int(self._device.current.cuda_stream)
+
+
+@contextlib.contextmanager
+def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
+    """PyTorch's own ways to capture, on graphs of the simulated device."""
+    graphs: Any = torch.cuda.graphs
+
+    def graph_pool_handle() -> PoolId:
+        return device.new_pool()
+
+    def is_current_stream_capturing() -> bool:
+        return device.current_is_capturing
+
+    with contextlib.ExitStack() as stack:
+
+        def replace(owner: Any, name: str, value: Any) -> None:
+            missing = not hasattr(owner, name)
+            before = getattr(owner, name, None)
+            setattr(owner, name, value)
+            stack.callback(*((delattr, owner, name) if missing else (setattr, owner, name, before)))
+
+        for owner in (torch.cuda, graphs):
+            replace(owner, "CUDAGraph", graph_class)
+            replace(owner, "graph_pool_handle", graph_pool_handle)
+            replace(owner, "is_current_stream_capturing", is_current_stream_capturing)
+        replace(torch.cuda, "graph", graphs.graph)
+        replace(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
+        replace(torch._C, "_host_emptyCache", lambda: None)
+        replace(graphs.graph, "default_capture_stream", None)
+        yield
+
+
+def check(
+    path: str, arguments: tuple[str, ...], progress: Progress
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
+    device = ScriptDevice()
+    owners = Owners()
+    with watch_annotations() as annotations:
+        graph_class = type(
+            "CUDAGraph",
+            (CUDAGraph,),
+            {
+                "device": device,
+                "owners": owners,
+                "places": Places(owners),
+                "annotations": annotations,
+            },
+        )
+        with redirected(device), _graphs(device, graph_class):
+            watch = Watch(_Machine(device, graph_class), device.findings, annotations)
+            device.captured = watch.captured
+            return script.run(path, arguments, watch, progress)

@@ -208,8 +208,8 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     node: int | None = None
     """Id of the first node created after the allocation, in ``graph``."""
     label: str | None = None
-    """What holds it at the end: ``output 0``, ``gradient of layers.0.weight``,
-    ``cuBLAS workspace``, ``RNG state``."""
+    """What holds it at the end: ``output[0]``, ``gradient of layers.0.weight``,
+    ``cuBLAS workspace``."""
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -250,8 +250,8 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     """``parameter layers.0.weight``, ``buffer bn.running_mean``, ``input x``, ..."""
     kind: str
-    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``workspace``, ``rng`` or
-    ``other``."""
+    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``freed`` (nobody held it
+    any more when the capture ended) or ``other``."""
     address: int
     bytes: int
     shape: tuple[int, ...] = ()

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cgtool.model.archive import MAX_PARTS, Archive, bad, open_archive
+from cgtool.model.archive import Archive, bad, open_archive
 from cgtool.model.atomic import atomic
 from cgtool.model.capture import (
     SCHEMA_VERSION,
@@ -180,7 +180,7 @@ def read(path: Path) -> Capture:
     with _no_collection(), open_archive(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
-        if manifest.graphs != parts or parts > MAX_PARTS:
+        if manifest.graphs != parts:
             raise bad(path, f"{parts} graphs where its manifest says {manifest.graphs}")
         tables = _decode(archive, "tables.json", Tables)
         graphs = tuple(

@@ -16,7 +16,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     pool: str = "shared"
     """``shared`` (one pool for all graphs of the workload) or ``separate``."""
     stream: str | None = None
-    """None: a fresh stream; ``high``: a fresh one of high priority."""
+    """None and ``normal``: a fresh stream; ``high``: a fresh one of high priority."""
     capture_error_mode: str = "global"
     check_input_liveness: bool = False
     annotations: bool = True

@@ -314,6 +314,7 @@ BREAKS: list[tuple[str, str, Callable[[Json], Any]]] = [
     ("parent", "graphs/1.json", lambda g: g.update(parent=[0, 0])),
     ("missing phase", "graphs/1.json", lambda g: g.pop("phase")),
     ("negative time", "graphs/1.json", lambda g: g.update(capture_ns=-1)),
+    ("negative executable", "graphs/1.json", lambda g: g.update(exec_bytes=-1)),
     ("frame", "tables.json", lambda t: t["origins"][0].update(frames=[44])),
     ("forward", "tables.json", lambda t: t["origins"][2].update(forward=2)),
     ("huge line", "tables.json", lambda t: t["frames"][0].__setitem__(1, HUGE)),

@@ -191,7 +191,14 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         (cuda, "manual_seed_all", reseeded("torch.cuda.manual_seed_all()")),
         (cuda, "seed", reseeded("torch.cuda.seed()")),
         (torch.Tensor, "record_stream", record_stream),
-        (torch.optim.Optimizer, "_cuda_graph_capture_health_check", health),
+        *(
+            (torch.optim.Optimizer, name, health)
+            for name in (
+                "_cuda_graph_capture_health_check",
+                "_accelerator_graph_capture_health_check",
+            )
+            if hasattr(torch.optim.Optimizer, name)
+        ),
     ]
 
 

@@ -18,6 +18,7 @@ from cgtool.entry import describe
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.phases import name_of, roots_of, through, warm_up
 from cgtool.entry.resolve import warmup_iters
+from cgtool.entry.seeding import sow
 from cgtool.entry.surface import (
     Named,
     Surface,
@@ -154,8 +155,7 @@ def prepare(
 ) -> tuple[Session, int, LifetimeRecorder, dict[int, str]]:
     """Warm up, follow lifetimes, capture; the session that returns can replay."""
     session = Session(device, workload, options)
-    if options.seed is not None:
-        torch.manual_seed(options.seed)
+    sow(options.seed)
     iterations, _ = warmup_iters(workload, options)
     started = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:

@@ -41,9 +41,10 @@ ANSWERS = {
         "def make(device):\n    os.execvp('true', ['true'])\n",
         "replaced its own process", "os.execvp",
     ),
-    "torch.cuda is gone": (
-        "torch.cuda = None\ndef make(device):\n    return build(device)\n",
-        "replaced torch.cuda", "torch.cuda = None",
+    "a part of PyTorch is gone": (
+        "torch.utils._pytree.tree_flatten_with_path = None\n"
+        "def make(device):\n    return build(device)\n",
+        "replaced torch.utils._pytree.tree_flatten_with_path", "torch.utils._pytree.tree",
     ),
     "builtins.len is gone": (
         "builtins.len = None\ndef make(device):\n    return build(device)\n",

@@ -1,0 +1,110 @@
+"""Ops, lines, streams and times of nodes, joined from what was seen while they were captured."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("cuda.bindings.driver")
+
+import torch
+
+from cgtool.cuda import provenance
+from cgtool.cuda.capturing import Captured, Recorded
+from cgtool.cuda.in_capture import Ran
+from cgtool.cuda.memory import Window
+from cgtool.cuda.stamps import LaunchLog, Stamp
+from cgtool.record.annotations import Annotations
+from cgtool.record.ops import OpRecorder, Record
+from cgtool.record.origins import OriginTable
+
+HOME, SIDE = 70, 71
+SESSION = SimpleNamespace(streams={HOME: 0, SIDE: 1})
+
+
+def captured(**fields):
+    return Captured(
+        name="step", phase="step", callable=0, graph=None, pool_index=0,
+        window=Window(0, 0, 900), capture_ns=900,
+        **{"stamps": [], "recorded": None, **fields},
+    )  # fmt: skip
+
+
+def called_back(log):
+    """As CUPTI's callback: a frame between the launch and the log."""
+    log.launched()
+
+
+class Launching(OpRecorder):
+    """Every op launches one kernel."""
+
+    def __init__(self, log):
+        super().__init__({}, Annotations(), log.count)
+        self.log = log
+        log.recorder = self
+
+    def execute(self, call, func, args, kwargs):
+        self.log.launched()
+        return func(*args, **kwargs)
+
+
+def stamp_of(launch, handle, time_ns, stream=HOME):
+    return Stamp(
+        handle, time_ns, stream, launch.innermost, next(iter(launch.chain), None), (),
+        launch.autograd_node, launch.autograd_sequence,
+    )  # fmt: skip
+
+
+def test_a_launch_outside_any_op_is_nobodys_backward():
+    log = LaunchLog()
+    recorder = Launching(log)
+    x = torch.ones(3, requires_grad=True)
+    with recorder:
+        x.sin()
+        # Autograd's own thread: numbers begin at 0 there, and no Python frame is above.
+        thread = threading.Thread(
+            target=lambda: [recorder.begin(torch.ops.aten.cos.default, None) for _ in range(2)]
+        )
+        thread.start()
+        thread.join()
+        called_back(log)
+        line = sys._getframe().f_lineno - 1
+    launches = log.launches
+    assert [launch.call is None for launch in launches] == [False, True]
+    stamps = [stamp_of(launch, 10 + at, 100 + at) for at, launch in enumerate(launches)]
+    one = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
+    table = OriginTable()
+    (joined,) = provenance.join(
+        SimpleNamespace(captured=[one], streams=SESSION.streams), [[10, 11]], table
+    )
+    assert joined.unmatched == []
+    kernel = table.origins[joined.origins[1]]
+    assert (kernel.op, kernel.forward, kernel.module) == (None, None, None)
+    assert table.frames[kernel.frames[0]].line == line
+    assert table.origins[joined.origins[0]].op == "aten::sin"
+
+
+def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
+    recorder = OpRecorder({}, Annotations())
+    x = torch.ones(3)
+    with recorder:
+        x.sin()
+        x.cos()
+        x.exp()
+    record: Record = recorder.record
+    places = [((0, 1), Ran(10, 20, HOME)), ((1, 2), Ran(30, 40, SIDE)), ((3, 4), Ran(50, 60, HOME))]
+    for call, (launches, ran) in zip(record.calls, places, strict=True):
+        call.launches, call.extra = launches, ran
+    one = captured(exact=record, exact_calls=record.calls)
+    table = OriginTable()
+    (joined,) = provenance.join(
+        SimpleNamespace(captured=[one], streams=SESSION.streams), [[1, 2, 3, 4]], table
+    )
+    ops = [None if at is None else table.origins[at].op for at in joined.origins]
+    assert ops == ["aten::sin", "aten::cos", None, "aten::exp"]
+    assert joined.streams == [0, 1, None, 0]
+    assert joined.times_ns == [20, 40, 50, 60]
+    assert joined.unmatched == [2]

@@ -145,7 +145,7 @@ class ScriptRecorder(CaptureRecorder):
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
         for one in pytree.tree_leaves((args, kwargs)):
-            if isinstance(one, torch.Generator):
+            if isinstance(one, torch._C.Generator):
                 # Ops are handed a new Python object for the same generator.
                 if one._cdata in (*self.owner.generators, torch.default_generator._cdata):  # type: ignore[attr-defined]
                     continue

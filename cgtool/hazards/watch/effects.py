@@ -53,3 +53,16 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
     statistics = _STATISTICS.get(schema.name) if schema is not None else None
     if statistics is not None and len(args) > statistics[2] and args[statistics[2]]:
         yield from _tensors(list(args[statistics[0] : statistics[1] + 1]))
+
+
+_OVERWRITES = frozenset(
+    (
+        "aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
+        "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_", "aten::bernoulli_",
+    )
+)  # fmt: skip
+
+
+def overwrites(name: str) -> bool:
+    """True when an op of this name reads nothing of what it writes."""
+    return name.partition(".")[0] in _OVERWRITES or name.endswith((".out", "_out"))

@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.hazards.collect import Findings, frames_of, here
 from cgtool.hazards.errors import explain
+from cgtool.hazards.watch.accumulate import in_place
 from cgtool.hazards.watch.cells import Cells, Write, storage_of, tensors_in
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.effects import written_by
+from cgtool.hazards.watch.effects import overwrites, written_by
 from cgtool.hazards.watch.graphs import Made, Op, Read, WatchedGraph
 from cgtool.hazards.watch.machine import Machine
 from cgtool.hazards.watch.order import Order
@@ -214,7 +215,7 @@ class Watch:
             tuple(tensor.shape),
             tensor.data_ptr(),
             written,
-            written,
+            written and overwrites(call.name),
             whole,
         )
 
@@ -580,6 +581,7 @@ def watching(watch: Watch) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         _hook_graphs(stack, watch)
         _hook_streams(stack, watch)
+        stack.enter_context(in_place())
         stack.enter_context(Ears(watch))
         stack.enter_context(Eyes(watch))
         yield

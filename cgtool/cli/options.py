@@ -90,7 +90,10 @@ NoBackward = Annotated[bool, typer.Option("--no-backward", help="Capture the for
 Seed = Annotated[int | None, typer.Option(help="Seed of the random generators.")]
 DeviceOption = Annotated[
     str | None,
-    typer.Option(metavar="DEVICE", help="cuda, cuda:N or simulated; a GPU if there is one."),
+    # Named, because typer 0.27 would take the name from a metavar that reads the same.
+    typer.Option(
+        "--device", metavar="DEVICE", help="cuda, cuda:N or simulated; a GPU if there is one."
+    ),
 ]
 Timeout = Annotated[
     float | None,

@@ -22,13 +22,14 @@ from cgtool.entry.phases import Phases, name_of, roots_of, through
 from cgtool.entry.seeding import sow
 from cgtool.entry.workload import Part, Workload
 from cgtool.hazards import placement, procedure, shape
+from cgtool.hazards.collect import here
 from cgtool.hazards.errors import explain
 from cgtool.hazards.functions import FunctionWatch
 from cgtool.hazards.launches import effect_of, launches
 from cgtool.hazards.rules import note_record_stream, refuse_op
 from cgtool.hazards.streams import Capturing, Frontier, Lane
 from cgtool.hazards.streams import capturing as dry_capture
-from cgtool.model.capture import Capture
+from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
@@ -209,13 +210,14 @@ def _host_waits(dry: Dry) -> Iterator[None]:
     def heard(message: Any, *_args: Any, **_kwargs: Any) -> None:
         if "called a synchronizing CUDA operation" not in str(message):
             shown(message, *_args, **_kwargs)
-        elif dry.capturing and dry.may_wait:
+        elif dry.capturing and dry.may_wait and not _spoken(dry, here(2)):
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse("hidden-sync-in-stock-module", f"{name}, which makes the host wait,")
 
     shown = warnings.showwarning
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         warnings.showwarning = heard
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -225,10 +227,15 @@ def _host_waits(dry: Dry) -> Iterator[None]:
             warnings.showwarning = shown
 
 
+def _spoken(dry: Dry, frames: tuple[Frame, ...]) -> bool:
+    """True when some rule has told of this line already."""
+    return any(one.frames[:1] == frames[:1] and one.phase == dry.phase for one in dry.findings)
+
+
 def check(
     workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[tuple[Finding, ...], tuple[str, ...], Capture | None]:
-    """All findings, what was looked at, and the capture when it came about.
+) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[Capture, dict[str, str]] | None]:
+    """All findings, what was looked at, and the capture with its raw texts when it came about.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
@@ -245,9 +252,9 @@ def check(
         with torch.cuda.stream(side):
             looked = procedure.look(dry, workload, options, progress, annotations, run_dry)
         torch.cuda.current_stream().wait_stream(side)
-    captured: Capture | None = None
+    captured: tuple[Capture, dict[str, str]] | None = None
     try:
-        captured, _ = backend.capture(workload, options, progress)
+        captured = backend.capture(workload, options, progress)
         looked = (*looked, "a capture")
     except CgtoolError as error:
         known = {one.code for one in dry.findings}

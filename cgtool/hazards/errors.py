@@ -7,6 +7,7 @@ else the process was doing. The sentences were read in PyTorch 2.8 to 2.13 and s
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import traceback
@@ -134,6 +135,21 @@ RULES = (
         r"conditional control flow in a cuda graph|no rule registered for HigherOrderOperator",
         "this cannot stand in the branch of a conditional node",
         "move it out of the branch, or capture one graph for each branch",
+    ),
+    Rule(
+        "conditional-node-limits",
+        _REFUSED,
+        "torch.cond reads its predicate on the host in this version of PyTorch (900)",
+        "use PyTorch 2.12 or newer, or compute both branches and choose with torch.where",
+        lambda raised: raised.ran("/torch/_higher_order_ops/"),
+    ),
+    Rule(
+        "caching-allocator-disabled",
+        _REFUSED,
+        "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation is a cudaMalloc, which CUDA does "
+        "not permit during capture (900)",
+        "unset PYTORCH_NO_CUDA_MEMORY_CACHING",
+        lambda _raised: bool(os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")),
     ),
     Rule(
         "module-hooks-rejected",

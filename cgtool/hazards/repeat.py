@@ -46,6 +46,8 @@ class Op:
     """All tensors of the op lie on the host."""
     host_scalar: bool
     """A device op was given a host tensor of no dimensions that lived before the iteration."""
+    in_optimizer: bool = False
+    """An optimizer of PyTorch's runs it, of which ``optimizers`` tells."""
     writes_input: bool = False
     """It writes into a tensor that the callable is given."""
     reads_nothing_of: int | None = None
@@ -120,7 +122,14 @@ class _Recorder(OpRecorder):
             elif type(one) in (bool, int, float, complex, str):
                 numbers.append((position, one))
         all_host = bool(places) and all(places)
-        return Op(call, tuple(numbers), tuple(outside), all_host, host_scalar and not all_host)
+        return Op(
+            call,
+            tuple(numbers),
+            tuple(outside),
+            all_host,
+            host_scalar and not all_host,
+            _inside(sys._getframe(2), "/torch/optim/"),
+        )
 
 
 def _storages(value: Any) -> set[int]:
@@ -129,6 +138,15 @@ def _storages(value: Any) -> set[int]:
         for one in pytree.tree_leaves(value)
         if isinstance(one, torch.Tensor) and _plain(one)
     }
+
+
+def _inside(frame: types.FrameType | None, part: str) -> bool:
+    """True when a file of that part stands between the op and the user's line."""
+    while frame is not None and is_internal(frame.f_code):
+        if part in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _users_own(frame: types.FrameType | None) -> bool:
@@ -229,7 +247,7 @@ class _Comparison:
             if a.call.name != b.call.name or _site(a) != _site(b):
                 yield self._branch(a, b)
                 break
-            if a.numbers != b.numbers:
+            if a.numbers != b.numbers and not b.in_optimizer:
                 yield self._number(index, a, b)
             if not b.host and a.outside != b.outside:
                 yield from self._address(a, b)
@@ -358,7 +376,7 @@ class _Comparison:
 
     def _operands(self) -> Iterator[Finding]:
         for op in self.second.ops:
-            if op.host_scalar and not _in_optimizer(op):
+            if op.host_scalar and not op.in_optimizer:
                 yield self._at(
                     Finding(
                         "cpu-scalar-tensor-operand",
@@ -414,11 +432,6 @@ class _Comparison:
                     evidence=(one.text,),
                     severity=WARNING,
                 )
-
-
-def _in_optimizer(op: Op) -> bool:
-    inner = op.call.innermost
-    return inner is not None and "/torch/optim/" in inner[0].co_filename
 
 
 def _site(op: Op) -> tuple[Any, ...]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import msgspec
 
 import cgtool
+from cgtool.entry import describe
+from cgtool.entry.seeding import sow
 from cgtool.entry.workload import Workload
 from cgtool.model import file
 from cgtool.model.atomic import atomic
-from cgtool.model.capture import Capture, Caveat, Entry, Environment, Option
+from cgtool.model.capture import Capture, Caveat, Entry, Environment
 from cgtool.model.failure import machine
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import Request
@@ -46,7 +48,11 @@ def attempt(request: Request, progress: Progress, before_load: Callable[[], None
     """
     progress("import torch")
     device, why = choose_device(request.capture.device)
-    if why is not None:
+    if request.check is not None and is_script(request.spec):
+        _script(request, progress, before_load, why)
+    elif request.verify is not None:
+        _verify(request, progress, before_load, device, why)
+    elif why is not None:
         _simulated(request, progress, before_load, why)
     else:
         _on_gpu(request, progress, before_load, device)
@@ -58,11 +64,59 @@ def _load(request: Request, device: str) -> Workload:
     return load(request.spec, device=device, inputs=request.inputs, seed=request.capture.seed)
 
 
+def is_script(spec: str) -> bool:
+    """``train.py``, where ``train.py:build`` is an ENTRY."""
+    return ":" not in spec or Path(spec).is_file()
+
+
+def _script(
+    request: Request, progress: Progress, before_load: Callable[[], None], why: str | None
+) -> None:
+    """Run a script and watch the graphs that it captures itself."""
+    assert request.check is not None
+    sow(request.capture.seed)
+    before_load()
+    started = time.perf_counter_ns()
+    arguments = request.check.arguments
+    notes: tuple[Caveat, ...] = ()
+    if why is not None:
+        from cgtool.simulated import script as simulated
+        from cgtool.simulated.backend import environment
+
+        findings, looked = simulated.check(request.spec, arguments, progress)
+        described, notes = environment(), (_simulated_note(why),)
+    else:
+        from torch.cuda import current_device
+
+        from cgtool.cuda import script
+        from cgtool.cuda.environment import describe as describe_gpu
+
+        findings, looked = script.check(request.spec, arguments, progress)
+        described = describe_gpu(current_device())
+    entry = Entry(spec=request.spec, kind="script", file=str(Path(request.spec).resolve()), line=1)
+    report = Report(
+        command="check",
+        entry=entry,
+        environment=described,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        findings=findings,
+        looked_at=looked,
+        notes=notes,
+        elapsed_ns=time.perf_counter_ns() - started,
+    )
+    _write(report, None, Path(request.output))
+
+
+def _simulated_note(why: str) -> Caveat:
+    return Caveat("simulated", f"simulated on CPU tensors ({why})")
+
+
 def _on_gpu(
     request: Request, progress: Progress, before_load: Callable[[], None], device: str
 ) -> None:
     from cgtool.cuda import backend, bench, check
-    from cgtool.cuda.environment import describe
+    from cgtool.cuda.environment import describe as describe_gpu
     from cgtool.entry.empty import explained
     from cgtool.hazards import checkpoints, optimizers
 
@@ -75,7 +129,7 @@ def _on_gpu(
             workload = _load(request, device)
             findings, looked, captured = check.check(workload, request.capture, progress)
         _write(
-            _report(request, workload, describe(current_device()), findings, looked, started),
+            _report(request, workload, describe_gpu(current_device()), findings, looked, started),
             captured,
             Path(request.output),
         )
@@ -111,15 +165,47 @@ def _simulated(
                 device, workload, request.capture, progress, why
             )
             report = _report(request, workload, backend.environment(), findings, looked, started)
-            report = msgspec.structs.replace(
-                report, notes=(Caveat("simulated", f"simulated on CPU tensors ({why})"),)
-            )
-            _write(report, captured, Path(request.output))
+            report = msgspec.structs.replace(report, notes=(_simulated_note(why),))
+            _write(report, None if captured is None else (captured, {}), Path(request.output))
             return
         with explained(workload):
             capture = backend.capture(device, workload, request.capture, progress, why)
     progress("write")
     file.write(Path(request.output), capture)
+
+
+def _verify(
+    request: Request,
+    progress: Progress,
+    before_load: Callable[[], None],
+    device: str,
+    why: str | None,
+) -> None:
+    from cgtool.entry.empty import explained
+    from cgtool.hazards import checkpoints, optimizers
+    from cgtool.verify import targets
+    from cgtool.verify.procedure import verify
+
+    assert request.verify is not None
+    started = time.perf_counter_ns()
+    with targets.opened(device) as opened, optimizers.remembered(), checkpoints.remembered():
+        before_load()
+        workload = _load(request, opened.device)
+        with explained(workload):
+            outcome = verify(opened.target(workload, request.capture), request.verify, progress)
+        environment = opened.environment()
+    report = _report(request, workload, environment, outcome.findings, outcome.looked_at, started)
+    simulated = (Caveat("simulated", f"simulated on CPU tensors ({why})"),) if why else ()
+    _write(
+        msgspec.structs.replace(
+            report,
+            command="verify",
+            comparisons=outcome.comparisons,
+            notes=(*simulated, *outcome.notes),
+        ),
+        None,
+        Path(request.output),
+    )
 
 
 def _report(
@@ -132,17 +218,7 @@ def _report(
 ) -> Report:
     return Report(
         command="check",
-        entry=Entry(
-            spec=workload.spec,
-            kind=workload.kind,
-            file=workload.file,
-            line=workload.line,
-            callables=tuple(part.name for part in workload.parts),
-            options=tuple(
-                Option(name, str(value))
-                for name, value in msgspec.structs.asdict(request.capture).items()
-            ),
-        ),
+        entry=describe.entry(workload, request.capture),
         environment=environment,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -157,8 +233,8 @@ def capture_beside(report: Path) -> Path:
     return report.with_suffix(".cgt")
 
 
-def _write(report: Report, captured: Capture | None, output: Path) -> None:
+def _write(report: Report, captured: tuple[Capture, dict[str, str]] | None, output: Path) -> None:
     if captured is not None:
-        file.write(capture_beside(output), captured)
+        file.write(capture_beside(output), *captured)
     with atomic(output) as temporary:
         temporary.write_bytes(msgspec.json.encode(report))

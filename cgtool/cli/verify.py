@@ -1,0 +1,81 @@
+"""``cgtool verify``: does replay equal eager?"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+from cgtool.cli.check import FindingsFormat
+from cgtool.model.options import CaptureOptions, Request, VerifyOptions
+
+
+def verify(
+    entry: opt.Entry,
+    replays: Annotated[
+        int, typer.Option(min=1, help="Replays in a row, against as many eager iterations.")
+    ] = 3,
+    trials: Annotated[int, typer.Option(min=0, help="Sets of fresh inputs.")] = 2,
+    output: opt.Output = None,
+    format_: Annotated[
+        FindingsFormat, typer.Option("--format", help="How to print.")
+    ] = FindingsFormat.TABLE,
+    input_: opt.Inputs = None,
+    device: opt.DeviceOption = None,
+    warmup_iters: opt.WarmupIters = None,
+    allow_unused_input: opt.AllowUnused = False,
+    pool: opt.Pool = opt.PoolMode.SHARED,
+    stream: opt.StreamOption = opt.StreamKind.NORMAL,
+    capture_error_mode: opt.CaptureErrorMode = opt.ErrorMode.GLOBAL,
+    no_backward: opt.NoBackward = False,
+    seed: opt.Seed = None,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Hold replays of ENTRY against eager; exit 1 when they differ, 5 when eager is too noisy."""
+    from cgtool.analysis.findings import show
+    from cgtool.analysis.verdicts import exit_code
+    from cgtool.cli.output import show_table, work, write_bytes
+    from cgtool.model.finding import read_report
+
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        saved = Path(folder) / "report.json"
+        work(
+            Request(
+                entry,
+                str(saved),
+                tuple(input_ or ()),
+                CaptureOptions(
+                    device=device,
+                    warmup_iters=warmup_iters,
+                    allow_unused_input=allow_unused_input,
+                    pool=pool.value,
+                    stream=stream.value,
+                    capture_error_mode=capture_error_mode.value,
+                    backward=not no_backward,
+                    seed=seed,
+                ),
+                verify=VerifyOptions(replays, trials),
+            ),
+            timeout=timeout,
+            quiet=quiet,
+        )
+        report = read_report(saved)
+    if format_ is FindingsFormat.JSON:
+        from cgtool.render.json import encode
+
+        write_bytes(encode("cgtool-verify", report), output)
+    elif format_ is FindingsFormat.SARIF:
+        from cgtool.render import sarif
+
+        write_bytes(sarif.encode(show(report.findings)), output)
+    elif not quiet:
+        from cgtool.render.verify_table import render
+
+        show_table(render(report), output)
+    code = exit_code(report)
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,133 @@
+"""One trial: eager runs and replays from the same start, and the verdict on every tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from cgtool.model.finding import Comparison
+from cgtool.verify.compare import SLACK, Difference, difference, magnitude, nearest, spread
+from cgtool.verify.runs import Run, Stage, Trial
+
+TOO_NOISY = 0.1
+"""Eager that differs from itself by more than this part of its largest value proves nothing."""
+
+
+@dataclass
+class Judged:
+    """A trial and what came of it."""
+
+    trial: Trial
+    eager: list[Run]
+    replay: Run
+    comparisons: list[Comparison] = field(default_factory=list)
+    parted: list[tuple[int, Comparison]] = field(default_factory=list)
+    """(iteration from 0, comparison) of all that are not equal."""
+    noisy: list[Comparison] = field(default_factory=list)
+    only_eager: set[str] = field(default_factory=set)
+    """State that eager iterations make and that nothing leads to after replays."""
+
+    @property
+    def exact(self) -> bool:
+        return all(one.exact for one in self.comparisons)
+
+
+def judge(
+    stage: Stage,
+    trial: Trial,
+    eager: list[Run],
+    replay: Run,
+    *,
+    noise_counts: bool = True,
+    rounding: list[Run] | None = None,
+) -> Judged:
+    """Compare every tensor of every iteration.
+
+    ``noise_counts``: eager runs differ by chance, not because the host moves on. ``rounding``:
+    eager runs whose inputs were changed in the last bit, where replays may use other kernels.
+    """
+    base = stage.base(trial)
+    judged = Judged(trial, eager, replay)
+    for number in range(trial.iterations):
+        keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
+        for kind, name in keys:
+            sides = [_value(run, number, kind, name, base) for run in eager]
+            expected = [one for one in sides if one is not None]
+            got = _value(replay, number, kind, name, base)
+            if not expected:
+                continue
+            if got is None:
+                judged.only_eager.add(name)
+                continue
+            other = (
+                []
+                if rounding is None
+                else [
+                    one
+                    for run in rounding
+                    if (one := _value(run, number, kind, name, base)) is not None
+                ]
+            )
+            comparison = _compare(
+                expected if noise_counts else expected[:1], got, other, kind, name,
+                trial.iteration(number),
+            )  # fmt: skip
+            judged.comparisons.append(comparison)
+            if not comparison.equal:
+                judged.parted.append((number, comparison))
+            elif _too_noisy(comparison, expected[0]):
+                judged.noisy.append(comparison)
+    return judged
+
+
+def _value(
+    run: Run, number: int, kind: str, name: str, base: dict[str, torch.Tensor]
+) -> torch.Tensor | None:
+    found = run.values[number].get((kind, name))
+    if found is None and kind == "state" and name in run.names:
+        # A run keeps the state that it changed.
+        return base.get(name)
+    return found
+
+
+def _compare(
+    expected: list[torch.Tensor],
+    got: torch.Tensor,
+    rounding: list[torch.Tensor],
+    kind: str,
+    name: str,
+    trial: str,
+) -> Comparison:
+    noise = spread(expected)
+    found = nearest(expected, got)
+    allowed = 0.0 if noise.largest is None else SLACK * noise.largest
+    if not found.exact and rounding:
+        moved = [difference(expected[0], one).largest for one in rounding]
+        allowed = max(allowed, *(SLACK * one for one in moved if one is not None), 0.0)
+    return Comparison(
+        name=name,
+        kind=kind,
+        trial=trial,
+        equal=found.exact or (found.largest is not None and found.largest <= allowed),
+        exact=found.exact,
+        largest=found.largest,
+        relative=_relative(found, expected[0]),
+        tolerance=allowed,
+        noise=noise.largest,
+    )
+
+
+def _relative(found: Difference, expected: torch.Tensor) -> float | None:
+    if found.exact:
+        return 0.0
+    if found.largest is None:
+        return None
+    largest = magnitude(expected)
+    return found.largest / largest if largest else None
+
+
+def _too_noisy(comparison: Comparison, expected: torch.Tensor) -> bool:
+    if comparison.exact or not comparison.noise:
+        return False
+    return comparison.noise > TOO_NOISY * magnitude(expected)

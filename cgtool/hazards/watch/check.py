@@ -40,6 +40,9 @@ class Check:
     def waited(self, why: str, tensor: Any) -> None:
         """The host has waited for the device; ``tensor`` is what it reads, if it reads one."""
 
+    def returned(self, tensor: Any) -> None:
+        """A function of torch's has returned a tensor to the script."""
+
     def dropped(self, graph: WatchedGraph) -> None:
         """The graph was reset or has died."""
 

@@ -66,3 +66,27 @@ _OVERWRITES = frozenset(
 def overwrites(name: str) -> bool:
     """True when an op of this name reads nothing of what it writes."""
     return name.partition(".")[0] in _OVERWRITES or name.endswith((".out", "_out"))
+
+
+_LOOKS_AT_SHAPES = (
+    "aten::empty_like", "aten::new_empty", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+    "aten::rand_like", "aten::randn_like", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+    "aten::detach", "aten::alias", "aten::lift_fresh", "aten::record_stream", "aten::set_",
+    "aten::resize_", "aten::is_", "aten::_unsafe_view", "aten::_reshape_alias", "profiler::",
+    "prim::",
+)  # fmt: skip
+
+
+@cache
+def _is_view(func: Any) -> bool:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return False
+    if any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments):
+        return False
+    return any(one.alias_info is not None for one in schema.returns)
+
+
+def reads_values(func: Any, name: str) -> bool:
+    """False for views, and for ops that look at the shapes of their arguments alone."""
+    return not name.startswith(_LOOKS_AT_SHAPES) and not _is_view(func)

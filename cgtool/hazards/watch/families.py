@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from cgtool.hazards.watch.callables import Callables
 from cgtool.hazards.watch.check import Check
 from cgtool.hazards.watch.gradients import Gradients
 from cgtool.hazards.watch.inputs import Copies, Inputs
 from cgtool.hazards.watch.modules import Modes
+from cgtool.hazards.watch.outputs import Outputs, Remains
+from cgtool.hazards.watch.pools import SharedPools, Unordered
 from cgtool.hazards.watch.steps import Steps
 
 if TYPE_CHECKING:
@@ -20,9 +23,14 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
     ``stack``."""
     inputs = Inputs(watch)
     return [
+        Callables(watch, stack),
         inputs,
         Copies(watch),
         Modes(watch, inputs, stack),
         Gradients(watch, stack),
         Steps(watch, stack),
+        Outputs(watch),
+        Remains(watch),
+        SharedPools(watch),
+        Unordered(watch),
     ]

@@ -328,6 +328,12 @@ class Watch:
             for check in self.checks:
                 check.waited(why, tensor)
 
+    def returned(self, tensor: torch.Tensor) -> None:
+        """A function of torch's has returned a tensor to the script."""
+        if self.capture is None and len(self.cells) and not self.closed:
+            for check in self.checks:
+                check.returned(tensor)
+
     def dropped(self, watched: WatchedGraph) -> None:
         if self.closed or watched.state in ("dropped", "capturing"):
             return
@@ -377,6 +383,8 @@ class Ears(TorchFunctionMode):
         made = func(*args, **kwargs)
         if func in _READS or func in _MOVES:
             self._look(func, args, kwargs, made)
+        elif isinstance(made, torch.Tensor):
+            self.watch.returned(made)
         return made
 
     def _look(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:

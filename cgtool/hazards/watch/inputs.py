@@ -63,7 +63,9 @@ class Inputs(Check):
             if graph.part is not None and graph.part.is_static(key):
                 continue
             rebound = self._rebound(graph, key, read, stack)
-            if not rebound and self.watch.machine.dead(read.cell.ref):
+            # What another graph made lies in its pool, and is not given away.
+            own = read.cell.made_in is None
+            if not rebound and own and self.watch.machine.dead(read.cell.ref):
                 self._freed(graph, read)
 
     def _rebound(self, graph: WatchedGraph, key: int, read: Read, stack: Stack) -> bool:

@@ -13,7 +13,8 @@ from cgtool.record.frames import line_of
 
 
 @cache
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """None when the source cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -24,7 +25,7 @@ def region_of(frame: FrameType) -> tuple[int, int]:
     """First and last line of the ``with`` statement that the frame is entering; the line itself to
     the end of the file when it is entering none."""
     line = line_of((frame.f_code, frame.f_lasti))
-    tree = _tree(frame.f_code.co_filename)
+    tree = tree_of(frame.f_code.co_filename)
     found = (line, 1 << 30)
     if tree is None:
         return found

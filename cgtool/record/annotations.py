@@ -71,9 +71,9 @@ def install() -> None:
     record_function = torch.autograd.profiler.record_function
     _wrap(record_function, "__enter__", before=lambda self, *_: _opened(self.name))
     _wrap(record_function, "__exit__", after=_closed)
-    # PyTorch built without NVTX raises RuntimeError; the range is recorded all the same.
-    _wrap(torch.cuda.nvtx, "range_push", before=_opened_message, forgive=RuntimeError)
-    _wrap(torch.cuda.nvtx, "range_pop", after=_closed, forgive=RuntimeError)
+    # Beneath range_push and range_pop, which torch.compile knows by identity: with another function
+    # in their place it would break the graph there, and compile other kernels.
+    vars(torch.cuda.nvtx)["_nvtx"] = _Nvtx(vars(torch.cuda.nvtx)["_nvtx"])
     for name in ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations"):
         with contextlib.suppress(ImportError):
             _wrap_marks(importlib.import_module(name))
@@ -84,9 +84,37 @@ def install() -> None:
         _wrap_annotate(package.annotate)
 
 
-def _opened_message(*args: Any, **kwargs: Any) -> None:
-    # ``msg`` of torch.cuda.nvtx, ``message`` of the nvtx package.
-    _opened(args[0] if args else kwargs.get("msg", kwargs.get("message", "")))
+class _Nvtx:
+    """PyTorch's binding of NVTX, with the calls of ranges watched.
+
+    PyTorch built without NVTX raises RuntimeError; the range is recorded all the same.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def rangePushA(self, message: str) -> int:  # noqa: N802 - NVTX's own spelling
+        _opened(message)
+        with contextlib.suppress(RuntimeError):
+            return int(self._original.rangePushA(message))
+        return 0
+
+    def rangePop(self) -> int:  # noqa: N802
+        _closed()
+        with contextlib.suppress(RuntimeError):
+            return int(self._original.rangePop())
+        return 0
+
+    def markA(self, message: str) -> None:  # noqa: N802
+        with contextlib.suppress(RuntimeError):
+            self._original.markA(message)
+
+
+def _opened_message(message: Any = None, *_args: Any, **_kwargs: Any) -> None:
+    _opened("" if message is None else message)
 
 
 def _wrap(
@@ -95,7 +123,6 @@ def _wrap(
     *,
     before: Callable[..., None] | None = None,
     after: Callable[[], None] | None = None,
-    forgive: type[Exception] | tuple[()] = (),
 ) -> None:
     """Replace ``owner.name`` by one that calls ``before`` and ``after`` around it."""
     original = getattr(owner, name)
@@ -106,8 +133,6 @@ def _wrap(
             before(*args, **kwargs)
         try:
             return original(*args, **kwargs)
-        except forgive:
-            return 0
         finally:
             if after is not None:
                 after()

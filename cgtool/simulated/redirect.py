@@ -18,6 +18,7 @@ from cgtool.hazards import rules
 from cgtool.hazards.collect import here
 from cgtool.hazards.placement import HOST, is_cuda_device, put
 from cgtool.model.failure import user_code
+from cgtool.record.annotations import install as watch_for_ranges
 from cgtool.simulated.function_mode import FunctionMode
 from cgtool.simulated.streams import Device, Stream
 
@@ -171,23 +172,6 @@ def _cuda(device: Device) -> dict[str, Any]:
     }
 
 
-def _nvtx() -> dict[str, Any]:
-    """NVTX ranges need no device; builds without CUDA raise on them."""
-    depth = 0
-
-    def push(_message: str, *_: Any) -> int:
-        nonlocal depth
-        depth += 1
-        return depth - 1
-
-    def pop() -> int:
-        nonlocal depth
-        depth -= 1
-        return depth
-
-    return {"range_push": push, "range_pop": pop, "mark": lambda _message: None}
-
-
 def _accelerator(device: Device) -> dict[str, Any]:
     def set_stream(stream: Stream) -> None:
         device.current = stream
@@ -250,6 +234,8 @@ def redirected(device: Device) -> Iterator[None]:
         put(made, HOST)
         return made
 
+    # NVTX ranges need no device; builds without CUDA raise on them.
+    watch_for_ranges()
     with contextlib.ExitStack() as stack:
 
         def replace(owner: Any, name: str, value: Any) -> None:
@@ -261,7 +247,6 @@ def redirected(device: Device) -> Iterator[None]:
 
         for owner, names in (
             (torch.cuda, _cuda(device)),
-            (torch.cuda.nvtx, _nvtx()),
             (getattr(torch, "accelerator", None), _accelerator(device)),
         ):
             for name, value in names.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -56,6 +59,40 @@ def test_marks_that_are_imported_by_name_are_seen(tmp_path):
         "    with mark_kernels('r'):\n        x = x.sin()",
     )
     assert found == [("r",), ()]
+
+
+def test_torch_compile_sees_what_it_would_see_without_cgtool(tmp_path):
+    """As many graphs, as many breaks: other graphs would be other kernels."""
+    source = (
+        "import sys, torch\n"
+        "from torch.cuda import nvtx\n"
+        # PyTorch built without NVTX raises where it is traced.
+        "binding = type('Nvtx', (), {'rangePushA': lambda *_: 0, 'rangePop': lambda *_: 0})()\n"
+        "vars(nvtx)['_nvtx'] = binding\n"
+        "if len(sys.argv) > 1:\n"
+        "    from cgtool.record.annotations import install\n"
+        "    install()\n"
+        "def marked(x):\n"
+        "    nvtx.range_push('r')\n"
+        "    with torch.profiler.record_function('r'):\n"
+        "        x = x.sin()\n"
+        "    nvtx.range_pop()\n"
+        "    return x.cos()\n"
+        "found = torch._dynamo.explain(marked)(torch.ones(3))\n"
+        "print(found.graph_count, found.graph_break_count)\n"
+    )
+    (tmp_path / "traced.py").write_text(source)
+    said = [
+        subprocess.run(
+            [sys.executable, tmp_path / "traced.py", *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for arguments in ([], ["with cgtool"])
+    ]
+    assert said[0].split()
+    assert said[0] == said[1]
 
 
 PACKAGE = {

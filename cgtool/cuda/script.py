@@ -53,6 +53,21 @@ class _Machine:
     def dead(self, ref: StorageWeakRef) -> bool:
         return bool(ref.expired())
 
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        return sum(
+            int(one["total_size"])
+            for one in torch.cuda.memory_snapshot()
+            if tuple(one.get("segment_pool_id", ())) == pool
+        )
+
+    def keeps(self, graph: Any) -> bool:
+        try:
+            # Not the method of the class, whose errors the watcher reports.
+            torch._C._CUDAGraph.raw_cuda_graph(graph)
+        except (RuntimeError, AttributeError):
+            return False
+        return True
+
     def stream(self) -> int:
         return int(torch.cuda.current_stream().cuda_stream)
 

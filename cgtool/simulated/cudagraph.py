@@ -181,7 +181,7 @@ class CUDAGraph:
 
     def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
         made = super().__new__(cls)
-        made._keep_graph = keep_graph
+        made.keep_graph = keep_graph
         made._pool = None
         made._stream = None
         made._recorder = None
@@ -192,7 +192,7 @@ class CUDAGraph:
         made._registered = []
         return made
 
-    _keep_graph: bool
+    keep_graph: bool
     _pool: PoolId | None
     _stream: Stream | None
     _recorder: ScriptRecorder | None
@@ -246,9 +246,7 @@ class CUDAGraph:
         device.begin(device.current, "capture")
         device.invalid = False
         self.places.sweep()
-        self._recorder = ScriptRecorder(
-            self.annotations, device, self, device.pools[self._pool]
-        )
+        self._recorder = ScriptRecorder(self.annotations, device, self, device.pools[self._pool])
         device.recorder = self._recorder
 
     def capture_end(self) -> None:
@@ -275,11 +273,11 @@ class CUDAGraph:
                 "captured on wrong device or stream.",
                 stacklevel=2,
             )
-        if not self._keep_graph:
+        if not self.keep_graph:
             self._has_exec = True
 
     def instantiate(self) -> None:
-        if not self._keep_graph:
+        if not self.keep_graph:
             raise RuntimeError(
                 "instantiate() is intended to be called by the user only when keep_graph=true"
             )
@@ -327,7 +325,7 @@ class CUDAGraph:
         raise self._no_handle()
 
     def raw_cuda_graph(self) -> int:
-        if not self._keep_graph:
+        if not self.keep_graph:
             raise RuntimeError(
                 "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized "
                 "with keep_graph=true"
@@ -367,4 +365,3 @@ class CUDAGraph:
     def nodes(self) -> int:
         """How many ops the graph would launch."""
         return 0 if self._graph is None else len(self._graph.nodes)
-

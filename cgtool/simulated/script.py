@@ -55,6 +55,13 @@ class _Machine:
     def dead(self, ref: StorageWeakRef) -> bool:
         return self._owners.dead(ref)
 
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        model = self._device.pools[pool]
+        return sum(one.bytes for first in model.segments for one in model.blocks(first))
+
+    def keeps(self, graph: Any) -> bool:
+        return bool(graph.keep_graph)
+
     def stream(self) -> int:
         return int(self._device.current.cuda_stream)
 

@@ -42,7 +42,11 @@ _BY_PYTORCH = {
     "rng-state-access": "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
     "you need this call to be captured, please file an issue.",
 }
-_ENDED = (901, "StreamCaptureInvalidated", "operation failed due to a previous error during capture")
+_ENDED = (
+    901,
+    "StreamCaptureInvalidated",
+    "operation failed due to a previous error during capture",
+)
 _REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
 _BY_CUDA = {
     "unjoined-side-stream": (904, "StreamCaptureUnjoined", "capturing stream has unjoined work"),

@@ -89,6 +89,8 @@ class Callables(Check):
         super().__init__(watch)
         self._making: _Made | None = None
         self._made: list[_Made] = []
+        self._nodes: dict[int, Part] = {}
+        """Autograd nodes of calls whose backward has not run, to their callable."""
         handle = register_module_forward_pre_hook(self._runs)
         stack.callback(handle.remove)
         make = torch.cuda.make_graphed_callables
@@ -114,18 +116,18 @@ class Callables(Check):
             made.parts.append(_part(target, one))
             if isinstance(target, torch.nn.Module):
                 self._look_at_module(target, place)
-                made.buffers += [(weakref.ref(b), b.detach().clone()) for b in target.buffers()]
+                with torch._C._DisableTorchDispatch():
+                    made.buffers += [(weakref.ref(b), b.detach().clone()) for b in target.buffers()]
         self._making = made
         try:
             result = make(callables, samples, *args, **kwargs)
         finally:
             self._making = None
         self._made.append(made)
-        with torch.no_grad():
-            for reference, before in made.buffers:
-                buffer = reference()
-                if buffer is not None and not _equal(buffer, before):
-                    made.changed.append(reference)
+        for reference, before in made.buffers:
+            buffer = reference()
+            if buffer is not None and not _equal(buffer, before):
+                made.changed.append(reference)
         made.buffers.clear()
         if made.captures == len(made.parts):
             self.watch.report(
@@ -211,11 +213,6 @@ class Callables(Check):
         self._parameters(part, inputs[count:], place)
         self._state(place)
 
-    @functools.cached_property
-    def _nodes(self) -> dict[int, Part]:
-        """Autograd nodes of calls whose backward has not run, to their callable."""
-        return {}
-
     def _inputs(self, given: Any, static: Any, place: tuple[Frame, ...]) -> None:
         for index, (one, sample) in enumerate(zip(given, static, strict=False)):
             if one.requires_grad and not sample.requires_grad:
@@ -251,7 +248,9 @@ class Callables(Check):
         now = list(module.parameters())
         if {id(one) for one in now} != {id(one) for one in captured}:
             what = "has other parameters than at the capture"
-        elif any(part.trainable.get(id(one), one.requires_grad) != one.requires_grad for one in now):
+        elif any(
+            part.trainable.get(id(one), one.requires_grad) != one.requires_grad for one in now
+        ):
             what = "has parameters whose requires_grad is another than at the capture"
         else:
             called = _called_module()
@@ -340,7 +339,8 @@ def _part(target: Any, samples: Any) -> Part:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and bool(torch.equal(one, other))
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return one.shape == other.shape and bool(torch.equal(one, other))
 
 
 def _contains(outer: torch.nn.Module, inner: torch.nn.Module) -> bool:

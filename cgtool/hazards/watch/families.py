@@ -9,9 +9,12 @@ from cgtool.hazards.watch.callables import Callables
 from cgtool.hazards.watch.check import Check
 from cgtool.hazards.watch.gradients import Gradients
 from cgtool.hazards.watch.inputs import Copies, Inputs
+from cgtool.hazards.watch.memory import Memory
+from cgtool.hazards.watch.misuse import Autocast, Finalizers, Misuse, Randomness
 from cgtool.hazards.watch.modules import Modes
 from cgtool.hazards.watch.outputs import Outputs, Remains
 from cgtool.hazards.watch.pools import SharedPools, Unordered
+from cgtool.hazards.watch.speed import Captures, Feeding, Launches, Waits
 from cgtool.hazards.watch.steps import Steps
 
 if TYPE_CHECKING:
@@ -33,4 +36,13 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
         Remains(watch),
         SharedPools(watch),
         Unordered(watch),
+        Misuse(watch),
+        Autocast(watch, stack),
+        Randomness(watch, stack),
+        Finalizers(watch),
+        Memory(watch),
+        Waits(watch),
+        Launches(watch),
+        Captures(watch),
+        Feeding(watch),
     ]

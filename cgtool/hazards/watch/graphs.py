@@ -84,6 +84,12 @@ class WatchedGraph:
     replays: int = 0
     last: Write | None = None
     """Of the last replay."""
+    keeps: bool = False
+    """Made with keep_graph=True."""
+    instantiated: bool = False
+    """The script has called ``instantiate()``."""
+    explained: set[int] = field(default_factory=set)
+    """Storages whose hazard is told under another name."""
     part: Any = None
     """Of what ``make_graphed_callables`` made: ``callables.Part``."""
 

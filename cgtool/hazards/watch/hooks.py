@@ -219,9 +219,7 @@ class Watch:
             whole,
         )
 
-    def _made(
-        self, graph: WatchedGraph, call: OpCall, tensor: torch.Tensor, storage: Any
-    ) -> None:
+    def _made(self, graph: WatchedGraph, call: OpCall, tensor: torch.Tensor, storage: Any) -> None:
         cell = self.cells.add(storage, "device", self.machine.address(storage))
         cell.made_in = graph
         graph.made[cell.key] = Made(cell, call, weakref.ref(tensor))
@@ -232,6 +230,7 @@ class Watch:
         if watched is None:
             return
         watched.state = "captured"
+        watched.keeps = self.machine.keeps(graph)
         with contextlib.suppress(Exception):
             watched.pool = tuple(graph.pool())
         for check in self.checks:
@@ -284,9 +283,7 @@ class Watch:
         stream = self.machine.stream()
         self.now += 1
         watched.replays += 1
-        write = Write(
-            stream, self.order.submit(stream), self.now, watched, frames=self.place()
-        )
+        write = Write(stream, self.order.submit(stream), self.now, watched, frames=self.place())
         watched.last = write
         for check in self.checks:
             check.replayed(watched)
@@ -478,6 +475,18 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
             watch.explain(error, "replay", here())
             raise
         watch.replayed(self)
+
+    instantiate = getattr(kind, "instantiate", None)
+    if instantiate is not None:
+
+        @functools.wraps(instantiate)
+        def instantiate_it(self: Any) -> None:
+            instantiate(self)
+            watched = watch.of(self)
+            if watched is not None:
+                watched.instantiated = True
+
+        _replaced(stack, kind, "instantiate", instantiate_it)
 
     @functools.wraps(reset)
     def reset_it(self: Any) -> None:

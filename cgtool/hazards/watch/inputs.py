@@ -64,7 +64,7 @@ class Inputs(Check):
                 continue
             rebound = self._rebound(graph, key, read, stack)
             # What another graph made lies in its pool, and is not given away.
-            own = read.cell.made_in is None
+            own = read.cell.made_in is None and key not in graph.explained
             if not rebound and own and self.watch.machine.dead(read.cell.ref):
                 self._freed(graph, read)
 
@@ -269,4 +269,3 @@ class _Head:
         if self.rows:
             self.before = self.rows if self.rest_is_written else max(self.rows, self.before)
         self.rows, self.rest_is_written = 0, False
-

@@ -40,5 +40,11 @@ class Machine(Protocol):
     def dead(self, ref: StorageWeakRef) -> bool:
         """The script has let go of the memory."""
 
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        """Reserved by a pool of graphs."""
+
+    def keeps(self, graph: Any) -> bool:
+        """A captured graph was made with keep_graph=True."""
+
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""

@@ -89,4 +89,3 @@ class Modes(Check):
                 phase="replay",
             )
             return
-

@@ -30,7 +30,9 @@ def region_of(frame: FrameType) -> tuple[int, int]:
     if tree is None:
         return found
     for node in ast.walk(tree):
-        if (isinstance(node, ast.With) and node.lineno <= line < node.body[0].lineno) or (isinstance(node, ast.With) and node.lineno == line == node.body[0].lineno):
+        if (isinstance(node, ast.With) and node.lineno <= line < node.body[0].lineno) or (
+            isinstance(node, ast.With) and node.lineno == line == node.body[0].lineno
+        ):
             found = (node.lineno, node.end_lineno or line)
     return found
 
@@ -47,7 +49,9 @@ def _stores(code: CodeType, name: str, kinds: frozenset[str]) -> list[tuple[int,
     return found
 
 
-def bound_at(code: CodeType, name: str, after: int, now: int, attribute: bool = False) -> int | None:
+def bound_at(
+    code: CodeType, name: str, after: int, now: int, attribute: bool = False
+) -> int | None:
     """The line that most likely bound ``name`` between two offsets of one code object.
 
     ``after`` is where the capture began, ``now`` where the replay is called: the last binding

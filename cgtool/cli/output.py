@@ -132,19 +132,28 @@ def printable(text: str) -> str:
 _SHOWN_FRAMES = 6
 
 
+_LONGEST_LINE = 1000
+
+
+def _shown(text: str) -> str:
+    """One line of a message; generated names and data in an error have no end."""
+    text = printable(text[: _LONGEST_LINE + 1])
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
+
+
 def show_failure(failure: Failure) -> None:
     """What, where, why, and what to do, on standard error."""
-    lines = [f"cgtool: {printable(failure.what)}"]
+    lines = [f"cgtool: {_shown(failure.what)}"]
     for number, frame in enumerate(failure.frames[:_SHOWN_FRAMES]):
         if not frame.file:
             # Rounds of a recursion that were left out.
             lines.append(f"  {printable(frame.function)}")
             continue
         lead = "  at " if number == 0 else "  from "
-        lines.append(f"{lead}{printable(frame.file)}:{frame.line} in {printable(frame.function)}")
+        lines.append(f"{lead}{printable(frame.file)}:{frame.line} in {_shown(frame.function)}")
         source = linecache.getline(frame.file, frame.line).strip()
         if source:
-            lines.append(f"       {printable(source)}")
+            lines.append(f"       {_shown(source)}")
     for word, text in (("why", failure.why), ("fix", failure.fix)):
         if text:
             first, *rest = text.splitlines()

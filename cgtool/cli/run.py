@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 from cgtool.cli.group import app
 from cgtool.model.failure import CgtoolError
@@ -12,9 +13,11 @@ from cgtool.model.failure import CgtoolError
 
 def run() -> int:
     """The exit code; what went wrong is on standard error, and no traceback of ours."""
+    if sys.stderr is None:
+        # Closed by the caller: what would be said there is said nowhere.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
-        if sys.stderr is not None:
-            sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
+        sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
         return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C: the worker is ended and no temporary file stays.

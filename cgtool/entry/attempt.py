@@ -12,7 +12,7 @@ import torch
 
 from cgtool.entry.blame import own_fault, unreadable
 from cgtool.entry.optimizers import capturable_fix, of_optimizer
-from cgtool.entry.safely import text_of
+from cgtool.entry.safely import short, text_of
 from cgtool.entry.workload import Part
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, user_code
@@ -41,6 +41,19 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
+def _refusal(error: BaseException) -> CgtoolError | None:
+    """What cgtool refused, when the user's code caught it and raised something else: on a GPU the
+    capture had ended there too."""
+    seen: set[int] = set()
+    chain: BaseException | None = error
+    while chain is not None and id(chain) not in seen:
+        if isinstance(chain, CgtoolError):
+            return chain
+        seen.add(id(chain))
+        chain = chain.__cause__ or chain.__context__
+    return None
+
+
 def _lines(error: BaseException) -> list[str]:
     return text_of(error).strip().splitlines()
 
@@ -60,14 +73,13 @@ def users_code(
     """
     try:
         yield
-    except CgtoolError as error:
-        failure = (of_optimizer(error) or error).failure
-        frames = failure.frames or part.frames
-        raise CgtoolError(msgspec.structs.replace(failure, frames=frames)) from None
     except BaseException as error:
+        refusal = _refusal(error)
+        if refusal is not None:
+            failure = (of_optimizer(refusal) or refusal).failure
+            frames = failure.frames or part.frames
+            raise CgtoolError(msgspec.structs.replace(failure, frames=frames)) from None
         root = innermost(error)
-        if isinstance(root, CgtoolError):
-            raise root from error
         raise _raised(part, phase, root, error, explain) or error from error
 
 
@@ -121,7 +133,7 @@ _INTERRUPT = "the code raised it, or sent SIGINT to its own process: Ctrl-C does
 
 def _sentence(part: Part, phase: str, error: BaseException, text: str) -> str:
     if isinstance(error, SystemExit):
-        return f"{part.name} called sys.exit({error.code!r}) in {phase}"
+        return f"{part.name} called sys.exit({short(error.code)}) in {phase}"
     kind = type(error).__name__
     return f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
 
@@ -155,7 +167,7 @@ def load_error(
     what = f"{who} raised {type(error).__name__}"
     lines = _lines(error)
     if isinstance(error, SystemExit):
-        what = f"{who} ended with sys.exit({error.code!r})"
+        what = f"{who} ended with sys.exit({short(error.code)})"
         fix = fix or "keep what only a script does under: if __name__ == '__main__'"
     elif lines:
         what += f": {lines[0]}"

@@ -24,6 +24,10 @@ _MODES = ("__torch_function__", "__torch_dispatch__")
 _OP = "func"
 """What the modes of this project call the op that they were handed."""
 _USERS = frozenset((_OP, "function"))
+_STATEFUL = tuple(
+    f"{folder}/" for module in (torch.nn.modules, torch.optim) for folder in module.__path__
+)
+"""PyTorch's classes that the user's objects are of: what fails in them, fails for their state."""
 _ANSWERS = ("torch.autograd.", "torch.cuda.")
 _STORAGE = {
     "Cannot access storage of SparseCsr": "a compressed sparse tensor (CSR, CSC, BSR, BSC)",
@@ -62,7 +66,7 @@ def own_fault(error: BaseException) -> bool:
         frame, lasti = entries.pop()
         code = frame.f_code
         if not is_own(code):
-            if not is_internal(code):
+            if not is_internal(code) or code.co_filename.startswith(_STATEFUL):
                 return False
             inner = None
         elif inner is None or inner.f_code.co_name in _MODES:

@@ -14,7 +14,7 @@ from cgtool.entry.attempt import load_error
 from cgtool.entry.grammar import InputSpec
 from cgtool.entry.inputs import Arguments, make_all
 from cgtool.entry.parts import make_part
-from cgtool.entry.safely import attribute, is_a
+from cgtool.entry.safely import attribute, is_a, short
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
@@ -184,7 +184,7 @@ class Classifier:
                 return tuple(made[0]), dict(made[1])
             return tuple(made), {}
         raise self._wrong(
-            f": {self.name}_inputs returned {returned.kind(made)}, {returned.short(made)}",
+            f": {self.name}_inputs returned {returned.kind(made)}, {short(made)}",
             why="it returns a tuple of arguments, a dict of keyword arguments, or (args, kwargs)",
             code=EXIT_USER_CODE,
         )
@@ -237,15 +237,13 @@ class Classifier:
     def _nonsense(self, made: Any, fix: str | None, hint: Sequence[str] = ()) -> CgtoolError:
         if hint:
             return self._wrong(
-                f" returned {returned.kind(made)}, {returned.short(made)}",
+                f" returned {returned.kind(made)}, {short(made)}",
                 why=f"{hint[0]}\n{FORMS}",
                 fix=hint[1],
                 code=EXIT_USER_CODE,
             )
         text = (
-            " returned None"
-            if made is None
-            else f" returned {returned.kind(made)}, {returned.short(made)}"
+            " returned None" if made is None else f" returned {returned.kind(made)}, {short(made)}"
         )
         return self._wrong(text, fix=fix, code=EXIT_USER_CODE)
 

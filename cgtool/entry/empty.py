@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from cgtool.entry.reach import reach
-from cgtool.entry.returned import short
-from cgtool.entry.safely import type_name
+from cgtool.entry.safely import short, type_name
 from cgtool.entry.surface import inputs_of
 from cgtool.entry.workload import Part, Workload
 from cgtool.model.failure import CgtoolError

@@ -88,6 +88,10 @@ def returned_names(factory: Any, count: int) -> list[str] | None:
     return names if len(set(names)) == count else None
 
 
+_LONGEST = 200
+"""Characters of a name: one that is longer is generated, and fills the screen."""
+
+
 def name_of(function: Any) -> str:
     """``TransformerBlock`` for a module, a function's own name, ``lambda``."""
     if is_a(function, torch.nn.Module):
@@ -97,7 +101,7 @@ def name_of(function: Any) -> str:
     name = attribute(function, "__name__")
     if not is_a(name, str) or not name:
         return type_name(function)
-    return "lambda" if name == "<lambda>" else name
+    return "lambda" if name == "<lambda>" else name[:_LONGEST]
 
 
 def unique(names: list[str]) -> list[str]:

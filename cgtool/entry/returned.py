@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from typing import Any
 
 import torch
@@ -24,16 +23,6 @@ class Nonsense(Exception):
         self.what = what
         self.why = why
         self.fix = fix
-
-
-def short(value: Any) -> str:
-    """A repr of one short line, whatever the value's own repr does."""
-    try:
-        text = reprlib.repr(value)
-    except Exception:  # a __repr__ of the user's
-        text = f"<{type_name(value)} object>"
-    text = " ".join(text.split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def kind(value: Any) -> str:

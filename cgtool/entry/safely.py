@@ -6,7 +6,10 @@ may raise anything. What cannot answer is taken for its bare type, without the a
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
+
+_SHORT = 80
 
 
 def is_a(value: Any, kinds: Any) -> bool:
@@ -30,9 +33,23 @@ def type_name(value: Any) -> str:
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
+_MOST = 10_000
+"""Characters of a message: nobody reads more of an error."""
+
+
 def text_of(error: BaseException) -> str:
-    """``str``, whatever a ``__str__`` of the user's does."""
+    """``str``, whatever a ``__str__`` of the user's does, and not without end."""
     try:
-        return str(error)
+        return str(error)[:_MOST]
     except Exception as other:
         return f"(its message raised {type_name(other)})"
+
+
+def short(value: Any) -> str:
+    """A repr of one short line, whatever the value's own repr does."""
+    try:
+        text = reprlib.repr(value)
+    except Exception:
+        text = f"<{type_name(value)} object>"
+    text = " ".join(text.split())
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."

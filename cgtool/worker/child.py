@@ -25,7 +25,7 @@ from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.options import Request
 from cgtool.worker.endings import write_stacks
 from cgtool.worker.originals import Originals, Replaced, described, frames_of
-from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
+from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message, encode
 
 
 class Channel:
@@ -39,7 +39,7 @@ class Channel:
         if _getpid() != self._process:
             # A child that the code under test forked has come back out of it: it has no part here.
             _leave(0)
-        line = msgspec.json.encode(message) + b"\n"
+        line = encode(message)
         try:
             while line:
                 line = line[_write(self._descriptor, line) :]
@@ -55,7 +55,7 @@ class Channel:
 
 _RELIED_ON = (
     "torch", "torch.autograd", "torch.cuda", "torch.utils._pytree", "torch.Tensor",
-    "torch.nn.Module", "torch.autograd.Function",
+    "torch.nn.Module", "torch.nn.modules.module", "torch.autograd.Function",
 )  # fmt: skip
 
 
@@ -79,10 +79,10 @@ def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
         return Message(failure=_explained(error.failure, replaced))
     frames = exception_frames(error)
     what = _sentence(error)
-    if not isinstance(error, Exception) or (frames and not own_fault(error)):
-        return Message(failure=_explained(user_code(what, frames=frames).failure, replaced))
     if isinstance(error, MemoryError):
         return Message(failure=user_code("the host ran out of memory", frames=frames).failure)
+    if not own_fault(error):
+        return Message(failure=_explained(user_code(what, frames=frames).failure, replaced))
     if replaced:
         return Message(
             failure=user_code(
@@ -103,10 +103,10 @@ def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
 
 
 def _sentence(error: BaseException) -> str:
-    from cgtool.entry.safely import text_of
+    from cgtool.entry.safely import short, text_of
 
     if isinstance(error, SystemExit):
-        return f"the code under test called sys.exit({error.code!r})"
+        return f"the code under test called sys.exit({short(error.code)})"
     text = text_of(error).strip().splitlines()
     what = type(error).__name__ + (f": {text[0]}" if text else "")
     return what if isinstance(error, Exception) else f"the code under test raised {what}"

@@ -76,7 +76,7 @@ class Originals:
         for label, owner, names in self._kept:
             for name, value in names.items():
                 new = vars(owner).get(name, _MISSING)
-                if new is not value and _matters(value):
+                if new is not value and (_matters(value) or _lost(label, value, new)):
                     setattr(owner, name, value)
                     found.append(Replaced(f"{label}.{name}", new))
             for name in set(vars(owner)) - set(names):
@@ -89,6 +89,11 @@ class Originals:
 
 def _matters(value: Any) -> bool:
     return callable(value) or isinstance(value, ModuleType | property)
+
+
+def _lost(label: str, value: Any, new: Any) -> bool:
+    # Of sys, much is None at times: ps1, last_value, the standard streams.
+    return label != "sys" and value is not None and (new is None or new is _MISSING)
 
 
 def _is_users(value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from cgtool.model.capture import Frame
@@ -31,3 +33,12 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     done: bool = False
     bug: str | None = None
     """A traceback of cgtool's own, when the fault is not the user's."""
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The message as one line. Lone surrogates, which JSON has not, become question marks."""
+    try:
+        return msgspec.json.encode(message) + b"\n"
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(message), ensure_ascii=False)
+        return text.encode(errors="replace") + b"\n"

@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, Failure, user_code
+from cgtool.model.failure import CgtoolError, Failure, usage, user_code
 from cgtool.model.options import Request
+from cgtool.record.frames import folded
 from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
 
 Progress = Callable[[str], None]
@@ -32,6 +33,7 @@ class WorkerBug(Exception):
 
 class _Worker:
     def __init__(self, request: Request, stack_file: Path) -> None:
+        encoded = _encoded(request)
         self.stack_file = stack_file
         self.phase = "start"
         self.ending: Ending | None = None
@@ -58,12 +60,12 @@ class _Worker:
             )
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(request))
+            self.process.stdin.write(encoded)
             self.process.stdin.close()
 
     def messages(self, deadline: float | None) -> Iterator[Message]:
         """Messages until the pipe closes or the worker ends. Raises TimeoutError."""
-        buffer = b""
+        pieces: list[bytes] = []
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -74,12 +76,15 @@ class _Worker:
                 chunk = os.read(self.pipe, 1 << 16)
                 if not chunk:
                     return
-                buffer += chunk
-                *lines, buffer = buffer.split(b"\n")
+                pieces.append(chunk)
+                if b"\n" not in chunk:
+                    continue
+                *lines, rest = b"".join(pieces).split(b"\n")
+                pieces = [rest]
                 for line in lines:
                     try:
                         message = msgspec.json.decode(line, type=Message)
-                    except msgspec.MsgspecError:
+                    except (msgspec.MsgspecError, UnicodeError):
                         continue  # the code under test writes to any descriptor that it finds
                     yield message
             elif self.process.poll() is not None:
@@ -100,13 +105,14 @@ class _Worker:
         ]
         own = str(Path(__file__).resolve().parent.parent)
         prefix = sys.base_prefix
-        return tuple(
+        kept = [
             frame
             for frame in frames
             if not frame.file.startswith((own, "<frozen"))
             and "/torch/" not in frame.file
             and not (frame.file.startswith(prefix) and "-packages" not in frame.file)
-        )
+        ]
+        return folded(kept)
 
     def ask_stack(self) -> tuple[Frame, ...]:
         """Where the worker is right now, by faulthandler's signal."""
@@ -133,6 +139,14 @@ class _Worker:
                 if number == signal.SIGTERM:
                     continue
         os.close(self.pipe)
+
+
+def _encoded(request: Request) -> bytes:
+    try:
+        return msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        name = str(error.object).encode(errors="backslashreplace").decode()
+        raise usage(f"{name}: not a name in UTF-8", fix="rename the file or its folder") from None
 
 
 def run(request: Request, *, timeout: float | None = None, progress: Progress) -> None:

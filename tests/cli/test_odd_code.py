@@ -228,3 +228,39 @@ def test_the_input_grammar_keeps_its_lines_at_80_columns(tmp_path):
         for line in GRAMMAR.splitlines():
             assert line.strip() in lines
         assert max(map(len, lines)) <= 80
+
+
+TEXTS = {
+    "lone surrogates": ("'\\ud800 and \\x1b[31m'", "? and \\x1b[31m"),
+    "a message without end": ("'x' * 50_000_000", "x" * 900),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_messages_of_errors_are_shown_as_one_line_of_text(name, tmp_path):
+    text, shown = TEXTS[name]
+    body = f"def make(device):\n    raise ValueError({text})\n"
+    done = attempt(tmp_path, body, name="make")
+    assert done.returncode == 4
+    assert shown in done.stderr
+    assert len(done.stderr) < 3000
+    assert "\x1b" not in done.stderr
+
+
+def test_a_refusal_that_the_code_turns_into_another_error_is_named(tmp_path):
+    body = (
+        "def f(x):\n"
+        "    try:\n        x.sum().item()\n"
+        "    except Exception as error:\n        raise RuntimeError('mine') from error\n"
+        "def make(device):\n    return f, (torch.ones(3, device=device),)\n"
+    )
+    done = attempt(tmp_path, body, name="make")
+    assert done.returncode == 4
+    assert "not permitted when a stream is capturing" in done.stderr
+    assert f"model.py:{line_of(body, '.item()')}" in done.stderr
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    done = cgtool("capture", b"model-\xff.py:build".decode(errors="surrogateescape"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "not a name in UTF-8" in done.stderr

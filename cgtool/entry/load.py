@@ -33,7 +33,9 @@ def _arguments_of(program: str) -> Iterator[None]:
 
 def _classified(classifier: Classifier, value: Any) -> Workload:
     try:
-        return classifier.classify(value)
+        workload = classifier.classify(value)
+        notes = devices.check(workload, classifier.device)
+        return dataclasses.replace(workload, notes=(*workload.notes, *notes))
     except CgtoolError:
         raise
     except Exception as error:
@@ -57,6 +59,4 @@ def load(
     install_annotations()
     with _arguments_of(entry.target):
         module, owner, value = find(entry)
-        workload = _classified(Classifier(spec, entry.name, module, owner, device, specs), value)
-    notes = devices.check(workload, device)
-    return dataclasses.replace(workload, notes=(*workload.notes, *notes))
+        return _classified(Classifier(spec, entry.name, module, owner, device, specs), value)

@@ -10,8 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.entry.attempt import Progress
 from cgtool.hazards import script
 from cgtool.hazards.collect import Findings
-from cgtool.hazards.watch.hooks import Watch
 from cgtool.hazards.watch.recorder import CaptureWatcher
+from cgtool.hazards.watch.run import Watch
 from cgtool.model.finding import Finding
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.ops import OpRecorder

@@ -13,7 +13,9 @@ import msgspec
 from cgtool.entry.attempt import Progress, first_line, innermost, load_error
 from cgtool.hazards.optimizers import remembered
 from cgtool.hazards.watch.families import all_checks
-from cgtool.hazards.watch.hooks import Watch, told, watching
+from cgtool.hazards.watch.hooks import watching
+from cgtool.hazards.watch.run import Watch
+from cgtool.hazards.watch.told import told
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.record.compiled import left_alone

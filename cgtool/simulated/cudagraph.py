@@ -125,7 +125,9 @@ class ScriptRecorder(CaptureRecorder):
             self._generators(call, args, kwargs)
         for tensor in written_by(func, args, kwargs):
             storage = storage_of(tensor)
-            if storage is not None and storage._cdata not in self.fresh | self._before.keys():
+            if storage is None or storage._cdata in self.fresh:
+                continue
+            if storage._cdata not in self._before:
                 self._before[storage._cdata] = (storage, storage.clone())
         given = {_key(one) for one in pytree.tree_leaves((args, kwargs))}
         steps = len(self.graph.steps)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from cgtool.hazards.collect import at_call
-from cgtool.hazards.watch.hooks import tell_once
 from cgtool.hazards.watch.recorder import Told
+from cgtool.hazards.watch.told import tell_once
 from cgtool.model.finding import Finding
 from cgtool.record.ops import OpRecorder
 from cgtool.simulated.allocator import PrivatePool
@@ -120,8 +120,12 @@ class ScriptDevice(Device):
 class _ScriptStream(Stream):
     """Enters more than once, as PyTorch's does."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entered: list[Stream] = []
+
     def __enter__(self) -> Stream:
-        self.__dict__.setdefault("_entered", []).append(self.owner.current)
+        self._entered.append(self.owner.current)
         self.owner.current = self
         return self
 

@@ -1,4 +1,5 @@
 """Watching a script that captures and replays CUDA graphs itself, on a GPU or a simulated one.
 
-``hooks`` sees every capture, replay, op and wait; each other file holds one family of hazards.
+``hooks`` and ``modes`` see every capture, replay, op and wait; ``run`` tells the checks, each of
+which is one family of hazards (``families``).
 """

@@ -43,8 +43,9 @@ def in_place() -> Iterator[None]:
         with torch.no_grad():
             for leaf, old in before:
                 new = leaf.grad
-                plain = new is not None and old.layout == new.layout == torch.strided
-                if plain and new is not old and new.shape == old.shape:
+                if new is None or new is old or new.shape != old.shape:
+                    continue
+                if old.layout == new.layout == torch.strided:
                     old.copy_(new)
                     leaf.grad = old
         return made

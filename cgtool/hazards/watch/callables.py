@@ -222,15 +222,16 @@ class Callables(Check):
                     place,
                     phase="script",
                 )
-            elif one.dtype != sample.dtype or one.stride() != sample.stride():
-                if one.dtype != sample.dtype or one.shape == sample.shape:
-                    self.watch.report(
-                        "input-layout-or-grad-flag-changed",
-                        f"argument {index} is {one.dtype} with strides {one.stride()}; its sample "
-                        f"was {sample.dtype} with {sample.stride()}",
-                        place,
-                        phase="script",
-                    )
+            elif one.dtype != sample.dtype or (
+                one.shape == sample.shape and one.stride() != sample.stride()
+            ):
+                self.watch.report(
+                    "input-layout-or-grad-flag-changed",
+                    f"argument {index} is {one.dtype} with strides {one.stride()}; its sample was "
+                    f"{sample.dtype} with {sample.stride()}",
+                    place,
+                    phase="script",
+                )
             for other, own in enumerate(static):
                 swapped = other != index and own.data_ptr() == one.data_ptr()
                 if swapped and sample.data_ptr() != one.data_ptr():

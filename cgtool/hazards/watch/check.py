@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from cgtool.hazards.watch.graphs import Op, WatchedGraph
 
 if TYPE_CHECKING:
-    from cgtool.hazards.watch.hooks import Watch
+    from cgtool.hazards.watch.run import Watch
 
 
 class Check:

@@ -58,7 +58,8 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
 _OVERWRITES = frozenset(
     (
         "aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
-        "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_", "aten::bernoulli_",
+        "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_",
+        "aten::bernoulli_",
     )
 )  # fmt: skip
 

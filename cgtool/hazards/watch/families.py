@@ -12,13 +12,14 @@ from cgtool.hazards.watch.inputs import Copies, Inputs
 from cgtool.hazards.watch.memory import Memory
 from cgtool.hazards.watch.misuse import Autocast, Finalizers, Misuse, Randomness
 from cgtool.hazards.watch.modules import Modes
+from cgtool.hazards.watch.numbers import Numbers
 from cgtool.hazards.watch.outputs import Outputs, Remains
 from cgtool.hazards.watch.pools import SharedPools, Unordered
 from cgtool.hazards.watch.speed import Captures, Feeding, Launches, Waits
 from cgtool.hazards.watch.steps import Steps
 
 if TYPE_CHECKING:
-    from cgtool.hazards.watch.hooks import Watch
+    from cgtool.hazards.watch.run import Watch
 
 
 def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
@@ -29,6 +30,7 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
         Callables(watch, stack),
         inputs,
         Copies(watch),
+        Numbers(watch),
         Modes(watch, inputs, stack),
         Gradients(watch, stack),
         Steps(watch, stack),

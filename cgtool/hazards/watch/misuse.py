@@ -158,15 +158,16 @@ class Randomness(Check):
             return
         cells = [self.watch.cells.find(one) for one in tensors_in(op.args[:2])]
         made = [one.made_in for one in cells if one is not None and one.made_in is not None]
-        if len(cells) == 2 and len(made) == 1 and made[0].number in self._random:
-            if made[0].replays and self._seeds < 2:
-                self.watch.report(
-                    "rng-sequence-differs-from-eager",
-                    "the output of a graph that draws random numbers is compared with eager, and "
-                    "the two did not start from the same seed",
-                    self.watch.place(),
-                    phase="script",
-                )
+        if len(cells) != 2 or len(made) != 1 or made[0].number not in self._random:
+            return
+        if made[0].replays and self._seeds < 2:
+            self.watch.report(
+                "rng-sequence-differs-from-eager",
+                "the output of a graph that draws random numbers is compared with eager, and the "
+                "two did not start from the same seed",
+                self.watch.place(),
+                phase="script",
+            )
 
 
 class Finalizers(Check):

@@ -142,10 +142,9 @@ def _puts_into(file: str, name: str) -> int | None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 inner = target.value if isinstance(target, ast.Subscript) else target
-                augmented = isinstance(node, ast.AugAssign)
-                if isinstance(inner, ast.Name) and inner.id == name:
-                    if augmented or isinstance(target, ast.Subscript):
-                        found.append(node.lineno)
+                puts = isinstance(node, ast.AugAssign) or inner is not target
+                if puts and isinstance(inner, ast.Name) and inner.id == name:
+                    found.append(node.lineno)
     return min(found, default=None)
 
 
@@ -187,8 +186,8 @@ class Remains(Check):
         pools = {one.pool for one in self.watch.alive()}
         for reference, key, place in self._views:
             cell = self.watch.cells.known(key)
-            graph = cell.made_in if cell is not None else None
-            if cell is None or graph is None or graph.live() or graph.pool in pools:
+            owner = cell.made_in if cell is not None else None
+            if cell is None or owner is None or owner.live() or owner.pool in pools:
                 continue
             tensor = reference()
             if tensor is not None:

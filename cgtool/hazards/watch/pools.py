@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import torch
@@ -34,12 +35,12 @@ class SharedPools(Check):
         key = graph.number, other.number
         found = self._overlaps.get(key)
         if found is None:
-            spans = [(one.cell.address, one.cell.end) for one in graph.made.values()]
-            found = self._overlaps[key] = [
-                one.cell
-                for one in other.made.values()
-                if any(start < one.cell.end and one.cell.address < end for start, end in spans)
-            ]
+            starts, ends = _spans(graph)
+            found = self._overlaps[key] = []
+            for one in other.made.values():
+                before = bisect_left(starts, one.cell.end)
+                if before and ends[before - 1] > one.cell.address:
+                    found.append(one.cell)
         return found
 
     def replaying(self, graph: WatchedGraph) -> None:
@@ -102,6 +103,19 @@ class SharedPools(Check):
         )
 
 
+def _spans(graph: WatchedGraph) -> tuple[list[int], list[int]]:
+    """Starts and ends of the memory that a graph writes, merged and in order."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in sorted((one.cell.address, one.cell.end) for one in graph.made.values()):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
+
+
 class Unordered(Check):
     """``unsynchronised-io``: buffers of a graph on two streams, with no wait between."""
 
@@ -120,10 +134,11 @@ class Unordered(Check):
         stream = self.watch.machine.stream()
         for read in graph.reads.values():
             write = read.cell.write
-            if read.cell.place == "device" and self._loose(write, stream):
-                if write is not None and write.graph is not graph:
-                    self._report("the replay reads what was written")
-                    return
+            if write is None or write.graph is graph or read.cell.place != "device":
+                continue
+            if self._loose(write, stream):
+                self._report("the replay reads what was written")
+                return
 
     def eager(self, op: Op) -> None:
         stream = self.watch.machine.stream()
@@ -135,7 +150,7 @@ class Unordered(Check):
                 continue
             if id(one) in written and self._loose(cell.read_by, stream):
                 self._report("this writes what a replay reads")
-            elif reads and id(one) not in written:
-                if cell.write is not None and cell.write.graph is not None:
-                    if self._loose(cell.write, stream):
-                        self._report("this reads what a replay writes")
+                continue
+            replayed = cell.write is not None and cell.write.graph is not None
+            if replayed and reads and id(one) not in written and self._loose(cell.write, stream):
+                self._report("this reads what a replay writes")

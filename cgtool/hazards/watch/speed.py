@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -67,15 +68,15 @@ class Launches(Check):
 
     def replaying(self, graph: WatchedGraph) -> None:
         place = self.watch.place()
-        if graph.keeps and graph.replays == 0 and graph.device_ops > _SMALL:
-            if not graph.instantiated:
-                self.watch.report(
-                    "first-replay-latency",
-                    "the first replay instantiates the graph, which was made with keep_graph=True",
-                    place,
-                    phase="replay",
-                )
-        if torch.autograd._profiler_enabled():
+        late = graph.keeps and not graph.instantiated and graph.replays == 0
+        if late and graph.device_ops > _SMALL:
+            self.watch.report(
+                "first-replay-latency",
+                "the first replay instantiates the graph, which was made with keep_graph=True",
+                place,
+                phase="replay",
+            )
+        if torch.autograd.profiler._is_profiler_enabled:
             self.watch.report(
                 "profiler-blind-inside-graph",
                 "a profiler runs: it sees the launch of the graph, and no op or line inside it",
@@ -117,7 +118,7 @@ class Captures(Check):
                 continue
             used = all(
                 one.replays <= 1 and (one.last is None or one.last.at <= after.began)
-                for one, after in zip(done, done[1:], strict=False)
+                for one, after in pairwise(done)
             )
             if used:
                 self.watch.report(

@@ -76,6 +76,8 @@ class _Recorder(OpRecorder):
         self.iteration = iteration
         self.inputs = inputs
         self._storages: set[int] = set()
+        self._by_host: set[int] = set()
+        """Those of them that an op on host tensors made."""
         self._empty = Uninitialised()
 
     def execute(
@@ -85,7 +87,10 @@ class _Recorder(OpRecorder):
         given = _storages((args, kwargs))
         unread = self._empty.read_by(func, call.name, args, kwargs)
         made = func(*args, **kwargs)
-        self._storages |= _storages(made) - given
+        new = _storages(made) - given
+        self._storages |= new
+        if op is not None and op.host:
+            self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _users_own(sys._getframe(1)):
             self._empty.made(call.index, made)
         if op is not None:
@@ -111,9 +116,12 @@ class _Recorder(OpRecorder):
                     continue
                 host = on_host(one)
                 places.append(host)
-                from_outside = one.untyped_storage()._cdata not in self._storages
+                storage = one.untyped_storage()._cdata
+                from_outside = storage not in self._storages
                 if host:
-                    if one.numel() <= _FEW:
+                    # What a device op leaves on the host (the seed of an attention kernel) is
+                    # its own affair.
+                    if one.numel() <= _FEW and (from_outside or storage in self._by_host):
                         numbers.append((position, str(one.tolist())))
                     host_scalar |= from_outside and one.dim() == 0
                 elif from_outside:

@@ -12,12 +12,15 @@ from cgtool.entry.phases import roots_of
 from cgtool.hazards import repeat
 from cgtool.hazards.collect import at_call
 from cgtool.hazards.hostreads import HostReads
-from cgtool.model.finding import WARNING, Finding
+from cgtool.hazards.optimizers import Steps, findings_of
+from cgtool.hazards.placement import on_host
+from cgtool.model.finding import ERROR, WARNING, Finding
 from cgtool.record.ops import Record
 from cgtool.verify import replayable
 from cgtool.verify.capturing_asked import Asked, asked
 from cgtool.verify.replayable import Replayable
 from cgtool.verify.runs import Stage, Trial
+from cgtool.verify.state import host_random_state
 from cgtool.verify.watching import LivenessRecorder, Outside, recording
 
 FROZEN = frozenset(
@@ -73,9 +76,69 @@ class Eager:
         """What the host changes between iterations, or between two sets of inputs."""
         for skipped in range(max(1, iteration)):
             found = kept(self.in_a_row(trial, skipped), FROZEN)
+            found += self._optimizers(trial, skipped)
             if found:
-                return found
+                return self._of_chance(found, trial)
         return kept(self.restarted(captured, trial), FROZEN)
+
+    def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
+        """Optimizers whose numbers the host moves from one iteration to the next."""
+        self.stage.begin_eager(trial)
+        for _ in range(skipped):
+            self._iterate()
+        with Steps() as steps:
+            self._iterate()
+            before = {key: _numbers_of(one) for key, (one, _) in steps.seen.items()}
+            self._iterate()
+        found: list[Finding] = []
+        for key, (optimizer, stepped) in steps.seen.items():
+            moved = [
+                f"{name}: {old}, then {new}"
+                for (name, old), (_, new) in zip(
+                    before.get(key, []), _numbers_of(optimizer), strict=False
+                )
+                if old != new
+            ]
+            if moved:
+                found += [
+                    msgspec.structs.replace(
+                        one, evidence=(*one.evidence, *moved[:3]), severity=ERROR
+                    )
+                    for one in findings_of(optimizer, stepped)
+                ]
+        return found
+
+    def _of_chance(self, found: list[Finding], trial: Trial) -> list[Finding]:
+        """A frozen number that comes of a random generator of the host, which moved."""
+        self.stage.begin_eager(trial)
+        before = host_random_state(self.stage.start)
+        self._iterate()
+        if before == host_random_state(self.stage.start):
+            return found
+        return [
+            msgspec.structs.replace(
+                one,
+                code="rng-frozen-seed",
+                reason="a random number that the host draws is another in the next call: every "
+                "replay repeats that of the capture",
+            )
+            if one.code == "python-scalar-frozen"
+            else one
+            for one in found
+        ]
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
+    """Options and state of an optimizer that lie on the host."""
+    found: list[tuple[str, Any]] = []
+    for group in optimizer.param_groups:
+        found += [(key, one) for key, one in group.items() if isinstance(one, int | float)]
+    for number, state in enumerate(optimizer.state.values()):
+        for key, one in state.items():
+            host = isinstance(one, torch.Tensor) and on_host(one) and one.dim() == 0
+            if host or isinstance(one, int | float):
+                found.append((f"{key} of parameter {number}", float(one)))
+    return found
 
 
 def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
@@ -136,12 +199,29 @@ class Liveness:
         self.dead: list[Outside] = recorder.dead()
         self.uses_empty = recorder.uses_empty
 
-    def findings(self, rebound: list[Finding]) -> Iterator[Finding]:
-        """Outside memory that the iteration read and that was freed when it was over.
+    def joined(self, known: list[Finding], found: list[Finding]) -> Iterator[Finding]:
+        """``found``, and the memory that was freed. Where something of ``known`` says at the same
+        line that a tensor was replaced, that is the same story, and is told once."""
+        rebound = {one.frames[:1]: one for one in known if one.code in _REBOUND}
+        dead = list(self.findings())
+        freed = {one.frames[:1] for one in dead}
+        told = set()
+        for one in (*found, *rebound.values()):
+            place = one.frames[:1]
+            if one.code in _REBOUND and place in freed:
+                if place in told:
+                    continue
+                told.add(place)
+                yield msgspec.structs.replace(
+                    one,
+                    evidence=(*one.evidence, "the first is freed when the call is over"),
+                )
+            elif one in found:
+                yield one
+        yield from (one for one in dead if one.frames[:1] not in rebound)
 
-        ``rebound``: findings that say the same of a name.
-        """
-        told = {one.frames[:1] for one in rebound if one.code in _REBOUND}
+    def findings(self) -> Iterator[Finding]:
+        """Outside memory that the iteration read and that was freed when it was over."""
         for one in self.dead:
             what = f"{one.dtype}{list(one.shape)}"
             if self._caches:
@@ -157,9 +237,7 @@ class Liveness:
                     f"{one.call.name} reads {what} from before the call, which nothing holds when "
                     "the call is over: a replay reads freed memory",
                 )
-            placed = at_call(finding, one.call, self.record)
-            if placed.frames[:1] not in told:
-                yield placed
+            yield at_call(finding, one.call, self.record)
 
 
 def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:

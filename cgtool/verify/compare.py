@@ -91,6 +91,12 @@ def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:
     )
 
 
+def dense_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """As float64; the real part of complex numbers."""
+    plain = dense(tensor)
+    return (plain.real if plain.is_complex() else plain).to(torch.float64)
+
+
 def is_finite(tensor: torch.Tensor) -> bool:
     """No NaN and no infinity in it."""
     if not (tensor.is_floating_point() or tensor.is_complex()):

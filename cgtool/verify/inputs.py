@@ -73,14 +73,3 @@ def _increasing(flat: torch.Tensor) -> bool:
     if flat.is_complex() or flat.numel() < 3:
         return False
     return bool((flat[1:] > flat[:-1]).all())
-
-
-def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Into the static tensor, where it lies. Elements that share memory are written once."""
-    with raw():
-        target = tensor.detach()
-        for dimension, stride in enumerate(tensor.stride()):
-            if stride == 0 and tensor.shape[dimension] > 1:
-                target = target.narrow(dimension, 0, 1)
-                values = values.narrow(dimension, 0, 1)
-        target.copy_(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -27,6 +27,17 @@ class Judged:
     noisy: list[Comparison] = field(default_factory=list)
     only_eager: set[str] = field(default_factory=set)
     """State that eager iterations make and that nothing leads to after replays."""
+
+    def accepting(self, keys: set[tuple[str, str]]) -> Judged:
+        """The same without what is said elsewhere of these (kind, name)."""
+        if not keys:
+            return self
+        return replace(
+            self,
+            comparisons=[one for one in self.comparisons if (one.kind, one.name) not in keys],
+            parted=[one for one in self.parted if (one[1].kind, one[1].name) not in keys],
+            noisy=[one for one in self.noisy if (one.kind, one.name) not in keys],
+        )
 
     @property
     def exact(self) -> bool:
@@ -55,24 +66,30 @@ def judge(
             sides = [_value(run, number, kind, name, base) for run in eager]
             expected = [one for one in sides if one is not None]
             got = _value(replay, number, kind, name, base)
-            if not expected:
-                continue
-            if got is None:
+            if got is None and kind == "state":
                 judged.only_eager.add(name)
                 continue
-            other = (
-                []
-                if rounding is None
-                else [
-                    one
-                    for run in rounding
-                    if (one := _value(run, number, kind, name, base)) is not None
-                ]
-            )
+            if got is None or not expected:
+                if kind != "state":
+                    one = Comparison(
+                        name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
+                    )
+                    judged.comparisons.append(one)
+                    judged.parted.append((number, one))
+                continue
+            other = [
+                value
+                for run in rounding or ()
+                if (value := _value(run, number, kind, name, base)) is not None
+            ]
             comparison = _compare(
-                expected if noise_counts else expected[:1], got, other, kind, name,
+                expected if noise_counts else expected[:1],
+                got,
+                other,
+                kind,
+                name,
                 trial.iteration(number),
-            )  # fmt: skip
+            )
             judged.comparisons.append(comparison)
             if not comparison.equal:
                 judged.parted.append((number, comparison))

@@ -123,9 +123,11 @@ class _Walker:
         defaults = function.__defaults__ or ()
         yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
         yield from (function.__kwdefaults__ or {}).items()
-        if vars(function):
-            yield from self._items(path, places.DictPlace(vars(function)), len(vars(function)))
-        if is_internal(code) or "-packages/" in code.co_filename:
+        own = vars(function)
+        users = not is_internal(code) and "-packages/" not in code.co_filename
+        if own or users:
+            yield from self._items(path, places.DictPlace(own), len(own))
+        if not users:
             return
         names = tuple(
             name

@@ -12,9 +12,8 @@ import torch
 from cgtool.entry.attempt import first_line
 from cgtool.verify import replayable, state
 from cgtool.verify.compare import Values
-from cgtool.verify.inputs import write
 from cgtool.verify.replayable import Replayable, Results, results_of
-from cgtool.verify.state import Layout, Snapshot, raw
+from cgtool.verify.state import Layout, Snapshot, raw, write
 
 
 @dataclass

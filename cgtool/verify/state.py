@@ -69,6 +69,17 @@ def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
         return same_bits(dense(before.to(now.device)), dense(now.detach()))
 
 
+def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Values into a tensor, where it lies. Elements that share memory are written once."""
+    with raw():
+        target = tensor.detach()
+        for dimension, stride in enumerate(tensor.stride()):
+            if stride == 0 and tensor.shape[dimension] > 1:
+                target = target.narrow(dimension, 0, 1)
+                values = values.narrow(dimension, 0, 1)
+        target.copy_(values)
+
+
 def reach_all(workload: Workload) -> Reachable:
     """Everything that the workload's callables can reach and change."""
     roots: list[tuple[str, Any]] = []
@@ -149,7 +160,7 @@ class Snapshot:
         """Contents and random states, whichever places the tensors stand in now."""
         with raw():
             for tensor in self.tensors:
-                tensor.detach().copy_(self.values[id(tensor)])
+                write(tensor, self.values[id(tensor)])
         for array, values in self.arrays:
             array[...] = values
         for generator, state in self.generators:
@@ -164,6 +175,18 @@ class Snapshot:
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
         self.source.set_random_state(self.device)
+
+
+def host_random_state(start: Snapshot) -> str:
+    """Of Python's and NumPy's generators, those among ``start`` included; comparable."""
+    numpy = sys.modules.get("numpy")
+    return repr(
+        (
+            random.getstate(),
+            [str(part) for part in numpy.random.get_state()[1:]] if numpy is not None else None,
+            [_state_of(one) for one in start.reachable.randoms],
+        )
+    )
 
 
 def _state_of(one: Any) -> Any:

@@ -1,0 +1,53 @@
+"""Verification on the simulated device, whose replays are real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cgtool.entry.load import load
+from cgtool.model.options import CaptureOptions, VerifyOptions
+from cgtool.simulated import backend
+from cgtool.verify.on_simulated import Simulated
+from cgtool.verify.procedure import verify
+
+FOLDER = Path(__file__).parent
+
+
+def silent(_text):
+    """No progress."""
+
+
+@pytest.fixture
+def autocast_off():
+    yield
+    torch.set_autocast_enabled("cpu", False)
+    torch.clear_autocast_cache()
+
+
+@pytest.fixture
+def verified(autocast_off):
+    """Verify ``file.py:name``; returns the outcome."""
+
+    def run(spec, capture=None, **options):
+        torch.manual_seed(0)
+        with backend.session() as device:
+            workload = load(str(FOLDER / spec), device=backend.DEVICE)
+            target = Simulated(device, workload, capture or CaptureOptions())
+            return verify(target, VerifyOptions(**options), silent)
+
+    return run
+
+
+@pytest.fixture
+def target(autocast_off):
+    """A target that is warmed up and captured nowhere yet, inside the session of the test."""
+    with backend.session() as device:
+
+        def make(spec):
+            workload = load(str(FOLDER / spec), device=backend.DEVICE)
+            return Simulated(device, workload, CaptureOptions())
+
+        yield make

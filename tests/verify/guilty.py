@@ -1,0 +1,166 @@
+"""Entry points whose replays part from eager. The line to blame carries the code."""
+
+import itertools
+import random
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+calls = 0
+
+
+def schedule(device):
+    temperatures = itertools.cycle((1.0, 0.5, 0.25))
+
+    def sample(logits):
+        return torch.softmax(logits / next(temperatures), -1)  # <- python-scalar-frozen
+
+    return sample, (torch.randn(4, 8, device=device),)
+
+
+class Average(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        return x / (1 - 0.9**self.calls)
+
+
+def counter(device):
+    return Average().to(device), (torch.ones(4, device=device),)
+
+
+def global_counter(device):
+    def scale(x):
+        global calls
+        calls += 1  # <- cpu-state-step-counter
+        return x * calls
+
+    return scale, (torch.ones(4, device=device),)
+
+
+def every_third(device):
+    state = {"step": 0}
+
+    def step(x):
+        state["step"] += 1
+        return x + 100 if state["step"] % 3 == 0 else x + 1  # <- control-flow-frozen
+
+    return step, (torch.zeros(4, device=device),)
+
+
+def python_random(device):
+    def noisy(x):
+        seed = random.getrandbits(16)  # <- rng-frozen-seed
+        return x + seed
+
+    return noisy, (torch.zeros(4, device=device),)
+
+
+def numpy_random(device):
+    def noisy(x):
+        return x * float(np.random.rand())  # <- rng-frozen-seed
+
+    return noisy, (torch.ones(4, device=device),)
+
+
+def clock(device):
+    def stamp(x):
+        return x * (time.perf_counter_ns() % 1000)  # <- cpu-work-in-region
+
+    return stamp, (torch.ones(4, device=device),)
+
+
+def host_tensors(device):
+    history = torch.zeros(8)
+
+    def normalise(x):
+        scale = 1 + history.mul_(0.9).add_(0.1).mean().item()  # <- cpu-work-in-region
+        return x * scale
+
+    return normalise, (torch.randn(8, device=device),)
+
+
+def host_argument(device):
+    def scale(x, by):
+        return x * by  # <- cpu-scalar-tensor-operand
+
+    return scale, (torch.randn(4, device=device), torch.tensor(2.0))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.cell = nn.Linear(4, 4)
+        self.hidden = torch.zeros(2, 4, device=device)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.cell(x) + self.hidden)  # <- metadata-address-changed
+        self.hidden = hidden.detach()
+        return hidden
+
+
+def rebound_state(device):
+    return Recurrent(device).to(device), (torch.randn(2, 4, device=device),)
+
+
+def rebound_data(device):
+    net = nn.Linear(4, 4).to(device)
+
+    def decay(x):
+        net.weight.data = net.weight.data * 0.9  # <- metadata-address-changed
+        return net(x)
+
+    return decay, (torch.ones(2, 4, device=device),)
+
+
+def scheduler_in_the_step(device):
+    net = nn.Linear(4, 1).to(device)
+    x = torch.randn(8, 4, device=device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1, capturable=True)
+    decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step():
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()  # <- lr-frozen-despite-capturable
+        decay.step()
+        return loss
+
+    return step
+
+
+def empty_scratch(device):
+    groups = torch.arange(64, device=device) % 4
+
+    def totals(x):
+        sums = torch.empty(4, device=x.device)  # <- stale-accumulator-or-uninitialised
+        sums.index_add_(0, groups, x)
+        return sums
+
+    return totals, (torch.ones(64, device=device),)
+
+
+def branch_on_capturing(device):
+    def scale(x):
+        y = x * 2
+        if torch.cuda.is_current_stream_capturing():  # <- code-branches-on-capturing
+            y = y + 100
+        return y
+
+    return scale, (torch.ones(4, device=device),)
+
+
+def autocast_outside(device):
+    torch.autocast("cuda", dtype=torch.bfloat16).__enter__()
+    net = nn.Linear(4, 4).to(device)
+
+    def run(x):
+        return net(x)  # <- autocast-weight-cache
+
+    return run, (torch.randn(2, 4, device=device),)

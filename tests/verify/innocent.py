@@ -1,0 +1,175 @@
+"""Entry points whose replays are right; nothing may be found in them."""
+
+import functools
+
+import torch
+from torch import nn
+
+
+def model(device):
+    net = nn.Linear(4, 1).to(device)
+    return net, torch.randn(8, 4, device=device)
+
+
+def accumulating_gradients(device):
+    net, x = model(device)
+
+    def step():
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def gradients_set_to_none_first(device):
+    net, x = model(device)
+
+    def step():
+        net.zero_grad(set_to_none=True)
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def gradients_set_to_none_last(device):
+    net, x = model(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step():
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    return step
+
+
+def capturable_adam_with_a_tensor_lr(device):
+    net, x = model(device)
+    lr = torch.tensor(0.1, device=device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=lr, capturable=True)
+
+    def step():
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        lr.mul_(0.5)
+        return loss
+
+    return step
+
+
+def dropout_and_batch_norm(device):
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)).to(device)
+    return net, (torch.randn(4, 8, device=device, requires_grad=True),)
+
+
+def device_random_numbers(device):
+    generator = torch.Generator(device).manual_seed(3)
+
+    def noisy(x):
+        return x + torch.randn(x.shape, generator=generator, device=x.device) + torch.rand_like(x)
+
+    return noisy, (torch.zeros(8, device=device),)
+
+
+def key_value_cache(device):
+    cache = torch.zeros(16, 4, device=device)
+    position = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def decode(x):
+        cache.index_copy_(0, position, x)
+        position.add_(1)
+        return cache.sum(0)
+
+    return decode, (torch.ones(1, 4, device=device),)
+
+
+def returns_its_state_and_its_input(device):
+    total = torch.zeros(4, device=device)
+
+    def add(x):
+        total.add_(x)
+        return total, x, x[1:], x * 2
+
+    return add, (torch.ones(4, device=device),)
+
+
+def cached_table(device):
+    weight = torch.randn(4, device=device)
+
+    @functools.lru_cache
+    def table(count):
+        return torch.arange(count, device=device) * weight
+
+    return lambda x: x + table(4), (torch.zeros(2, 4, device=device),)
+
+
+class Counted(nn.Module):
+    """Keeps a log that nothing on the device reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.log = []
+
+    def forward(self, x):
+        self.calls += 1
+        self.log.append(self.calls)
+        self.last = x * 3
+        return x * 2
+
+
+def counts_for_the_log(device):
+    return Counted().to(device), (torch.ones(4, device=device),)
+
+
+def scratch_that_is_filled(device):
+    def fill(x):
+        scratch = torch.empty_like(x)
+        scratch.copy_(x)
+        return scratch * 2
+
+    return fill, (torch.ones(4, device=device),)
+
+
+def awkward_inputs(device):
+    """Nested, expanded, sorted, of every kind of number."""
+
+    def use(batch, offsets, mask):
+        x = batch["x"] * batch["wide"]
+        kept = torch.where(mask, x.real, torch.zeros_like(x.real))
+        return kept + offsets.diff().sum() + batch["half"].sum() + batch["bias"]
+
+    batch = {
+        "x": torch.randn(4, 4, dtype=torch.complex64, device=device),
+        "wide": torch.ones(1, 4, device=device).expand(4, 4),
+        "half": torch.randn(3, device=device, dtype=torch.bfloat16),
+        "bias": torch.tensor([0.0, float("-inf"), 0.0, 1.0], device=device),
+    }
+    offsets = torch.tensor([0, 2, 5, 9], device=device)
+    return use, (batch, offsets, torch.tensor([True, False, True, True], device=device))
+
+
+def two_callables(device):
+    first = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).to(device)
+    second = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.3)).to(device)
+    x = torch.randn(3, 4, device=device)
+    return (first, second), ((x,), (torch.randn(3, 4, device=device, requires_grad=True),))
+
+
+def asks_and_does_the_same(device):
+    def scale(x):
+        torch.cuda.is_current_stream_capturing()
+        return x * 2
+
+    return scale, (torch.ones(4, device=device),)
+
+
+def nan_on_purpose(device):
+    return lambda x: torch.log(x - 10), (torch.rand(4, device=device),)

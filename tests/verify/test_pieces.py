@@ -1,0 +1,241 @@
+"""State that is set back, inputs that stay in their domain, and tolerances."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgtool.entry.workload import Part, Workload
+from cgtool.verify import randomness, replayable
+from cgtool.verify.compare import difference, nearest, spread
+from cgtool.verify.inputs import fresh
+from cgtool.verify.perturbed import perturbed
+from cgtool.verify.runs import Stage, Trial
+from cgtool.verify.state import Snapshot, read, write
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Source:
+    def random_state(self):
+        return [torch.get_rng_state()]
+
+    def set_random_state(self, states):
+        torch.set_rng_state(states[0])
+
+
+def workload(function, *args):
+    return Workload("test", "callable", (Part("test", function, args),))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.register_buffer("mean", torch.zeros(2))
+        self.calls, self.seen, self.table = 0, [], {"lr": 0.1}
+        self.cache = torch.zeros(2)
+
+
+def test_everything_that_a_call_changes_is_set_back():
+    model, generator = Model(), random.Random(4)
+    stored = {"draws": generator}
+
+    def change(x):
+        nonlocal stored
+        model.calls += 1
+        model.seen.append(x * 2)
+        model.table["lr"] *= 0.5
+        model.mean.add_(1)
+        model.mean = model.mean + 1
+        model.weight.data = model.weight.data * 3
+        model.weight.grad = torch.ones(2)
+        model.cache.add_(torch.randn(2))
+        model.new = x
+        stored = {"draws": generator, "more": generator.random()}
+        change.last = random.random()
+
+    x = torch.ones(2)
+    start = Snapshot(workload(change, x), Source())
+    mean, address = model.mean, model.weight.data_ptr()
+    before = random.getstate(), torch.get_rng_state(), generator.getstate()
+    change(x)
+    change(x)
+    start.restore()
+    assert (model.calls, model.seen, model.table) == (0, [], {"lr": 0.1})
+    assert model.mean is mean and model.mean.tolist() == [0, 0]
+    assert model.weight.data_ptr() == address and model.weight.tolist() == [1, 1]
+    assert model.weight.grad is None and model.cache.tolist() == [0, 0]
+    assert not hasattr(model, "new") and not hasattr(change, "last")
+    assert list(stored) == ["draws"]
+    after = random.getstate(), torch.get_rng_state(), generator.getstate()
+    assert before[0] == after[0] and torch.equal(before[1], after[1]) and before[2] == after[2]
+
+
+def test_state_has_the_names_of_the_user():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.Adam(net.parameters())
+    extra = torch.zeros(1)
+
+    def step():
+        optimizer.zero_grad(set_to_none=False)
+        (net(torch.randn(4, 2)).sum() + extra).backward()
+        optimizer.step()
+
+    step()
+    part = Part("test", step, modules={"net": net})
+    names = set(read(Workload("test", "step", (part,))))
+    assert {"net.1.running_mean", "extra", "optimizer exp_avg of net.0.weight"} <= names
+    assert "gradient of net.0.bias" in names
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "largest", "exact"),
+    [
+        ([1.0, NAN], [1.0, NAN], 0.0, True),
+        ([1.0, INF], [1.0, INF], 0.0, True),
+        ([0.0, 1.0], [-0.0, 1.0], 0.0, False),
+        ([1.0, 2.0], [1.0, 2.5], 0.5, False),
+        ([1.0, NAN], [1.0, 2.0], None, False),
+        ([1.0, INF], [1.0, -INF], None, False),
+        ([1.0, INF], [1.0, 1.0], None, False),
+        ([], [], 0.0, True),
+    ],
+)
+def test_differences(one, other, largest, exact):
+    found = difference(torch.tensor(one), torch.tensor(other))
+    assert (found.largest, found.exact) == (largest, exact)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn],
+)
+def test_every_kind_of_number_can_be_compared(dtype):
+    one, other = torch.tensor([1, 0]).to(dtype), torch.tensor([1, 1]).to(dtype)
+    assert difference(one, one.clone()).exact
+    assert difference(one, other).largest == 1
+    assert difference(one.expand(3, 2), one.expand(3, 2).contiguous()).exact
+
+
+def test_sparse_tensors_and_shapes():
+    sparse = torch.eye(3).to_sparse()
+    assert difference(sparse, sparse.clone()).exact
+    assert difference(torch.zeros(2), torch.zeros(3)).largest is None
+
+
+def test_noise_is_the_spread_of_the_runs_and_a_replay_is_held_against_the_nearest():
+    runs = [torch.tensor([1.0]), torch.tensor([1.25]), torch.tensor([1.5])]
+    assert spread(runs).largest == 0.5
+    assert nearest(runs, torch.tensor([1.3])).largest == pytest.approx(0.05)
+    assert nearest(runs, torch.tensor([1.25])).exact
+
+
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@given(st.lists(st.integers(-100, 100), min_size=2, max_size=30))
+def test_integers_stay_in_their_set(values):
+    tensor = torch.tensor(values)
+    made = fresh(tensor, generator())
+    assert set(made.tolist()) <= set(values)
+    if values == sorted(values):
+        assert made.tolist() == sorted(made.tolist())
+        assert (made[0], made[-1]) == (tensor[0], tensor[-1])
+    if len(set(values)) == len(values):
+        assert len(set(made.tolist())) == len(values)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30))
+def test_floats_keep_range_and_sign(values):
+    tensor = torch.tensor(values)
+    made = fresh(tensor, generator())
+    assert made.dtype == tensor.dtype and made.shape == tensor.shape
+    if any(values):
+        assert made.abs().max() <= tensor.abs().max()
+        assert min(values) < 0 or bool((made >= 0).all())
+
+
+def test_floats_are_others_and_masks_keep_their_infinities():
+    tensor = torch.tensor([1.0, -INF, 2.0, 3.0, -INF])
+    made = fresh(tensor, generator())
+    assert (made == -INF).tolist() == (tensor == -INF).tolist()
+    assert not torch.equal(made, tensor)
+    assert bool((fresh(torch.zeros(4), generator()) != 0).any())
+
+
+def test_what_shares_memory_is_written_once():
+    tensor = torch.arange(3.0).reshape(1, 3).expand(4, 3)
+    write(tensor, torch.full((4, 3), 7.0))
+    assert tensor.tolist() == [[7.0] * 3] * 4
+
+
+def staged(target):
+    start = Snapshot(target.workload, target)
+    target.warm_up(lambda _text: None)
+    target.capture(lambda _text: None)
+    return Stage(target, start)
+
+
+def test_inputs_moved_in_the_last_bit_move_results_a_little(target):
+    made = target("innocent.py:two_callables")
+    stage = staged(made)
+    trial = Trial("one")
+    exact = stage.eager(trial).values[0]
+    moved = [stage.eager(one).values[0] for one in perturbed(made, stage, trial)]
+    key = next(key for key in exact if key[0] == "output")
+    apart = max(difference(exact[key], one[key]).largest for one in moved)
+    assert 0 < apart < 1e-5
+
+
+def test_random_results_are_compared_by_what_they_are_drawn_from(target):
+    made = target("innocent.py:dropout_and_batch_norm")
+    stage = staged(made)
+    trial = Trial("one")
+    keys = {("gradient", "gradient of 0.weight")}
+    assert randomness.alike(made, stage, trial, keys)
+    assert list(randomness.frozen(made, stage, trial)) == []
+
+
+def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
+    made = target("innocent.py:dropout_and_batch_norm")
+    stage = staged(made)
+    kept = torch.get_rng_state()
+    replay = stage.replay_once
+
+    def frozen(trial):
+        torch.set_rng_state(kept)
+        replay(trial)
+
+    monkeypatch.setattr(stage, "replay_once", frozen)
+    (finding,) = randomness.frozen(made, stage, Trial("one"))
+    assert finding.code == "rng-frozen-seed"
+    assert not randomness.alike(made, stage, Trial("one"), {("output", "output")})
+
+
+def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
+    made = target("innocent.py:two_callables")
+    stage = staged(made)
+    skipped = made.session.captured[-1].graph
+    monkeypatch.setattr(type(skipped), "replay", lambda self: None)
+    run = stage.replay(Trial("one"))
+    assert "first: output" in run.unwritten
+
+
+def test_incoming_gradients_are_inputs(target):
+    made = target("innocent.py:two_callables")
+    staged(made)
+    names = [name for name, _ in replayable.inputs(made)]
+    assert "second: incoming gradient of output" in names
+
+
+def test_relative_differences_of_nothing():
+    assert math.isclose(
+        difference(torch.tensor([1e-30]), torch.tensor([0.0])).largest, 1e-30, rel_tol=1e-6
+    )

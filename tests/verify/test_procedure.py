@@ -1,0 +1,125 @@
+"""What must be found is found, at its line; what is right stays without a finding."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.verify import guilty, innocent
+
+FOLDER = Path(__file__).parent
+SAMPLES = FOLDER.parent.parent / "samples"
+
+
+def factories(module):
+    return [
+        name
+        for name, one in inspect.getmembers(module, inspect.isfunction)
+        if list(inspect.signature(one).parameters) == ["device"] and name != "model"
+    ]
+
+
+def marked(name):
+    """(code, line) of the mark in a factory, or in the class that it makes."""
+    source = Path(guilty.__file__).read_text().splitlines()
+    start = getattr(guilty, name).__code__.co_firstlineno
+    own = [number for number, line in enumerate(source, 1) if "# <- " in line]
+    end = next(
+        (n for n, line in enumerate(source, 1) if n > start and line.startswith("def ")), 999
+    )
+    made = re.search(r"return (\w+)\(", "\n".join(source[start : start + 2]))
+    if made and hasattr(guilty, made[1]) and inspect.isclass(getattr(guilty, made[1])):
+        start = inspect.getsourcelines(getattr(guilty, made[1]))[1]
+        end = getattr(guilty, name).__code__.co_firstlineno
+    line = next(number for number in own if start <= number < end)
+    return source[line - 1].partition("# <- ")[2].strip(), line
+
+
+@pytest.mark.parametrize("name", factories(innocent))
+def test_innocent_code_stays_innocent(verified, name):
+    outcome = verified(f"innocent.py:{name}")
+    assert outcome.findings == ()
+    assert outcome.comparisons
+    assert all(one.exact for one in outcome.comparisons)
+
+
+@pytest.mark.parametrize("name", ["mlp", "gan", "two_streams", "train_step", "mixed_precision"])
+def test_samples_are_verified(verified, name):
+    outcome = verified(f"{SAMPLES / name}.py:build")
+    assert outcome.findings == ()
+    assert all(one.exact for one in outcome.comparisons)
+
+
+@pytest.mark.parametrize("name", factories(guilty))
+def test_the_line_to_blame(verified, name):
+    code, line = marked(name)
+    outcome = verified(f"guilty.py:{name}")
+    found = {(one.code, one.frames[0].line) for one in outcome.findings if one.frames}
+    assert (code, line) in found
+    assert {one for one, _ in found} == {code}
+    assert not all(one.equal for one in outcome.comparisons) or code.startswith("stale")
+
+
+def test_the_first_node_that_parts_is_named(verified):
+    outcome = verified("guilty.py:rebound_state")
+    (note,) = [one for one in outcome.notes if one.code == "first-parting-node"]
+    assert "captured inputs, replay 2" in note.text
+    assert "aten::add.Tensor" in note.text
+    assert f"guilty.py:{marked('rebound_state')[1]}" in note.text
+
+
+def test_the_first_node_that_makes_a_nan_is_named_and_nan_equals_nan(verified):
+    outcome = verified("innocent.py:nan_on_purpose")
+    (note,) = [one for one in outcome.notes if one.code == "first-non-finite-node"]
+    assert "aten::log" in note.text
+
+
+def test_an_input_that_is_written_is_a_warning_and_numbers_agree(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    def step(x):\n        x.mul_(2)\n"
+        "        return x + 1\n    return step, (torch.ones(4, device=device),)\n"
+    )
+    outcome = verified(f"{file}:build")
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("in-place-on-static-input", "warning")
+    assert finding.frames[0].line == 5
+    assert all(one.exact for one in outcome.comparisons)
+
+
+def test_outputs_that_the_entry_keeps_are_a_note(verified, tmp_path):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    kept = []\n    def step(x):\n        y = x + 1\n"
+        "        kept.append(y)\n        return y\n"
+        "    return step, (torch.ones(4, device=device),)\n"
+    )
+    (finding,) = verified(f"{file}:build").findings
+    assert (finding.code, finding.severity) == ("output-overwritten-by-next-replay", "note")
+
+
+def test_what_warm_up_changed_is_a_note(verified):
+    outcome = verified("innocent.py:key_value_cache")
+    assert "position" in next(
+        one.text for one in outcome.notes if one.code == "warmup-mutates-state"
+    )
+
+
+def test_replays_and_trials_are_as_many_as_asked(verified):
+    outcome = verified("innocent.py:two_callables", replays=2, trials=1)
+    trials = list(dict.fromkeys(one.trial for one in outcome.comparisons))
+    assert trials == [
+        "captured inputs, replay 1",
+        "captured inputs, replay 2",
+        "fresh inputs 1",
+        "changed parameters",
+    ]
+
+
+def test_state_is_compared_where_it_changed(verified):
+    outcome = verified("innocent.py:dropout_and_batch_norm")
+    states = {one.name for one in outcome.comparisons if one.kind == "state"}
+    assert states == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}

@@ -35,7 +35,7 @@ def perturbed(target: Replayable, stage: Stage, trial: Trial) -> list[Trial]:
             if (value := stage.value_at_start(tensor, trial)) is not None
         ]
         others = [one for one in trial.writes if id(one[0]) not in tensors]
-        found.append(Trial(trial.name, trial.iterations, [*others, *writes], trial.order))
+        found.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))
     return found
 
 

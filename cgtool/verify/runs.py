@@ -24,6 +24,8 @@ class Trial:
     iterations: int = 1
     writes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Static tensors and what is written into them once the state was set back."""
+    given: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
+    """What the inputs held when a run of this trial began last, by identity."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
 
@@ -86,6 +88,9 @@ class Stage:
                 tensor.detach().copy_(values)
         for tensor, values in trial.writes:
             write(tensor, values)
+        # As they really are: inputs may share memory with each other, or with themselves.
+        with raw():
+            trial.given = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
 
     def begin_eager(self, trial: Trial) -> None:
         """Everything as before the capture."""
@@ -104,6 +109,8 @@ class Stage:
 
     def value_at_start(self, tensor: torch.Tensor, trial: Trial) -> torch.Tensor | None:
         """What a tensor holds when a run of the trial begins."""
+        if id(tensor) in trial.given:
+            return trial.given[id(tensor)]
         for written, values in trial.writes:
             if written is tensor:
                 return values

@@ -9,12 +9,14 @@ import shutil
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cgtool.model.capture import Capture
-from cgtool.model.failure import Failure, usage
+from cgtool.model.failure import CgtoolError, Failure, usage
 from cgtool.model.file import atomic, read
+from cgtool.model.finding import Finding
 from cgtool.model.options import BenchOptions, CaptureOptions, Request
 
 if TYPE_CHECKING:
@@ -80,11 +82,13 @@ def attempt(
 ) -> Capture:
     """Capture an ENTRY in a worker process; the file is in place when this returns."""
     with atomic(output) as temporary:
-        work(
-            Request(spec, str(temporary), inputs, options or CaptureOptions(), bench),
-            timeout=timeout,
-            quiet=quiet,
-        )
+        request = Request(spec, str(temporary), inputs, options or CaptureOptions(), bench)
+        try:
+            work(request, timeout=timeout, quiet=quiet)
+        except CgtoolError as error:
+            from cgtool.cli.diagnosis import all_causes
+
+            raise all_causes(error, request, timeout=timeout, quiet=quiet) from None
         return read(temporary)
 
 
@@ -159,7 +163,26 @@ def show_failure(failure: Failure) -> None:
             first, *rest = text.splitlines()
             lines.append(f"  {word}: {printable(first)}")
             lines += [f"       {printable(line)}" for line in rest]
+    if failure.findings:
+        lines += _shown_findings(failure.findings)
     sys.stderr.write("\n".join(lines) + "\n")
+
+
+def _shown_findings(findings: Sequence[Finding]) -> list[str]:
+    """The code of the cause, and what else a dry run has found, one a line."""
+    from cgtool.analysis.findings import show
+
+    first, *more = show(findings[:1]) + show(findings[1:])
+    lines = [f"  code: {first.code} (cgtool explain {first.code})"]
+    if more:
+        lines.append(f"  and {len(more)} more, found by a dry run (cgtool check says all of each):")
+    for one in more:
+        where = f"{printable(one.place.file)}:{one.place.line}" if one.place else "no line"
+        lines.append(f"    {one.severity} {one.code} at {where}")
+        source = linecache.getline(one.place.file, one.place.line).strip() if one.place else ""
+        if source:
+            lines.append(f"       {_shown(source)}")
+    return lines
 
 
 def _last_line(text: str) -> str:

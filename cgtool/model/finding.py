@@ -66,7 +66,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """Largest absolute difference of eager against eager."""
 
 
-class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+class Report(msgspec.Struct, frozen=True):
     """What ``cgtool check`` and ``cgtool verify`` found."""
 
     command: str

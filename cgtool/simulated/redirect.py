@@ -72,16 +72,29 @@ class _Properties:
     warp_size = 32
 
 
-def _unavailable(what: str) -> Callable[..., Any]:
-    def refuse_it(*_args: Any, **_kwargs: Any) -> Any:
-        raise user_code(
-            f"{what} has no counterpart on the simulated device",
-            frames=here(),
-            why="cgtool itself captures what the entry point returns",
-            fix="return the callable as it is, not captured; or run on a machine with a GPU",
-        )
+def _unavailable(what: str) -> type:
+    class Unavailable:
+        """A class as the real one is, since annotations name it: ``torch.cuda.CUDAGraph | None``."""
 
-    return refuse_it
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            raise user_code(
+                f"{what} has no counterpart on the simulated device",
+                frames=here(),
+                why="cgtool itself captures what the entry point returns",
+                fix="return the callable as it is, not captured; or run on a machine with a GPU",
+            )
+
+    return Unavailable
+
+
+def _guard() -> type:
+    class Guard(contextlib.nullcontext[None]):
+        """``torch.cuda.device(0)``: there is one device."""
+
+        def __init__(self, _device: Any) -> None:
+            super().__init__()
+
+    return Guard
 
 
 def _cuda(device: Device) -> dict[str, Any]:
@@ -139,8 +152,8 @@ def _cuda(device: Device) -> dict[str, Any]:
         "device_count": answers(1),
         "current_device": answers(0),
         "set_device": answers(None),
-        "device": lambda _device: contextlib.nullcontext(),
-        "device_of": lambda _tensor: contextlib.nullcontext(),
+        "device": _guard(),
+        "device_of": _guard(),
         "get_device_name": answers("simulated"),
         "get_device_capability": answers((9, 0)),
         "get_device_properties": answers(_Properties()),

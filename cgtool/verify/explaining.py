@@ -58,6 +58,8 @@ def explain(
     if written:
         for finding in causes.written_inputs(written, rows):
             told.add(finding)
+    # Where the code is run again to find them, it starts from the state of the capture.
+    seen.stage.begin_eager(seen.captured)
     for finding in target.missed(bool(parted)):
         told.add(finding)
     _tell_kept_outputs(judged[0], told)

@@ -47,7 +47,6 @@ class MissedRecorder(OpRecorder):
         self.log.recorder = self
         self.missed: list[Missed] = []
         self._stream = stream
-        self._stack = contextlib.ExitStack()
         self._nodes = self._launches = 0
 
     def _count(self) -> int:
@@ -82,10 +81,16 @@ class MissedRecorder(OpRecorder):
         self._look(call)
         return made
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Launches are counted while entered, which is before the capture begins. Without CUPTI
+        there are none to count, and nothing is found."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(cupti.CuptiUnavailable):
+                stack.enter_context(cupti.watch_launches(self.log.launched))
+            yield
+
     def __enter__(self) -> MissedRecorder:
-        # Without CUPTI there are no launches to count, and nothing is found.
-        with contextlib.suppress(cupti.CuptiUnavailable):
-            self._stack.enter_context(cupti.watch_launches(self.log.launched))
         super().__enter__()
         # What the beginning of a capture adds by itself is not the user's.
         self._nodes, self._launches = self._count(), self.log.count()
@@ -95,7 +100,6 @@ class MissedRecorder(OpRecorder):
         super().__exit__(*exc)
         if exc[0] is None:
             self._look(None)
-        self._stack.close()
 
 
 def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Finding]:

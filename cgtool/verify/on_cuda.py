@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -49,6 +49,7 @@ class Cuda:
         self._recorded: list[dict[str, Recorded]] = []
         self._pools: list[range] = []
         self._iterations = 0
+        self._side = torch.cuda.Stream(self.session.device)
 
     def warm_up(self, progress: Progress) -> int:
         sow(self.options.seed)
@@ -57,10 +58,19 @@ class Cuda:
             self._recorded = warm_up(self.session, self._iterations, annotations, progress)
         return self._iterations
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        current = torch.cuda.current_stream(self.session.device)
+        self._side.wait_stream(current)
+        with torch.cuda.stream(self._side):
+            yield
+        current.wait_stream(self._side)
+
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
             capture_all(self.session, self._recorded, annotations, progress)
-        instantiate_all(self.session, progress)
+        if not self.is_empty():
+            instantiate_all(self.session, progress)
         pools = {tuple(one) for one in self.session.pool_ids}
         self._pools = [
             range(segment["address"], segment["address"] + segment["total_size"])
@@ -101,13 +111,13 @@ class Cuda:
             return []
         recorders: list[MissedRecorder] = []
 
-        def run(annotations: Any, graph_stream: Any) -> OpRecorder:
-            recorder = MissedRecorder(self.workload, annotations, graph_stream.cuda_stream)
+        def make(annotations: Any, stream: Any) -> MissedRecorder:
+            recorder = MissedRecorder(self.workload, annotations, stream.cuda_stream)
             recorders.append(recorder)
             return recorder
 
         with contextlib.suppress(CgtoolError, RuntimeError):
-            _Again(self, run)
+            _Again(self, make, MissedRecorder.watched)
         return [finding for one in recorders for finding in findings_of(one, sure_only=not parted)]
 
     def dead(self) -> list[Finding]:
@@ -121,6 +131,9 @@ class Cuda:
                 caveats=[],
             )
             require_live_inputs(found)
+        except RuntimeError:
+            # The nodes cannot be read: an earlier look at them has already failed.
+            return []
         except CgtoolError as error:
             failure = error.failure
             if failure.exit_code != EXIT_USER_CODE:
@@ -143,14 +156,21 @@ class Cuda:
             if block["state"] == "inactive"
         ]
         held = []
-        for size, stream in sorted(free, reverse=True)[:_BLOCKS]:
-            # Free blocks belong to the stream that they were first allocated on.
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream, self.session.device)):
-                held.append(
-                    torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.session.device}")
-                )
-                held[-1].fill_(0xFF)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            for size, handle in sorted(free, reverse=True)[:_BLOCKS]:
+                # Free blocks belong to the stream that they were first allocated on.
+                with torch.cuda.stream(self._stream(handle)):
+                    held.append(
+                        torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.session.device}")
+                    )
+                    # NaN in every floating-point type, -1 in every signed one.
+                    held[-1].fill_(0xFF)
         torch.cuda.synchronize(self.session.device)
+
+    def _stream(self, handle: int) -> Any:
+        if handle == 0:
+            return torch.cuda.default_stream(self.session.device)
+        return torch.cuda.ExternalStream(handle, self.session.device)
 
     def probe(self) -> _Probes:
         return _Probes(self)
@@ -159,7 +179,16 @@ class Cuda:
 class _Again:
     """Every graph captured once more, under a recorder, into a pool and on a stream of its own."""
 
-    def __init__(self, target: Cuda, make: Callable[[Any, Any], OpRecorder]) -> None:
+    def __init__(
+        self,
+        target: Cuda,
+        make: Callable[[Any, Any], Any],
+        around: Callable[[Any], contextlib.AbstractContextManager[object]] = (
+            lambda _recorder: contextlib.nullcontext()
+        ),
+    ) -> None:
+        """``make`` gives the recorder of one capture, from the user's ranges and the stream;
+        ``around`` is entered with it before the capture begins."""
         self.session = Phases(target.workload, target.options)
         self.graphs: list[Any] = []
         device = target.session.device
@@ -170,18 +199,21 @@ class _Again:
             name = name_of(self.session, phase, index)
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize(device)
-            with (
-                watch_annotations(target.options.annotations) as annotations,
-                users_code(part, f"capture {name}", explain),
-                torch.cuda.graph(
-                    graph,
-                    pool=cast(Any, pool),
-                    stream=stream,
-                    capture_error_mode=target.options.capture_error_mode,
-                ),
-                make(annotations, stream),
-            ):
-                result = body()
+            with contextlib.ExitStack() as stack:
+                annotations = stack.enter_context(watch_annotations(target.options.annotations))
+                recorder = make(annotations, stream)
+                stack.enter_context(around(recorder))
+                stack.enter_context(users_code(part, f"capture {name}", explain))
+                stack.enter_context(
+                    torch.cuda.graph(
+                        graph,
+                        pool=cast(Any, pool),
+                        stream=stream,
+                        capture_error_mode=target.options.capture_error_mode,
+                    )
+                )
+                with recorder:
+                    result = body()
             self.graphs.append(graph)
             return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,9 @@ class Simulated:
         iterations, _ = warmup_iters(self.workload, self.options)
         warm_up(self.session, iterations, progress, explain)
         return iterations
+
+    def beside(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:

@@ -25,9 +25,11 @@ _SIGMAS = 6.0
 """Two means further apart than this many standard errors are different."""
 
 
-def _drawn(stage: Stage, begin: Callable[[], None], once: Callable[[], Results]) -> list[Values]:
+def _drawn(
+    stage: Stage, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
+) -> list[Values]:
     found = []
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         begin()
         torch.manual_seed(seed)
         results = once()
@@ -52,6 +54,12 @@ def draws(target: Replayable, stage: Stage, trial: Trial) -> tuple[list[Values],
 
 def _varies(runs: list[Values], key: tuple[str, str]) -> bool:
     return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
+
+
+def is_random(target: Replayable, stage: Stage, trial: Trial) -> bool:
+    """Eager results depend on the seed."""
+    runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target), 2)
+    return any(_varies(runs, key) for key in runs[0])
 
 
 def frozen(target: Replayable, stage: Stage, trial: Trial) -> Iterator[Finding]:

@@ -47,6 +47,10 @@ class Replayable(Protocol):
     def warm_up(self, progress: Callable[[str], None]) -> int:
         """Eager iterations; how many they were."""
 
+    def beside(self) -> contextlib.AbstractContextManager[object]:
+        """Where eager iterations run: not on the default stream, whose work a later capture may
+        not be made to wait for."""
+
     def capture(self, progress: Callable[[str], None]) -> None:
         """Every graph of the workload. Raises CgtoolError."""
 
@@ -133,7 +137,8 @@ def eager(
         with users_code(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
             return body()
 
-    through(phases, run)
+    with target.beside():
+        through(phases, run)
     return results_of(phases)
 
 

@@ -13,7 +13,7 @@ from cgtool.entry.attempt import first_line
 from cgtool.verify import replayable, state
 from cgtool.verify.compare import Values
 from cgtool.verify.replayable import Replayable, Results, results_of
-from cgtool.verify.state import Layout, Snapshot, raw, write
+from cgtool.verify.state import Layout, Snapshot, distinct, raw, write
 
 
 @dataclass
@@ -186,7 +186,7 @@ class Stage:
 
 def fill_sentinel(tensor: torch.Tensor) -> None:
     """NaN, or the smallest number: what no replay is likely to leave."""
-    target = tensor.detach()
+    target = distinct(tensor)
     if target.is_floating_point() or target.is_complex():
         target.fill_(float("nan"))
     elif target.dtype == torch.bool:

@@ -69,14 +69,24 @@ def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
         return same_bits(dense(before.to(now.device)), dense(now.detach()))
 
 
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the elements that do not share memory by a stride of 0."""
+    view = tensor.detach()
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            view = view.narrow(dimension, 0, 1)
+    return view
+
+
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Values into a tensor, where it lies. Elements that share memory are written once."""
     with raw():
-        target = tensor.detach()
-        for dimension, stride in enumerate(tensor.stride()):
-            if stride == 0 and tensor.shape[dimension] > 1:
-                target = target.narrow(dimension, 0, 1)
-                values = values.narrow(dimension, 0, 1)
+        if tensor.layout != torch.strided:
+            tensor.copy_(values)
+            return
+        target = distinct(tensor)
+        for dimension, size in enumerate(target.shape):
+            values = values.narrow(dimension, 0, size)
         target.copy_(values)
 
 

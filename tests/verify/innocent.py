@@ -173,3 +173,8 @@ def asks_and_does_the_same(device):
 
 def nan_on_purpose(device):
     return lambda x: torch.log(x - 10), (torch.rand(4, device=device),)
+
+
+def matrix_products(device):
+    left, right = torch.randn(16, 16, device=device), torch.randn(16, 16, device=device)
+    return lambda x: x @ left @ right, (torch.randn(16, 16, device=device),)

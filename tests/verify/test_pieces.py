@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.entry.workload import Part, Workload
+from cgtool.model.options import VerifyOptions
 from cgtool.verify import randomness, replayable
 from cgtool.verify.compare import difference, nearest, spread
 from cgtool.verify.inputs import fresh
 from cgtool.verify.perturbed import perturbed
+from cgtool.verify.procedure import verify
 from cgtool.verify.runs import Stage, Trial
 from cgtool.verify.state import Snapshot, read, write
 
@@ -239,3 +241,100 @@ def test_relative_differences_of_nothing():
     assert math.isclose(
         difference(torch.tensor([1e-30]), torch.tensor([0.0])).largest, 1e-30, rel_tol=1e-6
     )
+
+
+def after_replay(graph, action):
+    replay = graph.replay
+
+    def replay_and_more():
+        replay()
+        with torch.inference_mode():
+            action()
+
+    graph.replay = replay_and_more
+
+
+def as_on_a_gpu(target, changed):
+    """Kernels may differ, memory is shared; ``changed`` gets the graphs once they are captured."""
+    target.simulated = False
+    capture = target.capture
+
+    def captured(progress):
+        capture(progress)
+        changed(target.session)
+
+    target.capture = captured
+    return target
+
+
+@pytest.mark.parametrize(("scale", "equal"), [(1 + 2**-22, True), (1.01, False)])
+def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale, equal):
+    def round_otherwise(session):
+        output = session.outputs[0][0][1]
+        after_replay(session.captured[0].graph, lambda: output.mul_(scale))
+
+    made = as_on_a_gpu(target("innocent.py:matrix_products"), round_otherwise)
+    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    outputs = [one for one in outcome.comparisons if one.kind == "output"]
+    assert {one.equal for one in outputs} == {equal}
+    assert not any(one.exact for one in outputs)
+    assert all(one.tolerance > 0 for one in outputs)
+
+
+def test_another_order_of_replay_that_is_right_is_no_finding(target):
+    made = as_on_a_gpu(target("innocent.py:two_callables"), lambda _session: None)
+    assert verify(made, VerifyOptions(), lambda _text: None).findings == ()
+
+
+def test_another_order_of_replay_that_is_wrong_is_a_note(target):
+    order = [""]
+
+    def overlay(session):
+        """The first forward's memory lies on the gradients that the graph before it left."""
+        gradients = [one for one in session.gradients[0] if one is not None]
+        for one in session.captured:
+
+            def act(name=one.name):
+                order.append(name)
+                if order[-2:] == ["backward 0", "forward 1"]:
+                    torch._foreach_zero_(gradients)
+
+            after_replay(one.graph, act)
+
+    made = as_on_a_gpu(target("innocent.py:two_callables"), overlay)
+    (finding,) = verify(made, VerifyOptions(), lambda _text: None).findings
+    assert (finding.code, finding.severity) == ("shared-pool-replay-order", "note")
+
+
+def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
+    made = target("innocent.py:matrix_products")
+
+    def lost():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    capture = made.capture
+
+    def captured(progress):
+        capture(progress)
+        made.session.captured[0].graph.replay = lost
+
+    made.capture = captured
+    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    assert [one.code for one in outcome.findings] == ["input-freed-before-replay"]
+    assert "illegal memory access" in outcome.notes[-1].text
+
+
+@pytest.mark.parametrize(
+    ("capturing", "stream", "sure", "codes"),
+    [
+        (False, 7, True, ["side-stream-not-forked"]),
+        (False, 0, True, ["kernel-on-stream-zero"]),
+        (True, 7, False, ["kernel-on-stream-zero"]),
+        (True, 7, True, []),
+    ],
+)
+def test_launches_without_a_node(capturing, stream, sure, codes):
+    missed = pytest.importorskip("cgtool.verify.missed")
+    recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
+    recorder.missed = [missed.Missed(None, None, 2, 1, stream, capturing)]
+    assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes

@@ -7,8 +7,9 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis import stats
+from cgtool.analysis import bench_findings, stats
 from cgtool.model.capture import Bench, Capture, Samples
+from cgtool.model.finding import Finding
 
 ENOUGH_ROUNDS = 10
 WIDE_SPREAD = 0.03
@@ -42,6 +43,8 @@ class BenchReport(msgspec.Struct, frozen=True):
     device: str
     rows: tuple[BenchRow, ...]
     doubts: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    """Why there is no gain, or too much of it."""
 
 
 def report(capture: Capture) -> BenchReport:
@@ -56,7 +59,18 @@ def report(capture: Capture) -> BenchReport:
     for phase, sides in by_phase.items():
         if "eager" in sides and "replay" in sides and all(map(_timed, sides.values())):
             rows.append(_row(capture, phase, sides["eager"], sides["replay"]))
-    return BenchReport(capture.environment.device, tuple(rows), tuple(_doubts(bench, rows)))
+    timed = [
+        bench_findings.Timed(
+            row.phase, row.eager_ns, row.eager_host_ns, row.replay_ns, row.speedup_high
+        )
+        for row in rows
+    ]
+    return BenchReport(
+        capture.environment.device,
+        tuple(rows),
+        tuple(_doubts(bench, rows)),
+        bench_findings.look(capture, timed),
+    )
 
 
 def _timed(one: Samples) -> bool:

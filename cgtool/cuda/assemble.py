@@ -128,6 +128,8 @@ def assemble(
                     launch_ns=tuple(launch_ns[index]) if index < len(launch_ns) else (),
                     exec_bytes=one.exec_bytes,
                     raw_dot=part,
+                    eager_launches=provenance.eager_launches,
+                    eager_only=provenance.eager_only,
                 )
             )
     for index, read in enumerate(contents):

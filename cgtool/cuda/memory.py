@@ -47,17 +47,26 @@ class Trace:
 
 def start(device: int) -> None:
     """Begin recording; what was recorded before is dropped."""
-    torch.cuda.memory._record_memory_history(
-        enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
-    )
+    if keeps_history():
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
+        )
 
 
 def stop(device: int) -> None:
-    torch.cuda.memory._record_memory_history(enabled=None, device=device)
+    if keeps_history():
+        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+
+
+def keeps_history() -> bool:
+    """False for ``backend:cudaMallocAsync``, whose pools are the driver's own affair."""
+    return bool(torch.cuda.memory.get_allocator_backend() == "native")
 
 
 def segments(device: int) -> list[dict[str, Any]]:
     """The allocator's segments on one device."""
+    if not keeps_history():
+        return []
     return [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
 
 
@@ -90,6 +99,8 @@ def read(
     streams: dict[int, int],
 ) -> Trace:
     """Snapshot and trace of the graphs' pools. ``streams`` maps handles to stream indices."""
+    if not keeps_history():
+        return Trace(problem="the allocator is cudaMallocAsync, which keeps no pools to look into")
     snapshot = torch.cuda.memory._snapshot()
     raw_segments = [one for one in snapshot["segments"] if one["device"] == device]
     by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}

@@ -13,6 +13,9 @@ from cgtool.model.failure import CgtoolError
 from cgtool.record.annotations import watch
 from cgtool.record.origins import OriginTable
 
+_FEW = 8
+"""Launches without a node that are named."""
+
 
 class Joined(msgspec.Struct):
     """What is known of each node, in creation order."""
@@ -24,6 +27,9 @@ class Joined(msgspec.Struct):
     """Never falling."""
     unmatched: list[int]
     """Nodes whose op is not known."""
+    eager_launches: int | None = None
+    eager_only: tuple[int, ...] = ()
+    """As in ``Graph``."""
 
 
 def join(session: Session, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
@@ -47,7 +53,8 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
     present = [stamp for stamp in stamps if stamp is not None]
     recorded = one.recorded
     launches = recorded.launches if recorded is not None else []
-    partners = iter(align(launches, present))
+    aligned = align(launches, present)
+    partners = iter(aligned)
     origins: list[int | None] = []
     calls: list[int | None] = []
     unmatched: list[int] = []
@@ -87,7 +94,15 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
         last = stamp.time_ns if stamp is not None else last
         times.append(last)
     streams = [session.streams[stamp.stream] if stamp else None for stamp in stamps]
-    return Joined(origins, calls, streams, times, unmatched)
+    joined = Joined(origins, calls, streams, times, unmatched)
+    if recorded is not None:
+        used = {index for index in aligned if index is not None}
+        left = [one for index, one in enumerate(launches) if index not in used]
+        joined.eager_launches = len(launches)
+        joined.eager_only = tuple(
+            table.add(one.call, recorded.record) for one in left[:_FEW] if one.call is not None
+        )
+    return joined
 
 
 def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:

@@ -100,6 +100,9 @@ def _raised(
             why=text,
             fix="use a smaller batch, or a device with more free memory",
             phase=phase,
+            findings=(msgspec.structs.replace(met, frames=frames),)
+            if (met := explain(root, phase)) is not None
+            else (),
         )
     if own_fault(root):
         what = unreadable(root)

@@ -56,7 +56,10 @@ _UNPINNED = (
     "a copy between the device and host memory that is not pinned is not permitted when a stream "
     "is capturing"
 )
-_LIBRARY = "CUBLAS_STATUS_|CUSOLVER_STATUS_|CUFFT_|CUSPARSE_STATUS_|cusolver error|cuFFT error"
+_LIBRARY = (
+    "(CUBLAS|CUSOLVER|CUSPARSE|CUDNN)_STATUS_(NOT_INITIALIZED|ALLOC_FAILED|INTERNAL_ERROR)"
+    "|cusolver error|cuFFT error"
+)
 
 
 def _other_threads(_raised: Raised) -> bool:
@@ -238,7 +241,7 @@ RULES = (
     ),
     Rule(
         "lazy-library-init",
-        rf"{_LIBRARY}|CUDNN_STATUS_NOT_INITIALIZED|cuDNN error",
+        _LIBRARY,
         "a CUDA library makes its handle or workspace during the capture, because nothing used it "
         "before on this stream",
         "run at least one iteration before the capture, on the stream that captures",
@@ -382,7 +385,12 @@ def explain(error: BaseException, phase: str) -> Finding | None:
             phase=phase,
             evidence=evidence,
         )
+    if not _by_pytorch(raised):
+        return None
+    warming = phase in _EAGER
     for rule in RULES:
+        if warming and rule.code in _IN_CAPTURE:
+            continue
         if re.search(rule.words, raised.text, re.IGNORECASE) and rule.when(raised):
             return Finding(rule.code, rule.reason, phase=phase, fix=rule.fix, evidence=evidence)
     if _COPY in raised.text:
@@ -393,6 +401,28 @@ def explain(error: BaseException, phase: str) -> Finding | None:
     if "previous error during capture" in raised.text:
         return _invalidated(raised, phase, evidence)
     return None
+
+
+_DRIVERS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+"""PyTorch before 2.8 raises RuntimeError for the driver's errors too."""
+_EAGER = ("warm-up", "load")
+_IN_CAPTURE = frozenset(
+    (
+        "lazy-library-init", "cudnn-benchmark-in-capture", "first-compile-in-capture",
+        "triton-autotune-in-capture", "input-freed-before-replay", "multi-device-capture",
+    )
+)  # fmt: skip
+"""Codes whose sentences mean something else while nothing is captured."""
+
+
+def _by_pytorch(raised: Raised) -> bool:
+    """False for an exception of the user's own words: raised in a file of the user's, by a type
+    that the driver's errors do not have."""
+    if issubclass(raised.kind, _DRIVERS):
+        return True
+    inner = raised.lines[0].strip() if raised.lines else ""
+    is_users = bool(raised.files) and "/torch/" not in raised.files[0]
+    return not (is_users and inner.startswith("raise "))
 
 
 def _by_line(table: tuple[tuple[str, re.Pattern[str]], ...], raised: Raised) -> str | None:

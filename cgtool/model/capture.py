@@ -163,6 +163,11 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     after instantiate and upload)."""
     raw_dot: str | None = None
     """Name of the part of the file that holds the driver's debug_dump text."""
+    eager_launches: int | None = None
+    """Kernels, copies and fills that the recorded eager iteration launched in this phase."""
+    eager_only: tuple[int, ...] = ()
+    """Origins of launches of that iteration which no node came of, the first few; indices into
+    ``Capture.origins``."""
 
 
 class Function(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -93,6 +93,8 @@ def _graph(capture: Capture, graph: Graph) -> None:
     if [node.id for node in nodes] != list(range(len(nodes))):
         raise _Unsound(f"{where}: its nodes are not numbered from 0 in order")
     _index(where, "origin", (node.origin for node in nodes), len(capture.origins))
+    _index(where, "origin", graph.eager_only, len(capture.origins))
+    _number(where, "eager launches", (graph.eager_launches,))
     _index(where, "stream", (node.stream for node in nodes), len(capture.streams))
     _number(where, "call", (node.call for node in nodes))
     _number(where, "duration", (node.duration_ns for node in nodes))

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.bench import BenchReport
+from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, DOUBT, GOOD, add, explained, plain, table
 from cgtool.render.units import count_text, time_text
 
@@ -53,6 +54,8 @@ def render(report: BenchReport) -> RenderableType:
     parts: list[RenderableType] = [made, explained(means)]
     if report.doubts:
         parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
+    if report.findings:
+        parts += ["", render_findings(report.findings)]
     return Group(*parts)
 
 

@@ -88,6 +88,12 @@ def test_bench_of_figures_made_up_by_this_test(width):
 
 
 @pytest.mark.parametrize("width", [80, 160])
+def test_bench_as_recorded_on_a_gpu(width):
+    made = report(read(CAPTURES / "mlp-bench.cgt"))
+    compare("bench-mlp", bench_table.render(made), width)
+
+
+@pytest.mark.parametrize("width", [80, 160])
 def test_doctor(width):
     found = [
         Capability("python", "available", "3.12.1"),

@@ -35,6 +35,7 @@ class _Machine:
         return False
 
     def begun(self, watch: Watch) -> None:
+        self.ended()
         self._recorder = CaptureWatcher(watch.annotations, watch.captured)
 
     def ended(self) -> None:
@@ -67,6 +68,9 @@ class _Machine:
         except (RuntimeError, AttributeError):
             return False
         return True
+
+    def modes_of_thread(self) -> list[Any]:
+        return []
 
     def stream(self) -> int:
         return int(torch.cuda.current_stream().cuda_stream)

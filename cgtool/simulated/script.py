@@ -16,7 +16,9 @@ from cgtool.hazards.watch.run import Watch
 from cgtool.model.finding import Finding
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.ops import OpRecorder
-from cgtool.simulated.cudagraph import CUDAGraph, Owners, Places
+from cgtool.simulated.cudagraph import CUDAGraph
+from cgtool.simulated.function_mode import FunctionMode
+from cgtool.simulated.owners import Owners, Places
 from cgtool.simulated.redirect import redirected
 from cgtool.simulated.scripted import PoolId, ScriptDevice
 
@@ -61,6 +63,9 @@ class _Machine:
 
     def keeps(self, graph: Any) -> bool:
         return bool(graph.keep_graph)
+
+    def modes_of_thread(self) -> list[Any]:
+        return [FunctionMode(self._device)]
 
     def stream(self) -> int:
         return int(self._device.current.cuda_stream)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cgtool.hazards.collect import at_call
+from cgtool.hazards.collect import at_call, here
 from cgtool.hazards.watch.recorder import Told
 from cgtool.hazards.watch.told import tell_once
 from cgtool.model.finding import Finding
@@ -49,6 +49,11 @@ _ENDED = (
 )
 _REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
 _BY_CUDA = {
+    "captured-event-misuse": (
+        907,
+        "CapturedEvent",
+        "operation not permitted on an event last recorded in a capturing stream",
+    ),
     "unjoined-side-stream": (904, "StreamCaptureUnjoined", "capturing stream has unjoined work"),
     "wait-on-precapture-work": (
         905,
@@ -142,11 +147,40 @@ class _ScriptStream(Stream):
 class _ScriptEvent(Event):
     """Has a clock: that of the host."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._external = bool(kwargs.get("external"))
+        self._captured = False
+        self.recorded_ns = 0
+
     def record(self, stream: Stream | None = None) -> None:
         super().record(stream)
+        self._captured = (stream or self.device.current).is_capturing() and not self._external
         self.recorded_ns = time.perf_counter_ns()
 
+    def _refuse_captured(self, what: str) -> None:
+        if self._captured and not self.device.capturing:
+            self.device.report(
+                Finding(
+                    "captured-event-misuse",
+                    f"{what} of an event that was recorded in a capture, and so never really",
+                    here(2),
+                    phase="script",
+                    fix="make it with torch.cuda.Event(enable_timing=True, external=True)",
+                ),
+                why="",
+            )
+
+    def synchronize(self) -> None:
+        self._refuse_captured("synchronize()")
+        super().synchronize()
+
+    def query(self) -> bool:
+        self._refuse_captured("query()")
+        return super().query()
+
     def elapsed_time(self, end: Any) -> float:
+        self._refuse_captured("elapsed_time()")
         if not (self.recorded and end.recorded):
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
         elapsed: int = end.recorded_ns - self.recorded_ns

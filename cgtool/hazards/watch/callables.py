@@ -211,7 +211,7 @@ class Callables(Check):
         with torch._C.DisableTorchFunction():
             self._inputs(inputs[:count], surface[:count], place)
         self._parameters(part, inputs[count:], place)
-        self._state(place)
+        self._state()
 
     def _inputs(self, given: Any, static: Any, place: tuple[Frame, ...]) -> None:
         for index, (one, sample) in enumerate(zip(given, static, strict=False)):
@@ -270,7 +270,7 @@ class Callables(Check):
             phase="script",
         )
 
-    def _state(self, place: tuple[Frame, ...]) -> None:
+    def _state(self) -> None:
         """The first call: what the warm-up changed is either restored by now, or is not."""
         for made in self._made:
             stale = [
@@ -314,6 +314,7 @@ class Callables(Check):
                     part.fallback = self.watch.place()
 
     def finish(self) -> None:
+        self._state()
         for made in self._made:
             for part in made.parts:
                 if part.fallback and not part.calls:

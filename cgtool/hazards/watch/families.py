@@ -9,6 +9,7 @@ from cgtool.hazards.watch.callables import Callables
 from cgtool.hazards.watch.check import Check
 from cgtool.hazards.watch.gradients import Gradients
 from cgtool.hazards.watch.inputs import Copies, Inputs
+from cgtool.hazards.watch.libraries import Budget, Calls, Collectives, Workspaces
 from cgtool.hazards.watch.memory import Memory
 from cgtool.hazards.watch.misuse import Autocast, Finalizers, Misuse, Randomness
 from cgtool.hazards.watch.modules import Modes
@@ -42,6 +43,10 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
         Autocast(watch, stack),
         Randomness(watch, stack),
         Finalizers(watch),
+        Workspaces(watch),
+        Budget(watch, stack),
+        Calls(watch, stack),
+        Collectives(watch, stack),
         Memory(watch),
         Waits(watch),
         Launches(watch),

@@ -88,6 +88,8 @@ class WatchedGraph:
     """Made with keep_graph=True."""
     instantiated: bool = False
     """The script has called ``instantiate()``."""
+    disturbed: bool = False
+    """What may have ended the capture from outside is told."""
     explained: set[int] = field(default_factory=set)
     """Storages whose hazard is told under another name."""
     part: Any = None

@@ -14,7 +14,7 @@ from cgtool.hazards.collect import here
 from cgtool.hazards.watch.accumulate import in_place
 from cgtool.hazards.watch.modes import Ears, Eyes
 from cgtool.hazards.watch.run import Watch
-from cgtool.hazards.watch.told import told
+from cgtool.hazards.watch.threads import followed
 from cgtool.record.frames import is_internal
 
 
@@ -70,9 +70,6 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
         except Exception as error:
             if watch.capture is None or watch.of(self) is not watch.capture:
                 watch.explain(error, "script", here())
-            elif during is None and not told(error):
-                watch.explain(error, "capture", here())
-                watch.failed(self, error, None)
             else:
                 watch.failed(self, error, during)
             raise
@@ -214,6 +211,7 @@ def watching(watch: Watch) -> Iterator[None]:
         _hook_graphs(stack, watch)
         _hook_streams(stack, watch)
         stack.enter_context(in_place())
+        stack.enter_context(followed(watch))
         stack.enter_context(Ears(watch))
         stack.enter_context(Eyes(watch))
         yield

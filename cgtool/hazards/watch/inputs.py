@@ -24,6 +24,16 @@ _CODES = {
 }
 
 
+Changes = weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, tuple[Frame, ...]]]
+"""Which line last changed a module, and how many graphs there were then."""
+
+
+def changed_at(changes: Changes, module: torch.nn.Module, graph: WatchedGraph) -> tuple[Frame, ...]:
+    """The line that changed a module since the capture of a graph; () for none that was seen."""
+    graphs, frames = changes.get(module, (0, ()))
+    return frames if graphs >= graph.number else ()
+
+
 class Inputs(Check):
     """Names that were bound to other tensors, and tensors that are gone."""
 
@@ -33,10 +43,8 @@ class Inputs(Check):
         self._modules = Modules()
         self._values: dict[tuple[int, int], Any] = {}
         """Of host tensors that a kernel took as a number."""
-        self.moved: weakref.WeakKeyDictionary[torch.nn.Module, tuple[Frame, ...]] = (
-            weakref.WeakKeyDictionary()
-        )
-        """Modules whose tensors were exchanged, and by which line (``modules.Modes``)."""
+        self.moved: Changes = weakref.WeakKeyDictionary()
+        """Modules whose tensors were exchanged (told by ``modules.Modes``)."""
 
     def begun(self, graph: WatchedGraph) -> None:
         self._modules = Modules()
@@ -101,7 +109,7 @@ class Inputs(Check):
         frames: tuple[Frame, ...] = ()
         if path.module is not None:
             module = path.module()
-            frames = self.moved.get(module, ()) if module is not None else ()
+            frames = changed_at(self.moved, module, graph) if module is not None else ()
         else:
             frames = binding_of(path, stack, graph.outer)
         with torch._C.DisableTorchFunction():
@@ -195,9 +203,16 @@ class Copies(Check):
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
             return
         cell = self.watch.cells.find(op.args[0])
-        if cell is not None and cell.place == "pinned":
+        if cell is None:
+            return
+        if cell.place == "pinned":
             self._pinned(cell)
-        elif cell is not None and cell.key in self._heads:
+        elif name == "aten::fill_":
+            for graph in self.watch.alive():
+                if cell.key in graph.reads:
+                    self._head(cell.key, graph.reads[cell.key], op.args[0])
+                    return
+        elif cell.key in self._heads:
             self._heads[cell.key].covered(op.args[0])
 
     def _pinned(self, cell: Any) -> None:

@@ -46,5 +46,8 @@ class Machine(Protocol):
     def keeps(self, graph: Any) -> bool:
         """A captured graph was made with keep_graph=True."""
 
+    def modes_of_thread(self) -> list[Any]:
+        """What a thread of the script's must enter to see the same device."""
+
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import threading
 from contextlib import ExitStack
@@ -21,13 +20,6 @@ class Misuse(Check):
     """What ``capture_begin`` and ``capture_end`` can tell."""
 
     def begun(self, graph: WatchedGraph) -> None:
-        if graph.mode == "relaxed":
-            self.watch.report(
-                "relaxed-mode-hides-bugs",
-                'capture_error_mode="relaxed": calls that a capture does not permit run unnoticed',
-                graph.frames,
-                phase="capture",
-            )
         setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
         if setting:
             self.watch.report(
@@ -48,6 +40,13 @@ class Misuse(Check):
             )
 
     def ended(self, graph: WatchedGraph) -> None:
+        if graph.mode == "relaxed":
+            self.watch.report(
+                "relaxed-mode-hides-bugs",
+                'capture_error_mode="relaxed": calls that a capture does not permit run unnoticed',
+                graph.frames,
+                phase="capture",
+            )
         if graph.device_ops == 0 and graph.ops:
             self.watch.report(
                 "empty-graph",
@@ -173,18 +172,12 @@ class Randomness(Check):
 class Finalizers(Check):
     """``finalizer-in-capture``: a graph dies while another one is captured."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
-        self._collecting = False
-
     def dropped(self, graph: WatchedGraph) -> None:
         if self.watch.capture is not None and graph is not self.watch.capture:
+            self.watch.capture.disturbed = True
             self.watch.report(
                 "finalizer-in-capture",
                 f"{graph.name} is destroyed while another graph is captured",
                 self.watch.place(),
                 phase="capture",
-                fix="keep it until the capture is over, and call gc.collect() before it"
-                if gc.isenabled()
-                else None,
             )

@@ -13,10 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cgtool.hazards.watch.check import Check
 from cgtool.hazards.watch.graphs import WatchedGraph
-from cgtool.hazards.watch.inputs import Inputs
-from cgtool.model.capture import Frame
-
-Places = weakref.WeakKeyDictionary[torch.nn.Module, tuple[Frame, ...]]
+from cgtool.hazards.watch.inputs import Changes, Inputs, changed_at
 
 
 def depends_on_mode(module: torch.nn.Module) -> bool:
@@ -38,7 +35,7 @@ class Modes(Check):
     def __init__(self, watch: Any, inputs: Inputs, stack: ExitStack) -> None:
         super().__init__(watch)
         self._ran: dict[int, dict[weakref.ref[torch.nn.Module], bool]] = {}
-        self._toggled: Places = weakref.WeakKeyDictionary()
+        self._toggled: Changes = weakref.WeakKeyDictionary()
         self._inputs = inputs
         handle = register_module_forward_pre_hook(self._runs)
         stack.callback(handle.remove)
@@ -52,7 +49,7 @@ class Modes(Check):
             setattr(module, name, self._noted(before, places))
             stack.callback(setattr, module, name, before)
 
-    def _noted(self, before: Callable[..., Any], places: Places) -> Callable[..., Any]:
+    def _noted(self, before: Callable[..., Any], places: Changes) -> Callable[..., Any]:
         inside = False
 
         @functools.wraps(before)
@@ -60,9 +57,9 @@ class Modes(Check):
             nonlocal inside
             if inside:
                 return before(module, *args, **kwargs)
-            frames = self.watch.place()
+            change = len(self.watch.graphs), self.watch.place()
             for one in module.modules():
-                places[one] = frames
+                places[one] = change
             inside = True
             try:
                 return before(module, *args, **kwargs)
@@ -85,7 +82,7 @@ class Modes(Check):
             self.watch.report(
                 "train-eval-toggle",
                 f"{type(module).__name__} was captured in {mode}, and the replay goes on so",
-                self._toggled.get(module) or self.watch.place(),
+                changed_at(self._toggled, module, graph) or self.watch.place(),
                 phase="replay",
             )
             return

@@ -139,6 +139,9 @@ class Numbers(Check):
         found = self._captures.get(graph.number)
         if found is None or (graph.replays >= _OFTEN and graph.replays % _OFTEN):
             return
+        if any(one is not graph and one.frames == graph.frames for one in self.watch.graphs):
+            # One graph for each value: what has changed since is the choice between them.
+            return
         for one in found.reads.changes(found.state, found.reads.snapshot()):
             if one.before.kind == "number" and one.after.kind == "number":
                 use, place = one.watched.use, one.watched.frame

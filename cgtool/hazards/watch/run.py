@@ -55,7 +55,6 @@ class Watch:
         """Counts writes and replays."""
         self.checks: list[Check] = []
         self.closed = False
-        self._busy = threading.local()
 
     # What checks use.
 
@@ -89,6 +88,10 @@ class Watch:
         """The user's frames now; on autograd's threads those of the call that waits for them."""
         frames = here(2)
         return frames or frames_of(chain_of(sys._current_frames().get(self.home)))
+
+    def here(self) -> tuple[Frame, ...]:
+        """The user's frames of this very thread."""
+        return here(2)
 
     def frame(self) -> types.FrameType | None:
         """The innermost frame of the user's, on the thread that runs the script.
@@ -221,7 +224,8 @@ class Watch:
         self._over()
         watched = self._by_graph.get(graph)
         root = during or error
-        self.explain(root, "capture")
+        if during is not None or watched is None or not watched.disturbed:
+            self.explain(root, "capture", () if during is not None else self.place())
         tell_once(error)
         if watched is not None:
             watched.state = "failed"
@@ -312,7 +316,7 @@ class Watch:
                 check.returned(tensor)
 
     def dropped(self, watched: WatchedGraph) -> None:
-        if self.closed or watched.state in ("dropped", "capturing"):
+        if self.closed or watched.state != "captured":
             return
         for check in self.checks:
             check.dropped(watched)

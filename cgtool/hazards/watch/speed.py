@@ -14,6 +14,7 @@ from cgtool.model.capture import Frame
 
 _WAITS = 10
 """Replays in a row, each followed by a wait of the host in one line."""
+_PER_STEP = "per-step-sync-around-replay"
 _RECAPTURES = 5
 _SMALL = 8
 """Ops of a graph that costs as much to launch as it saves."""
@@ -30,6 +31,7 @@ class Waits(Check):
     def __init__(self, watch: Any) -> None:
         super().__init__(watch)
         self._since_replay = False
+        self._collective = False
         self._count: Counter[tuple[Frame, ...]] = Counter()
         self._last: tuple[Frame, ...] | None = None
 
@@ -37,6 +39,7 @@ class Waits(Check):
         if self._since_replay:
             self._count.clear()
         self._since_replay = True
+        self._collective = any(one.name.startswith("c10d::") for one in graph.record.calls)
 
     def waited(self, why: str, tensor: Any) -> None:
         if not self._since_replay:
@@ -46,7 +49,7 @@ class Waits(Check):
         self._count[place] += 1
         if self._count[place] == _WAITS:
             self.watch.report(
-                "per-step-sync-around-replay",
+                "replay-plus-host-sync-stall" if self._collective else _PER_STEP,
                 f"the host waits for the device after every replay ({why}): the device idles until "
                 "the next one is launched",
                 place,
@@ -114,6 +117,8 @@ class Captures(Check):
     def finish(self) -> None:
         for place, graphs in self._by_place.items():
             done = [one for one in graphs if one.state in ("captured", "dropped")]
+            if any(one.live() for one in done[:-1]):
+                continue
             if len(done) < _RECAPTURES or len({_signature(one) for one in done}) > 1:
                 continue
             used = all(

@@ -1,9 +1,12 @@
-"""Whole-network capture as PyTorch's documentation shows it: SGD with a constant lr in the graph."""
+"""Whole-network capture as PyTorch's documentation shows it, with a constant lr in the graph."""
 
 import torch
 
 model = torch.nn.Sequential(
-    torch.nn.Linear(32, 16), torch.nn.Dropout(p=0.2), torch.nn.Linear(16, 4), torch.nn.Dropout(p=0.1)
+    torch.nn.Linear(32, 16),
+    torch.nn.Dropout(p=0.2),
+    torch.nn.Linear(16, 4),
+    torch.nn.Dropout(p=0.1),
 ).cuda()
 loss_fn = torch.nn.MSELoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -32,7 +35,7 @@ with torch.cuda.graph(g):
 
 real_inputs = [torch.rand_like(static_input) for _ in range(5)]
 real_targets = [torch.rand_like(static_target) for _ in range(5)]
-for data, target in zip(real_inputs, real_targets):
+for data, target in zip(real_inputs, real_targets, strict=True):
     static_input.copy_(data)
     static_target.copy_(target)
     g.replay()

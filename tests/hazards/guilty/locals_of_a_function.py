@@ -1,0 +1,22 @@
+"""Locals of the function that captures: a number and a flag."""
+
+import torch
+
+
+def main():
+    scale, shifted = 2.0, True
+    x = torch.ones(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * scale  # <- python-scalar-frozen
+        if shifted:  # <- control-flow-frozen
+            y = y + 1
+    scale = 3.0
+    graph.replay()
+    print(scale)
+    shifted = False
+    graph.replay()
+    print(y.tolist())
+
+
+main()

@@ -1,0 +1,12 @@
+"""Weights exchanged through .data."""
+
+import torch
+
+linear = torch.nn.Linear(4, 4).cuda()
+x = torch.ones(2, 4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.no_grad(), torch.cuda.graph(graph):
+    y = linear(x)
+linear.weight.data = torch.zeros(4, 4, device="cuda")
+graph.replay()  # <- parameter-rebound
+print(y.sum().item())

@@ -1,0 +1,52 @@
+"""Run scripts under ``cgtool check`` on the simulated device, and read what was found."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_MARK = re.compile(r"# <- ([\w-]+)")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one script."""
+
+    findings: frozenset[tuple[str, int | None]]
+    """Code and line."""
+    reasons: tuple[str, ...]
+    looked: tuple[str, ...]
+    failure: str | None
+
+
+def marks(source: str) -> frozenset[tuple[str, int]]:
+    """(code, line) of each ``# <- CODE``."""
+    return frozenset(
+        (match[1], number)
+        for number, line in enumerate(source.splitlines(), 1)
+        for match in _MARK.finditer(line)
+    )
+
+
+def check_all(jobs: dict[Path, dict[str, str]]) -> dict[Path, Outcome]:
+    """Check scripts, each with its settings of the environment."""
+    answer = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("forked.py"))],
+        input=json.dumps({str(path): settings for path, settings in jobs.items()}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        Path(path): Outcome(
+            frozenset((code, line) for code, line, _ in one["findings"]),
+            tuple(reason for _, _, reason in one["findings"]),
+            tuple(one["looked"]),
+            one["failure"],
+        )
+        for path, one in json.loads(answer.stdout).items()
+    }

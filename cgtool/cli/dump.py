@@ -122,8 +122,8 @@ def dump(
     if color is Color.TIME and not _timed(opened, views):
         raise machine(
             "--color time: this capture holds no times of its nodes",
-            why="they are measured on a GPU only, and not by a plain capture",
-            fix="--color type, module or stream",
+            why="they are measured on a GPU only, and when they are asked for",
+            fix="`cgtool capture ENTRY --times` on a GPU; or --color type, module or stream",
         )
     boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
     views, note = _fewer(opened, views, collapse, boxes)

@@ -86,6 +86,10 @@ AnnotationsOption = Annotated[
         help="Record the ranges of record_function, NVTX and mark_kernels.",
     ),
 ]
+Times = Annotated[
+    bool,
+    typer.Option("--times", help="Time every node, in a few replays under PyTorch's profiler."),
+]
 NoBackward = Annotated[bool, typer.Option("--no-backward", help="Capture the forward alone.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the random generators.")]
 DeviceOption = Annotated[

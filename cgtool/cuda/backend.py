@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from cgtool.cuda import times
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.capabilities import keeps_graphs
 from cgtool.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
@@ -97,8 +98,17 @@ def capture(
     session, iterations, caveats = prepare(workload, options, progress)
     progress("replay")
     launches = time_launches(session, caveats)
+    samples: list[times.Replays] = []
+    if options.times:
+        progress("time nodes")
+        try:
+            samples = times.collect(session)
+        except RuntimeError as error:
+            caveats.append(Caveat("untimed", f"no times of nodes: {error}"))
     progress("read nodes")
     found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    if samples:
+        found = times.add(found, samples)
     if options.check_input_liveness:
         require_live_inputs(found)
     return found, raw

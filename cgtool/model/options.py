@@ -21,6 +21,8 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     check_input_liveness: bool = False
     annotations: bool = True
     backward: bool = True
+    times: bool = False
+    """Time every node with PyTorch's profiler (needs a GPU)."""
     seed: int | None = None
 
 

@@ -1,0 +1,34 @@
+"""Times of nodes: every one where the order of records is certain."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgtool.model.file import read
+
+pytestmark = pytest.mark.gpu
+SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
+
+
+def cgtool(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("sample", ["mlp", "train_step", "convnet", "two_streams"])
+def test_every_node_of_a_sample_is_timed(sample, tmp_path):
+    target = tmp_path / "out.cgt"
+    cgtool("capture", f"{SAMPLES / sample}.py:build", "--times", "-o", target)
+    for graph in read(target).graphs:
+        times = [node.duration_ns for node in graph.nodes]
+        assert None not in times, [node.type for node in graph.nodes if node.duration_ns is None]
+        assert all(100 < one < 10_000_000 for one in times)
+    cgtool("dump", target, "--dot", "--color", "time", "-o", tmp_path / "out.dot")

@@ -9,7 +9,7 @@ import msgspec
 
 from cgtool.analysis.findings import show
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
-from cgtool.model.finding import ERROR, Comparison, Report
+from cgtool.model.finding import ERROR, Comparison, Finding, Report
 
 SHOWN = 10
 """Tensors of one trial that differ and get a row of their own."""
@@ -69,6 +69,24 @@ def _row(name: str, some: list[Comparison]) -> Row:
         relative=most(one.relative for one in some),
         noise=most(one.noise for one in some),
         tolerance=most(one.tolerance for one in some),
+    )
+
+
+def noise(report: Report) -> tuple[Finding, ...]:
+    """What is different and means nothing: within the difference of eager to itself."""
+    within = [
+        one for one in report.comparisons if one.equal and not one.exact and (one.noise or 0) > 0
+    ]
+    if not within:
+        return ()
+    worst = max(within, key=lambda one: one.noise or 0)
+    return (
+        Finding(
+            "eager-vs-graph-numeric-noise",
+            f"eager is not equal to itself: {worst.name} differs by up to {worst.noise:.3g} from "
+            "run to run, and the replay by no more than that allows",
+            evidence=(f"{len(within)} of {len(report.comparisons)} comparisons, {worst.trial}",),
+        ),
     )
 
 

@@ -36,8 +36,10 @@ def verify(
     quiet: opt.Quiet = False,
 ) -> None:
     """Hold replays of ENTRY against eager; exit 1 when they differ, 5 when eager is too noisy."""
+    from msgspec import structs
+
     from cgtool.analysis.findings import show
-    from cgtool.analysis.verdicts import exit_code
+    from cgtool.analysis.verdicts import exit_code, noise
     from cgtool.cli.output import show_table, work, write_bytes
     from cgtool.model.finding import read_report
 
@@ -64,6 +66,7 @@ def verify(
             quiet=quiet,
         )
         report = read_report(saved)
+    report = structs.replace(report, findings=(*report.findings, *noise(report)))
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode
 

@@ -496,9 +496,9 @@ class Pooled(nn.Module):
 
     def __init__(self, pool, graphs=None):
         super().__init__()
-        from torch_geometric.nn import GCNConv
+        from torch_geometric.nn import GraphConv
 
-        self.convolution = GCNConv(FEATURES, 16)
+        self.convolution = GraphConv(FEATURES, 16)
         self.head = nn.Linear(16, CLASSES)
         self.pool = pool
         self.graphs = graphs
@@ -528,9 +528,9 @@ def pooling_unsized(device):
 class TopK(nn.Module):
     def __init__(self):
         super().__init__()
-        from torch_geometric.nn import GCNConv, TopKPooling
+        from torch_geometric.nn import GraphConv, TopKPooling
 
-        self.convolution = GCNConv(FEATURES, 16)
+        self.convolution = GraphConv(FEATURES, 16)
         self.pool = TopKPooling(16, ratio=0.5)
 
     def forward(self, x, edges):

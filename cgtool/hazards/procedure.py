@@ -9,7 +9,7 @@ from cgtool.entry.attempt import Progress
 from cgtool.entry.phases import Phases, roots_of, warm_up
 from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.workload import Workload
-from cgtool.hazards import checkpoints, preflight, repeat
+from cgtool.hazards import asking, checkpoints, preflight, repeat
 from cgtool.hazards.errors import explain
 from cgtool.hazards.optimizers import Steps
 from cgtool.hazards.region import Region
@@ -77,14 +77,23 @@ def _branches_on_capturing(
     asked = next((frames for frames in region.asked if frames), None)
     if asked is None:
         return
-    before = [one.name for one in eager]
-    now = [one.name for one in captured if not one.name.startswith(repeat.SKIPPED)]
-    if before != now:
+    eager, captured = _of_the_code(eager), _of_the_code(captured)
+    if [one.name for one in eager] != [one.name for one in captured]:
         region.findings.add(
             Finding(
                 "code-branches-on-capturing",
                 "the code asks here whether it is being captured, and runs other ops when it is",
                 asked,
-                evidence=(f"{len(before)} ops in eager mode, {len(now)} in the capture",),
+                evidence=(f"{len(eager)} ops in eager mode, {len(captured)} in the capture",),
+                severity=asking.severity(eager, captured),
             )
         )
+
+
+def _of_the_code(calls: Sequence[OpCall]) -> list[OpCall]:
+    """Without what cgtool runs itself: the gradients that come in."""
+    return [
+        one
+        for one in calls
+        if (one.chain or one.autograd_node) and not one.name.startswith(repeat.SKIPPED)
+    ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
 from cgtool.hazards.collect import at_call, frames_of
@@ -33,6 +34,18 @@ _FEW = 64
 SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A device tensor among the arguments of an op that the iteration did not make."""
+
+    position: int
+    address: int
+    shape: tuple[int, ...]
+    parameter: bool
+    storage: int
+    """Its address as an object; ``Iteration.seen`` keeps it from being given to another one."""
+
+
 @dataclass(slots=True)
 class Op:
     """One op of an iteration, as far as a graph would keep it."""
@@ -40,8 +53,7 @@ class Op:
     call: OpCall
     numbers: tuple[Any, ...]
     """Python numbers among the arguments, and the values of small host tensors."""
-    outside: tuple[tuple[int, int, tuple[int, ...], bool], ...]
-    """Device tensors that this iteration did not make: (position, address, shape, parameter)."""
+    outside: tuple[Outside, ...]
     host: bool
     """All tensors of the op lie on the host."""
     host_scalar: bool
@@ -64,6 +76,12 @@ class Iteration:
     state: Snapshot = field(default_factory=dict)
     """Afterwards."""
     record: Record = field(default_factory=Record)
+    seen: dict[int, StorageWeakRef] = field(default_factory=dict)
+    """All storages that ops were given or made."""
+
+    def outlived(self, storage: int) -> bool:
+        """True for a storage that somebody holds after the iteration."""
+        return not self.seen[storage].expired()
 
 
 class _Recorder(OpRecorder):
@@ -84,12 +102,15 @@ class _Recorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         op = self._op(call, args, kwargs)
-        given = _storages((args, kwargs))
+        given = self._see((args, kwargs))
         unread = self._empty.read_by(func, call.name, args, kwargs)
         made = func(*args, **kwargs)
-        new = _storages(made) - given
+        new = self._see(made) - given
+        if call.name.startswith("aten::lift_fresh"):
+            # A constant of the code: made in C++, and handed to this op before any other sees it.
+            new = self._see(made)
         self._storages |= new
-        if op is not None and op.host:
+        if (op is None and _all_on_host(made)) or (op is not None and op.host):
             self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _users_own(sys._getframe(1)):
             self._empty.made(call.index, made)
@@ -103,11 +124,18 @@ class _Recorder(OpRecorder):
             self.iteration.ops.append(op)
         return made
 
+    def _see(self, value: Any) -> set[int]:
+        found = _storages(value)
+        for key, storage in found.items():
+            if key not in self.iteration.seen:
+                self.iteration.seen[key] = StorageWeakRef(storage)
+        return set(found)
+
     def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
         if call.name.startswith(SKIPPED):
             return None
         numbers: list[Any] = []
-        outside: list[tuple[int, int, tuple[int, ...], bool]] = []
+        outside: list[Outside] = []
         places: list[bool] = []
         host_scalar = False
         for position, one in enumerate(pytree.tree_leaves((args, kwargs))):
@@ -126,7 +154,8 @@ class _Recorder(OpRecorder):
                     host_scalar |= from_outside and one.dim() == 0
                 elif from_outside:
                     is_parameter = isinstance(one, torch.nn.Parameter)
-                    outside.append((position, one.data_ptr(), tuple(one.shape), is_parameter))
+                    shape = tuple(one.shape)
+                    outside.append(Outside(position, one.data_ptr(), shape, is_parameter, storage))
             elif type(one) in (bool, int, float, complex, str):
                 numbers.append((position, one))
         all_host = bool(places) and all(places)
@@ -140,12 +169,17 @@ class _Recorder(OpRecorder):
         )
 
 
-def _storages(value: Any) -> set[int]:
-    return {
-        one.untyped_storage()._cdata
+def _storages(value: Any) -> dict[int, torch.UntypedStorage]:
+    found = (
+        one.untyped_storage()
         for one in pytree.tree_leaves(value)
         if isinstance(one, torch.Tensor) and _plain(one)
-    }
+    )
+    return {one._cdata: one for one in found}
+
+
+def _all_on_host(value: Any) -> bool:
+    return all(on_host(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
 
 
 def _inside(frame: types.FrameType | None, part: str) -> bool:
@@ -232,7 +266,7 @@ def compare(
 
     ``inputs`` are the arguments that the callables are given, in any nesting.
     """
-    reads, given = HostReads(), _storages(inputs)
+    reads, given = HostReads(), set(_storages(inputs))
     first = observe(run, roots, annotations, reads, given)
     second = observe(run, roots, annotations, reads, given)
     changes = list(reads.changes(first.state, second.state))
@@ -356,27 +390,31 @@ class _Comparison:
         )
 
     def _address(self, a: Op, b: Op) -> Iterator[Finding]:
-        before = {position: (address, shape) for position, address, shape, _ in a.outside}
-        for position, address, shape, is_parameter in b.outside:
-            known = before.get(position)
-            if known is None or (known[0] == address and known[1] == shape):
+        before = {one.position: one for one in a.outside}
+        for new in b.outside:
+            old = before.get(new.position)
+            if old is None or (old.address == new.address and old.shape == new.shape):
+                continue
+            if new.storage not in self.first.seen and not self.second.outlived(new.storage):
+                # Nobody had it before and nobody has it after: PyTorch made it in C++ for this
+                # call alone (the index tensor of x[[0, 2]]).
                 continue
             names = [
                 one.watched.use.text
                 for one in self.changes
-                if one.after.kind == "tensor" and one.after.content == (shape, address)
+                if one.after.kind == "tensor" and one.after.content == (new.shape, new.address)
             ]
             moved = [index for index, one in enumerate(self.changes) if one.after.kind == "tensor"]
             self.explained.update(moved)
             name = names[0] if names else "a tensor that it reads"
             yield self._at(
                 Finding(
-                    "parameter-rebound" if is_parameter else "metadata-address-changed",
+                    "parameter-rebound" if new.parameter else "metadata-address-changed",
                     f"{name} is another tensor in the next call: a graph reads the one of the "
                     "capture for ever",
                     evidence=(
-                        f"{b.call.name}: {list(known[1])} at {known[0]:#x}, then {list(shape)} at "
-                        f"{address:#x}",
+                        f"{b.call.name}: {list(old.shape)} at {old.address:#x}, then "
+                        f"{list(new.shape)} at {new.address:#x}",
                     ),
                 ),
                 b,

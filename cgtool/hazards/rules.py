@@ -89,9 +89,16 @@ _OPS: dict[str, tuple[str | None, str, str]] = {
 _MASKS = (torch.bool, torch.uint8)
 
 
+def host_work(args: Sequence[Any]) -> bool:
+    """True for an op on tensors of the host alone, also inside a function that is given others:
+    ``x.view(n)`` with an ``n`` that is a tensor of the host."""
+    tensors = list(tensors_of(args))
+    return bool(tensors) and all(on_host(one) for one in tensors)
+
+
 def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise CgtoolError when CUDA would refuse this op, during capture, on a device tensor."""
-    if not region.capturing or region.on_host:
+    if not region.capturing or region.on_host or host_work(args):
         return
     name = call.name.partition(".")[0]
     if name == "cond" and len(args) == 4:
@@ -241,6 +248,9 @@ def _index(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None
 def _from_python(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """``torch.tensor(data, device="cuda")`` and its like; called when the result is for the GPU."""
     data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if isinstance(data, list | tuple) and not data:
+        # Nothing is copied: copy_ of no elements returns at once (aten/src/ATen/native/Copy.cpp).
+        return
     if any(not on_host(one) for one in tensors_of((data,))):
         return
     refuse_copy(

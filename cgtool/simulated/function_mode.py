@@ -119,7 +119,7 @@ class FunctionMode(TorchFunctionMode):
         wanted = kwargs.get("device")
         inner = isinstance(func, torch._ops.OpOverload)
         if inner and not is_cuda_device(wanted):
-            # Autograd's own ops, run again by a recorder: C++ names the CPU that they really run on.
+            # Autograd's own ops, run again by a recorder: C++ names the CPU that they run on.
             wanted = None
         if wanted is not None:
             if isinstance(wanted, int):
@@ -191,9 +191,21 @@ def _dropout(
     return made
 
 
+def _histc(mode: FunctionMode, input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    # A GPU counts integers too, the CPU floating-point numbers alone.
+    made: torch.Tensor
+    if input.is_floating_point():
+        made = mode._call(torch.histc, (input, *args), kwargs)
+    else:
+        made = torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
+    return made
+
+
 _DROPOUT = torch.nn.functional.dropout
 _LIKE_A_GPU: dict[Any, Callable[..., torch.Tensor]] = {
     torch.nn.functional.one_hot: _one_hot,
     _DROPOUT: _dropout,
+    torch.histc: _histc,
+    torch.Tensor.histc: _histc,
 }
 """Functions that take another way on a GPU than on the CPU, and so other ops."""

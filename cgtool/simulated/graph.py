@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 from cgtool.hazards.launches import effect_of, launches
 from cgtool.hazards.placement import HOST, place_of
-from cgtool.hazards.rules import refuse_op
+from cgtool.hazards.rules import host_work, refuse_op
 from cgtool.record.ops import OpCall, OpRecorder
+from cgtool.record.storage import strided_parts
 from cgtool.simulated.streams import Device
 
 
@@ -61,9 +62,16 @@ class SimulatedGraph:
                 made = step.func(*step.args, **step.kwargs)
                 fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
                 for old, new in zip(step.results, fresh, strict=True):
-                    # What was written in place is the recorded storage itself.
-                    if old.layout != torch.strided or old.data_ptr() != new.data_ptr():
-                        old.copy_(new)
+                    _overwrite(old, new)
+
+
+def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
+    """Write a result over that of the capture: part by part where it is made of other tensors."""
+    pairs = zip(strided_parts(old), strided_parts(new), strict=True)
+    for (_, one), (_, other) in pairs:
+        # What was written in place is the recorded storage itself.
+        if one.data_ptr() != other.data_ptr():
+            one.copy_(other)
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
@@ -107,7 +115,7 @@ class CaptureRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host:
+        if self.device.on_host or host_work(args):
             # The host computes now and never again: what it makes is frozen.
             self.graph.host_ops += 1
             return func(*args, **kwargs)

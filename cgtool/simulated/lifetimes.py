@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
+from cgtool.hazards.rules import host_work
 from cgtool.record.ops import OpCall, OpRecorder
+from cgtool.record.storage import strided_parts
 from cgtool.simulated.streams import Device
 
 
@@ -51,22 +54,15 @@ class LifetimeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host:
+        if self.device.on_host or host_work(args):
             return func(*args, **kwargs)
         self.sweep()
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.
         stream = "capture stream" if current is self.device.default else current.name
-        before = {
-            one.untyped_storage()._cdata
-            for one in pytree.tree_leaves((args, kwargs))
-            if isinstance(one, torch.Tensor)
-        }
+        before = {one._cdata for one in _storages((args, kwargs))}
         made = func(*args, **kwargs)
-        for one in pytree.tree_leaves(made):
-            if not isinstance(one, torch.Tensor):
-                continue
-            storage = one.untyped_storage()
+        for storage in _storages(made):
             key = storage._cdata
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
@@ -82,3 +78,10 @@ class LifetimeRecorder(OpRecorder):
             self.lives.append(life)
             self._open[key] = (StorageWeakRef(storage), life)
         return made
+
+
+def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    """Of all tensors in ``value``, also of those that are made of others (sparse, jagged)."""
+    for one in pytree.tree_leaves(value):
+        if isinstance(one, torch.Tensor):
+            yield from (part.untyped_storage() for _, part in strided_parts(one))

@@ -74,7 +74,7 @@ class _Properties:
 
 def _unavailable(what: str) -> type:
     class Unavailable:
-        """A class as the real one is, since annotations name it: ``torch.cuda.CUDAGraph | None``."""
+        """A class as the real one is: annotations say ``torch.cuda.CUDAGraph | None``."""
 
         def __init__(self, *_args: Any, **_kwargs: Any) -> None:
             raise user_code(
@@ -277,6 +277,7 @@ def redirected(device: Device) -> Iterator[None]:
         replace(torch._C, "_group_tensors_by_device_and_dtype", grouped)
         replace(torch, "load", load_to_cpu)
         replace(torch, "from_numpy", numpy_on_host)
+
         def record_stream(_tensor: Any, _stream: Any) -> None:
             rules.note_record_stream(device)
 

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from cgtool.entry.phases import roots_of
-from cgtool.hazards import repeat
+from cgtool.hazards import asking, repeat
 from cgtool.hazards.collect import at_call
 from cgtool.hazards.hostreads import HostReads
 from cgtool.hazards.optimizers import Steps, findings_of
@@ -174,7 +174,7 @@ def branches_on_capturing(
     if not heard.chains:
         return
 
-    def ops(answer: bool) -> list[tuple[str, Any]]:
+    def ops(answer: bool) -> list[repeat.Op]:
         stage.begin_eager(trial)
         with recording(target) as annotations, asked(answer):
             seen = repeat.observe(
@@ -184,10 +184,10 @@ def branches_on_capturing(
                 HostReads(),
                 set(),
             )
-        return [(op.call.name, op.numbers) for op in seen.ops]
+        return seen.ops
 
     no, yes = ops(False), ops(True)
-    if no == yes:
+    if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
         return
     yield Finding(
         "code-branches-on-capturing",
@@ -195,6 +195,7 @@ def branches_on_capturing(
         heard.chains[0],
         phase="capture",
         evidence=(f"{len(no)} ops when told no, {len(yes)} when told yes",),
+        severity=asking.severity([op.call for op in no], [op.call for op in yes]),
     )
 
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from cgtool.entry.phases import roots_of
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.ops import OpCall, OpRecorder
-from cgtool.verify.replayable import Replayable
+from cgtool.verify.replayable import Replayable, autocast_caches
 from cgtool.verify.runs import fill_sentinel
 
 EMPTY = ("aten::empty", "aten::new_empty")
@@ -46,6 +46,16 @@ def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
     return results or strided(args[:1])
 
 
+def _held() -> dict[int, StorageWeakRef]:
+    """Storages of all tensors that are alive in Python, by identity, held weakly."""
+    found = {}
+    for one in gc.get_objects():
+        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout == torch.strided:
+            storage = one.untyped_storage()
+            found[storage._cdata] = StorageWeakRef(storage)
+    return found
+
+
 @dataclass
 class Outside:
     """Device memory from before the iteration that an op of it read."""
@@ -64,6 +74,8 @@ class LivenessRecorder(OpRecorder):
         self.target = target
         self.outside: dict[int, Outside] = {}
         self._made: dict[int, StorageWeakRef] = {}
+        self._before = None if autocast_caches() else _held()
+        """Storages of the tensors that Python holds; casts in autocast's cache it does not."""
         self.uses_empty = False
 
     def execute(
@@ -84,6 +96,9 @@ class LivenessRecorder(OpRecorder):
             storage = one.untyped_storage()
             key = storage._cdata
             if key in self._made or key in self.outside or not storage.nbytes():
+                continue
+            if self._before is not None and key not in self._before:
+                # Made in C++ for this op alone, which no mode sees (the index tensor of x[[0, 2]]).
                 continue
             self.outside[key] = Outside(
                 call,

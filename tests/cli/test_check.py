@@ -1,0 +1,228 @@
+"""`cgtool check` and `explain` through the command line, on the simulated device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cgtool.analysis.pages import codes, page
+
+
+def cgtool(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+    )
+
+
+def check(tmp_path, source, *arguments, target="model.py:build"):
+    (tmp_path / "model.py").write_text(source)
+    done = cgtool("check", target, "--device", "simulated", *arguments, cwd=tmp_path)
+    assert "/cgtool/" not in done.stderr, done.stderr
+    return done
+
+
+MANY = """\
+import torch
+def f(x):
+    y = x / x.max().item()
+    if y.sum() > 0:
+        y = y + torch.tensor([1.0], device=x.device)
+    return y.cpu()
+def build(device):
+    return f, (torch.ones(4, 4, device=device),)
+"""
+
+
+def test_one_run_shows_every_hazard_with_its_line(tmp_path):
+    done = check(tmp_path, MANY, "--format", "json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["schema"] == "cgtool-check"
+    found = [(one["code"], one["frames"][0][1]) for one in report["findings"]]
+    assert found == [
+        ("sync-item", 3),
+        ("sync-truth-value", 4),
+        ("h2d-tensor-from-python", 5),
+        ("sync-d2h-copy", 6),
+    ]
+
+
+def test_the_table_shows_the_source_and_the_fix(tmp_path):
+    done = check(tmp_path, MANY)
+    assert "simulated" in done.stdout
+    assert "y = x / x.max().item()" in done.stdout
+    assert "4 errors" in done.stdout
+    assert page("sync-item").head.title in done.stdout
+
+
+def test_sarif_names_rules_and_lines(tmp_path):
+    target = tmp_path / "out.sarif"
+    done = check(tmp_path, MANY, "--format", "sarif", "-o", target)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    log = json.loads(target.read_text())
+    (run,) = log["runs"]
+    rules = [one["id"] for one in run["tool"]["driver"]["rules"]]
+    assert log["version"] == "2.1.0"
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"] == {"uri": "model.py", "uriBaseId": "%SRCROOT%"}
+    lines = [
+        one["locations"][0]["physicalLocation"]["region"]["startLine"] for one in run["results"]
+    ]
+    assert lines == [3, 4, 5, 6]
+
+
+def test_innocent_code_exits_0(tmp_path):
+    source = (
+        "import torch\n"
+        "def build(device):\n"
+        "    return torch.nn.Linear(4, 4).to(device), (torch.ones(2, 4, device=device),)\n"
+    )
+    done = check(tmp_path, source)
+    assert done.returncode == 0, done.stdout
+    assert "nothing found" in done.stdout
+
+
+ODD = {
+    "a lambda": (
+        "import torch\n"
+        "def build(device):\n"
+        "    return (lambda x: x / x.max().item()), (torch.ones(4, device=device),)\n",
+        ("sync-item", 3),
+    ),
+    "generated code": (
+        "import torch\n"
+        "space = {}\n"
+        "exec('def f(x):\\n    return x / x.max().item()\\n', space)\n"
+        "def call(x):\n"
+        "    return space['f'](x)\n"
+        "def build(device):\n"
+        "    return call, (torch.ones(4, device=device),)\n",
+        ("sync-item", 5),
+    ),
+    "compiled code": (
+        "import torch\n"
+        "@torch.compile\n"
+        "def f(x):\n"
+        "    return x / x.max().item()\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device),)\n",
+        ("sync-item", 4),
+    ),
+    "a finalizer that raises": (
+        "import torch\n"
+        "class Odd:\n"
+        "    def __del__(self):\n"
+        "        raise RuntimeError('from a finalizer')\n"
+        "def f(x):\n"
+        "    Odd()\n"
+        "    return x / x.max().item()\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device),)\n",
+        ("sync-item", 7),
+    ),
+    "a thread and a print": (
+        "import threading, torch\n"
+        "def f(x):\n"
+        "    one = threading.Thread(target=print, args=('from a thread',))\n"
+        "    one.start(); one.join()\n"
+        "    return x / x.max().item()\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device),)\n",
+        ("sync-item", 5),
+    ),
+    "a library's own sync": (
+        "import torch\n"
+        "def f(x):\n"
+        "    return torch.distributions.Normal(x, 1.0).rsample()\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device),)\n",
+        ("hidden-sync-in-stock-module", 3),
+    ),
+    "backward": (
+        "import torch\n"
+        "class Peek(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        return x * 2\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, grad):\n"
+        "        return grad / grad.max().item()\n"
+        "def f(x):\n"
+        "    return Peek.apply(x)\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device, requires_grad=True),)\n",
+        ("sync-item", 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
+    source, expected = ODD[case]
+    done = check(tmp_path, source, "--format", "json")
+    assert done.returncode == 1, done.stderr
+    found = [(one["code"], one["frames"][0][1]) for one in json.loads(done.stdout)["findings"]]
+    assert expected in found
+
+
+def test_code_that_fails_in_eager_mode_is_no_hazard_but_a_failure(tmp_path):
+    source = (
+        "import torch\n"
+        "def f(x):\n"
+        "    return x @ torch.ones(3, 3, device=x.device)\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, 8, device=device),)\n"
+    )
+    done = check(tmp_path, source)
+    assert done.returncode == 4
+    assert "model.py:3" in done.stderr
+
+
+def test_a_script_gets_its_arguments_and_its_graphs_are_watched(tmp_path):
+    source = (
+        "import sys, torch\n"
+        "x = torch.ones(int(sys.argv[1]), device='cuda')\n"
+        "graph = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(graph):\n"
+        "    y = x / x.max().item()\n"
+    )
+    (tmp_path / "script.py").write_text(source)
+    done = cgtool(
+        "check", "script.py", "4", "--device", "simulated", "--format", "json", cwd=tmp_path
+    )
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["entry"]["kind"] == "script"
+    assert ("sync-item", 5) in [(one["code"], one["frames"][0][1]) for one in report["findings"]]
+
+
+def test_a_failed_capture_names_what_else_would_fail(tmp_path):
+    (tmp_path / "model.py").write_text(MANY)
+    done = cgtool("capture", "model.py:build", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "code: sync-item" in done.stderr
+    for code in ("sync-truth-value", "h2d-tensor-from-python", "sync-d2h-copy"):
+        assert code in done.stderr
+
+
+def test_explain(tmp_path):
+    shown = cgtool("explain", "sync-item", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert page("sync-item").head.title in shown.stdout
+    example = cgtool("explain", "sync-item", "--example", "wrong", cwd=tmp_path)
+    assert example.stdout == page("sync-item").examples["wrong"]
+    listed = cgtool("explain", cwd=tmp_path)
+    assert all(code in listed.stdout for code in codes())
+    wrong = cgtool("explain", "sync-itm", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "sync-item" in wrong.stderr

@@ -211,7 +211,7 @@ def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[i
     it. Ruins the graphs for replay, so it comes last.
     """
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is None:
+    if clear is None or not keeps_history():
         return set()
     held = _held(device, pool_ids)
     clear()

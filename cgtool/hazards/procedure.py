@@ -11,6 +11,7 @@ from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.workload import Workload
 from cgtool.hazards import asking, checkpoints, preflight, repeat
 from cgtool.hazards.errors import explain
+from cgtool.hazards.iteration import SKIPPED
 from cgtool.hazards.optimizers import Steps
 from cgtool.hazards.region import Region
 from cgtool.model.failure import CgtoolError
@@ -95,5 +96,5 @@ def _of_the_code(calls: Sequence[OpCall]) -> list[OpCall]:
     return [
         one
         for one in calls
-        if (one.chain or one.autograd_node) and not one.name.startswith(repeat.SKIPPED)
+        if (one.chain or one.autograd_node) and not one.name.startswith(SKIPPED)
     ]

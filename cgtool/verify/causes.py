@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from cgtool.entry.phases import roots_of
-from cgtool.hazards import asking, repeat
+from cgtool.hazards import asking, iteration, repeat
 from cgtool.hazards.collect import at_call
 from cgtool.hazards.hostreads import HostReads
 from cgtool.hazards.optimizers import Steps, findings_of
@@ -174,10 +174,10 @@ def branches_on_capturing(
     if not heard.chains:
         return
 
-    def ops(answer: bool) -> list[repeat.Op]:
+    def ops(answer: bool) -> list[iteration.Op]:
         stage.begin_eager(trial)
         with recording(target) as annotations, asked(answer):
-            seen = repeat.observe(
+            seen = iteration.observe(
                 lambda: replayable.eager(target),
                 roots_of(target.workload),
                 annotations,

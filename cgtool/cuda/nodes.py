@@ -77,7 +77,7 @@ class GraphReader:
             for position, handle in enumerate(handles)
         ]
         numbers = [int(handle) for handle in handles]
-        return GraphContents(numbers, nodes, tuple(_edges(graph, numbers)), children)
+        return GraphContents(numbers, nodes, tuple(edges(graph, numbers)), children)
 
     def _node(
         self,
@@ -227,7 +227,7 @@ def _end(params: Any, side: str) -> tuple[int, str]:
     return address, "d"
 
 
-def _edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
+def edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
     """All edges in one call, always with edge data: asking without is an error (402) as soon as
     one edge is programmatic."""
     get = getattr(cu, "cuGraphGetEdges_v2", None) or cu.cuGraphGetEdges

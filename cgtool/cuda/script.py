@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cgtool.cuda import template
 from cgtool.entry.attempt import Progress
 from cgtool.hazards import script
 from cgtool.hazards.collect import Findings
@@ -68,6 +70,15 @@ class _Machine:
         except (RuntimeError, AttributeError):
             return False
         return True
+
+    def nodes(self) -> int:
+        return template.nodes_of_capture(self.stream())
+
+    def template(self, graph: Any) -> Hashable:
+        try:
+            return template.contents(torch._C._CUDAGraph.raw_cuda_graph(graph))
+        except (RuntimeError, AttributeError):
+            return None
 
     def modes_of_thread(self) -> list[Any]:
         return []

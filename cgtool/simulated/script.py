@@ -64,6 +64,12 @@ class _Machine:
     def keeps(self, graph: Any) -> bool:
         return bool(graph.keep_graph)
 
+    def nodes(self) -> int:
+        return 0
+
+    def template(self, graph: Any) -> None:
+        return None
+
     def modes_of_thread(self) -> list[Any]:
         return [FunctionMode(self._device)]
 

@@ -22,6 +22,9 @@ class Check:
     def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
         """An op was captured; ``fresh`` are the storages from outside that it is first to touch."""
 
+    def warned(self, text: str) -> None:
+        """PyTorch has warned in a captured backward, or as the capture ended."""
+
     def ended(self, graph: WatchedGraph) -> None:
         """``capture_end`` has returned."""
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from cgtool.hazards.watch.callables import Callables
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.gradients import Gradients
+from cgtool.hazards.watch.collectives import Collectives
+from cgtool.hazards.watch.gradients import Gradients, StaleNodes
 from cgtool.hazards.watch.inputs import Copies, Inputs
-from cgtool.hazards.watch.libraries import Budget, Calls, Collectives, Workspaces
+from cgtool.hazards.watch.libraries import Budget, Calls, Workspaces
 from cgtool.hazards.watch.memory import Memory
-from cgtool.hazards.watch.misuse import Autocast, Finalizers, Misuse, Randomness
+from cgtool.hazards.watch.misuse import Autocast, Finalizers, Misuse, Randomness, Templates
 from cgtool.hazards.watch.modules import Modes
 from cgtool.hazards.watch.numbers import Numbers
 from cgtool.hazards.watch.outputs import Outputs, Remains
@@ -34,6 +35,7 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
         Numbers(watch),
         Modes(watch, inputs, stack),
         Gradients(watch, stack),
+        StaleNodes(watch),
         Steps(watch, stack),
         Outputs(watch),
         Remains(watch),
@@ -43,6 +45,7 @@ def all_checks(watch: Watch, stack: ExitStack) -> list[Check]:
         Autocast(watch, stack),
         Randomness(watch, stack),
         Finalizers(watch),
+        Templates(watch),
         Workspaces(watch),
         Budget(watch, stack),
         Calls(watch, stack),

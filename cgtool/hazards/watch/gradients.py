@@ -147,3 +147,43 @@ class Gradients(Check):
             graph.last.frames,
             phase="replay",
         )
+
+
+class StaleNodes(Check):
+    """``accumulate-grad-cross-stream-growth``: gradients are added on a stream of the warm-up's.
+
+    PyTorch warns (2.10 on); before, the stream on which the node runs tells.
+    """
+
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._streams: set[int] = set()
+        """On which the captured forward has run: nodes of its own belong to these."""
+        self._stale: tuple[Frame, ...] | None = None
+
+    def begun(self, graph: WatchedGraph) -> None:
+        self._streams, self._stale = {graph.stream}, None
+
+    def warned(self, text: str) -> None:
+        if "AccumulateGrad" in text and "stream does not match" in text:
+            self._stale = self.watch.place()
+
+    def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
+        if self.watch.machine.simulated or op.call is None:
+            # Autograd runs there on one stream, whichever the forward ran on.
+            return
+        node, stream = op.call.autograd_node, self.watch.machine.stream()
+        if node is None:
+            self._streams.add(stream)
+        elif "AccumulateGrad" in node and stream not in self._streams:
+            self._stale = self.watch.place()
+
+    def ended(self, graph: WatchedGraph) -> None:
+        if self._stale is not None:
+            self.watch.report(
+                "accumulate-grad-cross-stream-growth",
+                "gradients are added on another stream than the capture's: the autograd nodes of "
+                "an earlier forward are still alive",
+                self._stale,
+                phase="capture",
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,10 @@ class WatchedGraph:
     """Made with keep_graph=True."""
     instantiated: bool = False
     """The script has called ``instantiate()``."""
+    handed_out: bool = False
+    """The script has asked for the driver's handle of the template, and can edit it."""
+    template: Hashable = None
+    """What the template held when it was instantiated; None for what cannot be told."""
     disturbed: bool = False
     """What may have ended the capture from outside is told."""
     explained: set[int] = field(default_factory=set)

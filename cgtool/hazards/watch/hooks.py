@@ -15,6 +15,7 @@ from cgtool.hazards.watch.accumulate import in_place
 from cgtool.hazards.watch.modes import Ears, Eyes
 from cgtool.hazards.watch.run import Watch
 from cgtool.hazards.watch.threads import followed
+from cgtool.hazards.watch.warned import heard, hook_backward
 from cgtool.record.frames import is_internal
 
 
@@ -65,8 +66,10 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
     @functools.wraps(end)
     def capture_end(self: Any) -> None:
         during = sys.exc_info()[1]
+        watch.ending(self)
         try:
-            end(self)
+            with heard(watch.warned):
+                end(self)
         except Exception as error:
             if watch.capture is None or watch.of(self) is not watch.capture:
                 watch.explain(error, "script", here())
@@ -74,7 +77,7 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
                 watch.failed(self, error, during)
             raise
         if during is not None:
-            watch.failed(self, during, None)
+            watch.failed(self, during, during)
         else:
             watch.ended(self)
 
@@ -86,6 +89,7 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
         except Exception as error:
             watch.explain(error, "replay", here())
             raise
+        watch.instantiated(self)
         watch.replayed(self)
 
     instantiate = getattr(kind, "instantiate", None)
@@ -94,9 +98,7 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
         @functools.wraps(instantiate)
         def instantiate_it(self: Any) -> None:
             instantiate(self)
-            watched = watch.of(self)
-            if watched is not None:
-                watched.instantiated = True
+            watch.instantiated(self, by_script=True)
 
         _replaced(stack, kind, "instantiate", instantiate_it)
 
@@ -117,6 +119,23 @@ def _hook_graphs(stack: contextlib.ExitStack, watch: Watch) -> None:
     for name in _GUARDED:
         if hasattr(kind, name):
             _replaced(stack, kind, name, _guarded(watch, getattr(kind, name)))
+
+
+def _hook_templates(stack: contextlib.ExitStack, watch: Watch) -> None:
+    kind = watch.machine.graph_class
+    raw = getattr(kind, "raw_cuda_graph", None)
+    if raw is None:
+        return
+
+    @functools.wraps(raw)
+    def raw_cuda_graph(self: Any) -> Any:
+        handle = raw(self)
+        watched = watch.of(self)
+        if watched is not None:
+            watched.handed_out = True
+        return handle
+
+    _replaced(stack, kind, "raw_cuda_graph", raw_cuda_graph)
 
 
 def _hook_streams(stack: contextlib.ExitStack, watch: Watch) -> None:
@@ -209,8 +228,10 @@ def watching(watch: Watch) -> Iterator[None]:
     """Hooks and modes are in place while the context is entered."""
     with contextlib.ExitStack() as stack:
         _hook_graphs(stack, watch)
+        _hook_templates(stack, watch)
         _hook_streams(stack, watch)
         stack.enter_context(in_place())
+        hook_backward(stack, watch)
         stack.enter_context(followed(watch))
         stack.enter_context(Ears(watch))
         stack.enter_context(Eyes(watch))

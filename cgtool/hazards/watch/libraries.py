@@ -7,7 +7,6 @@ import ctypes
 import functools
 import importlib
 import os
-import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -23,6 +22,8 @@ from cgtool.record.compiled import left_alone
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 _STREAMS = 4
 _OPS = 10_000
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The allocator reads the first that is set."""
 _HOST_CALLS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
 
 
@@ -114,7 +115,7 @@ class Budget(Check):
                 )
 
     def ended(self, graph: WatchedGraph) -> None:
-        setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        setting = next((os.environ[one] for one in _SETTINGS if one in os.environ), "")
         if "expandable_segments:True" not in setting or self.watch.machine.simulated:
             return
         segments = [
@@ -125,21 +126,29 @@ class Budget(Check):
         if segments and not any(one.get("is_expandable") for one in segments):
             self.watch.report(
                 "expandable-segments-surprises",
-                "PYTORCH_CUDA_ALLOC_CONF asks for expandable segments, and the pool of the graph "
+                "the allocator's settings ask for expandable segments, and the pool of the graph "
                 "has none",
-                _written(graph.frames, "expandable_segments") or graph.frames,
+                set_at(graph.frames, _SETTINGS) or graph.frames,
                 evidence=(setting,),
                 phase="capture",
             )
 
 
-def _written(frames: tuple[Frame, ...], text: str) -> tuple[Frame, ...]:
-    """The line of the script that has a string with this text."""
+def set_at(frames: tuple[Frame, ...], names: tuple[str, ...]) -> tuple[Frame, ...]:
+    """The line of the script that last sets one of these keys, else the last that names one; ()
+    for none."""
     tree = tree_of(frames[-1].file) if frames else None
+    sets: list[int] = []
+    says: list[int] = []
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and text in node.value:
-            return (Frame(frames[-1].file, node.lineno, frames[-1].function),)
-    return ()
+        if isinstance(node, ast.Constant) and node.value in names:
+            says.append(node.lineno)
+        elif isinstance(node, ast.Assign):
+            keys = [one.slice for one in node.targets if isinstance(one, ast.Subscript)]
+            if any(isinstance(one, ast.Constant) and one.value in names for one in keys):
+                sets.append(node.lineno)
+    lines = sets or says
+    return (Frame(frames[-1].file, max(lines), frames[-1].function),) if lines else ()
 
 
 class Calls(Check):
@@ -198,62 +207,3 @@ class Calls(Check):
             return function(*args, **kwargs)
 
         return call
-
-
-class Collectives(Check):
-    """``capture-waits-for-nccl`` and ``nccl-destroy-before-graph``."""
-
-    def __init__(self, watch: Any, stack: ExitStack) -> None:
-        super().__init__(watch)
-        self._works: list[weakref.ref[Any]] = []
-        self._users: list[WatchedGraph] = []
-        if not torch.distributed.is_available():
-            return
-        dist: Any = torch.distributed
-        for name in ("all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor"):
-            before = getattr(dist, name)
-            setattr(dist, name, self._noted(before))
-            stack.callback(setattr, dist, name, before)
-        destroy = dist.destroy_process_group
-
-        @functools.wraps(destroy)
-        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-            if any(one.live() for one in self._users):
-                self.watch.report(
-                    "nccl-destroy-before-graph",
-                    "the process group goes while a graph that captured a collective can still be "
-                    "replayed",
-                    self.watch.place(),
-                    phase="script",
-                )
-            return destroy(*args, **kwargs)
-
-        dist.destroy_process_group = destroy_process_group
-        stack.callback(setattr, dist, "destroy_process_group", destroy)
-
-    def _noted(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(before)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            work = before(*args, **kwargs)
-            if work is not None and self.watch.capture is None:
-                try:
-                    self._works.append(weakref.ref(work))
-                except TypeError:
-                    return work
-            return work
-
-        return call
-
-    def begun(self, graph: WatchedGraph) -> None:
-        works = [one() for one in self._works]
-        if any(one is not None and not one.is_completed() for one in works):
-            self.watch.report(
-                "capture-waits-for-nccl",
-                "the capture begins while a collective is outstanding",
-                graph.frames,
-                phase="capture",
-            )
-
-    def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
-        if op.name.startswith("c10d::") and graph not in self._users:
-            self._users.append(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +46,13 @@ class Machine(Protocol):
 
     def keeps(self, graph: Any) -> bool:
         """A captured graph was made with keep_graph=True."""
+
+    def nodes(self) -> int:
+        """Of the graph that the current stream is captured into; 0 for what cannot be told."""
+
+    def template(self, graph: Any) -> Hashable:
+        """What the template of a graph made with keep_graph=True holds now; None for what cannot
+        be told."""
 
     def modes_of_thread(self) -> list[Any]:
         """What a thread of the script's must enter to see the same device."""

@@ -19,6 +19,14 @@ from cgtool.model.capture import Frame
 class Misuse(Check):
     """What ``capture_begin`` and ``capture_end`` can tell."""
 
+    def __init__(self, watch: Any) -> None:
+        super().__init__(watch)
+        self._empty: WatchedGraph | None = None
+
+    def warned(self, text: str) -> None:
+        if "CUDA Graph is empty" in text:
+            self._empty = self.watch.capture
+
     def begun(self, graph: WatchedGraph) -> None:
         setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
         if setting:
@@ -47,14 +55,16 @@ class Misuse(Check):
                 graph.frames,
                 phase="capture",
             )
-        if graph.device_ops == 0 and graph.ops:
+        if graph is not self._empty:
+            return
+        if graph.ops:
             self.watch.report(
                 "empty-graph",
-                "the graph is empty: every op of the capture ran on tensors of the host",
+                "the graph is empty: no op of the capture ran on its device and streams",
                 graph.frames,
                 phase="capture",
             )
-        elif graph.ops == 0:
+        else:
             self.watch.report(
                 "empty-graph",
                 "the graph is empty: the capture ran no op",
@@ -166,6 +176,24 @@ class Randomness(Check):
                 "two did not start from the same seed",
                 self.watch.place(),
                 phase="script",
+            )
+
+
+class Templates(Check):
+    """``modified-template-not-reinstantiated``."""
+
+    def replaying(self, graph: WatchedGraph) -> None:
+        real = graph.graph()
+        if not graph.handed_out or graph.template is None or real is None:
+            return
+        now = self.watch.machine.template(real)
+        if now is not None and now != graph.template:
+            self.watch.report(
+                "modified-template-not-reinstantiated",
+                f"{graph.name} was edited after it was instantiated: the replay runs what was "
+                "instantiated",
+                self.watch.place(),
+                phase="replay",
             )
 
 

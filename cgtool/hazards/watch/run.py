@@ -207,6 +207,18 @@ class Watch:
         cell.made_in = graph
         graph.made[cell.key] = Made(cell, call, weakref.ref(tensor))
 
+    def ending(self, graph: Any) -> None:
+        """``capture_end`` is called."""
+        watched = self._by_graph.get(graph)
+        if watched is not None and watched is self.capture:
+            # Kernels that no op of PyTorch's launches (Triton's, the user's own) count too.
+            watched.device_ops = max(watched.device_ops, self.machine.nodes())
+
+    def warned(self, text: str) -> None:
+        """PyTorch has warned of something that the capture in progress does."""
+        for check in self.checks:
+            check.warned(text)
+
     def ended(self, graph: Any) -> None:
         watched = self._by_graph.get(graph)
         self._over()
@@ -253,6 +265,15 @@ class Watch:
             phase=phase,
         )
         return True
+
+    def instantiated(self, graph: Any, by_script: bool = False) -> None:
+        """A graph has an executable one now: made by ``instantiate()``, or by a replay."""
+        watched = self._by_graph.get(graph)
+        if watched is None or not watched.keeps:
+            return
+        watched.instantiated |= by_script
+        if by_script or watched.template is None:
+            watched.template = self.machine.template(graph)
 
     def replaying(self, graph: Any) -> None:
         watched = self._by_graph.get(graph)

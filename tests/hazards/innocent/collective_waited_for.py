@@ -1,0 +1,15 @@
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(8, device="cuda")
+work = dist.all_reduce(x, async_op=True)
+work.wait()
+torch.cuda.synchronize()
+
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x * 2
+graph.replay()
+
+dist.destroy_process_group()

@@ -102,7 +102,8 @@ class _Walker:
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
         self.reachable.tensors[id(tensor)] = path, tensor
-        if tensor.layout == torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if plain and tensor.layout == torch.strided and not tensor.is_meta:
             self.reachable.found.append(places.DataPlace(tensor))
         if tensor.is_leaf and tensor.requires_grad:
             self.reachable.found.append(places.GradPlace(tensor))

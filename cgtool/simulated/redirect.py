@@ -20,6 +20,7 @@ from cgtool.hazards.placement import HOST, is_cuda_device, put
 from cgtool.model.failure import user_code
 from cgtool.record.annotations import install as watch_for_ranges
 from cgtool.simulated.function_mode import FunctionMode
+from cgtool.simulated.memory_calls import memory_calls
 from cgtool.simulated.streams import Device, Stream
 
 
@@ -260,6 +261,9 @@ def redirected(device: Device) -> Iterator[None]:
 
         for owner, names in (
             (torch.cuda, _cuda(device)),
+            (torch.cuda, memory_calls(device)),
+            (torch.cuda.memory, memory_calls(device)),
+            (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
             (getattr(torch, "accelerator", None), _accelerator(device)),
         ):
             for name, value in names.items():

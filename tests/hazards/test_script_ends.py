@@ -113,3 +113,10 @@ def test_torch_cuda_is_put_back(tmp_path: Path) -> None:
     _check(tmp_path, "import torch\ng = torch.cuda.CUDAGraph()\n")
     after = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.synchronize, torch.nn.Module.train
     assert after == before
+
+
+def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, "import torch\n\npool = torch.cuda.MemPool()\n").failure
+    assert failure.exit_code == 4
+    assert "torch.cuda.MemPool has no counterpart" in failure.what
+    assert failure.frames[0].line == 3

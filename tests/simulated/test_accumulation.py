@@ -1,0 +1,70 @@
+"""A step that adds to gradients that exist already: they stay where they are, and are added to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cgtool.entry.workload import Part, Workload
+from cgtool.model.options import CaptureOptions
+from cgtool.simulated import backend
+
+STEP = """import torch
+
+
+def build(device):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model.to(device)
+    batches = torch.randn(4, 8, device=device), torch.randn(4, 8, device=device)
+    for one in model.parameters():
+        one.grad = torch.zeros_like(one)
+
+    def step():
+        for one in model.parameters():
+            one.grad.zero_()
+        for batch in batches:
+            model(batch).square().mean().backward()
+
+    return step, ()
+"""
+
+
+def test_check_finds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(STEP)
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", "check", "model.py:build", "--device=simulated"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_graph_adds_in_place() -> None:
+    names: dict[str, Any] = {}
+    exec(STEP, names)
+    with backend.session() as device:
+        step, arguments = names["build"]("cuda")
+        workload = Workload("test", "step", (Part("step", step, arguments),))
+        session = backend.prepare(device, workload, CaptureOptions(), lambda _text: None)[0]
+        (captured,) = session.captured
+        calls = [one.call for one in captured.graph.nodes]
+        adds = [one for one in calls if "AccumulateGrad" in (one.autograd_node or "")]
+        assert [one.name for one in adds] == ["aten::add_.Tensor"] * 8
+        model = next(
+            cell.cell_contents
+            for cell in step.__closure__
+            if isinstance(cell.cell_contents, torch.nn.Module)
+        )
+        replayed = [one.grad for one in model.parameters()]
+        captured.graph.replay()
+        first = [one.clone() for one in replayed]
+        captured.graph.replay()
+        step()
+        assert all(torch.equal(a, b) for a, b in zip(first, replayed, strict=True))
+        for one, before in zip(model.parameters(), replayed, strict=True):
+            assert one.grad is before

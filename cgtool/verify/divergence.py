@@ -16,6 +16,9 @@ from cgtool.verify.replayable import Probes, Replayable
 from cgtool.verify.runs import Stage, Trial
 from cgtool.verify.watching import EMPTY, ProbeRecorder, recording
 
+_TRIES = 3
+"""Runs that are held against one, because noise may be the same twice."""
+
 Seen = list[tuple[OpCall, list[torch.Tensor]]]
 
 
@@ -49,6 +52,29 @@ def _node(call: OpCall, number: int, record: Record) -> Node:
     return Node(f"{call.name} (op {number} of the capture)", _place(call, record))
 
 
+def _eager(target: Replayable, stage: Stage, trial: Trial, iteration: int) -> tuple[Seen, Record]:
+    """What every op of an eager iteration (from 0) made."""
+    stage.begin_eager(trial)
+    for _ in range(iteration):
+        replayable.eager(target)
+    with recording(target) as annotations:
+        recorder = ProbeRecorder(target, annotations)
+        replayable.eager(target, recorder)
+    target.synchronize()
+    return recorder.seen, recorder.record
+
+
+def first_noisy(target: Replayable, stage: Stage, trial: Trial) -> Finding | None:
+    """The place of the first op that leaves other values in a second eager run from one state."""
+    seen, record = _eager(target, stage, trial, 0)
+    for _ in range(_TRIES):
+        again, _record = _eager(target, stage, trial, 0)
+        for (call, values), (_, others) in zip(seen, again, strict=False):
+            if not call.name.startswith(EMPTY) and _apart(values, others, others, 0.0):
+                return _place(call, record)
+    return None
+
+
 class Divergence:
     """A second capture with every op's results kept, and eager iterations to hold against it."""
 
@@ -71,14 +97,7 @@ class Divergence:
         ]
 
     def _eager(self, trial: Trial, iteration: int) -> tuple[Seen, Record]:
-        self.stage.begin_eager(trial)
-        for _ in range(iteration):
-            replayable.eager(self.target)
-        with recording(self.target) as annotations:
-            recorder = ProbeRecorder(self.target, annotations)
-            replayable.eager(self.target, recorder)
-        self.target.synchronize()
-        return recorder.seen, recorder.record
+        return _eager(self.target, self.stage, trial, iteration)
 
     def find(self, trial: Trial, iteration: int, relative: float) -> Parting:
         """The first op of an iteration (from 0) whose results part.

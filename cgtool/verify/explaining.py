@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from cgtool.entry.attempt import Progress, first_line
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.verify import causes, randomness, state
 from cgtool.verify.capturing_asked import Asked
 from cgtool.verify.compare import is_finite
-from cgtool.verify.divergence import Divergence, Node
+from cgtool.verify.divergence import Divergence, Node, first_noisy
 from cgtool.verify.judging import Judged
 from cgtool.verify.replayable import Replayable
 from cgtool.verify.runs import Run, Stage, Trial
@@ -63,6 +65,8 @@ def explain(
     for finding in target.missed(bool(parted)):
         told.add(finding)
     _tell_kept_outputs(judged[0], told)
+    if seen.noise_counts and not seen.deterministic and not seen.spoiled:
+        told.add(_noise(target, seen, judged[0]))
     _tell_nodes(target, seen, judged, told)
     known = told.places()
     for finding in target.dead():
@@ -117,6 +121,27 @@ def _differing(one: Run, other: Run) -> list[str]:
         for (kind, name), tensor in values.items()
         if (kind, name) in again and not state.unchanged(tensor, again[kind, name])
     ]
+
+
+def _noise(target: Replayable, seen: Seen, judged: Judged) -> Finding:
+    worst = max(judged.comparisons, key=lambda one: one.noise or 0.0)
+    finding = Finding(
+        "eager-vs-graph-numeric-noise",
+        f"eager differs from itself by up to {worst.noise or 0.0:.3g} in {worst.name}, from the "
+        "same state and the same random numbers: replays are held against that",
+        phase="forward",
+        severity=NOTE,
+    )
+    try:
+        placed = first_noisy(target, seen.stage, seen.captured)
+    except (RuntimeError, MemoryError):
+        # No memory for the results of all ops: the note goes without its line.
+        placed = None
+    if placed is None:
+        return finding
+    return msgspec.structs.replace(
+        finding, frames=placed.frames, module=placed.module, forward=placed.forward
+    )
 
 
 def _tell_kept_outputs(judged: Judged, told: Told) -> None:

@@ -27,7 +27,7 @@ from cgtool.verify.told import Told
 from cgtool.verify.uninitialised import reads_uninitialised
 
 NOISE_RUNS = 4
-"""Eager runs that say how far eager is from itself, where two of them differ."""
+"""Eager runs that say how far eager is from itself, where two are not enough."""
 _FRESH_SEED = 20
 _CHANGED = 1 + 1 / 64
 
@@ -157,10 +157,12 @@ class _Procedure:
         self.progress("replays in a row")
         replay = stage.replay(trial)
         judged = judge(stage, trial, runs, replay)
-        if any(one.noise != 0.0 for one in judged.comparisons):
-            seen.deterministic = False
+        if judged.parted or _noisy(judged):
+            # Two runs may agree by chance.
             runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
             judged = judge(stage, trial, runs, replay)
+        if _noisy(judged):
+            seen.deterministic = False
             eager = causes.Eager(self.target, stage)
             seen.frozen = causes.kept(eager.restarted(trial, trial), causes.FROZEN)
             if seen.frozen:
@@ -273,6 +275,10 @@ class _Procedure:
                     phase="replay",
                 )
             )
+
+
+def _noisy(judged: Judged) -> bool:
+    return any(one.noise != 0.0 for one in judged.comparisons)
 
 
 def _changed(values: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Entry points whose replays are right; nothing may be found in them."""
 
 import functools
+import random
 
 import torch
 from torch import nn
@@ -178,3 +179,24 @@ def nan_on_purpose(device):
 def matrix_products(device):
     left, right = torch.randn(16, 16, device=device), torch.randn(16, 16, device=device)
     return lambda x: x @ left @ right, (torch.randn(16, 16, device=device),)
+
+
+CHANCE = random.SystemRandom()
+
+
+@torch.library.custom_op("cgtool_tests::atomic_sum", mutates_args=())
+def atomic_sum(x: torch.Tensor) -> torch.Tensor:
+    """In another order each time."""
+    order = list(range(len(x)))
+    CHANCE.shuffle(order)
+    total = torch.zeros((), dtype=x.dtype)
+    for index in order:
+        total += x[index]
+    return total
+
+
+def sums_as_atomics_do(device):
+    def total(x):
+        return atomic_sum(x) * 2
+
+    return total, (torch.randn(256, device=device) * 1000,)

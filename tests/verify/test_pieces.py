@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from cgtool.verify.procedure import verify
 from cgtool.verify.runs import Stage, Trial
 from cgtool.verify.state import Snapshot, read, write
 
+FOLDER = Path(__file__).parent
 NAN, INF = float("nan"), float("inf")
 
 
@@ -279,6 +281,21 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
     assert {one.equal for one in outputs} == {equal}
     assert not any(one.exact for one in outputs)
     assert all(one.tolerance > 0 for one in outputs)
+
+
+def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):
+    made = target("innocent.py:sums_as_atomics_do")
+    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    assert all(one.equal for one in outcome.comparisons)
+    assert any(one.noise > 0 for one in outcome.comparisons)
+    (finding,) = outcome.findings
+    assert (finding.code, finding.severity) == ("eager-vs-graph-numeric-noise", "note")
+    line = next(
+        number
+        for number, text in enumerate((FOLDER / "innocent.py").read_text().splitlines(), 1)
+        if "atomic_sum(x)" in text
+    )
+    assert finding.frames[0].line == line
 
 
 def test_another_order_of_replay_that_is_right_is_no_finding(target):

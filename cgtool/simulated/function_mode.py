@@ -201,10 +201,19 @@ def _histc(mode: FunctionMode, input: torch.Tensor, *args: Any, **kwargs: Any) -
     return made
 
 
+def _packed(mode: FunctionMode, *args: Any, **kwargs: Any) -> Any:
+    # The sizes of the batches are the host's on a GPU too.
+    data, sizes = mode._call(_PACK, args, kwargs)
+    put(sizes, HOST)
+    return data, sizes
+
+
+_PACK = torch._VF._pack_padded_sequence
 _DROPOUT = torch.nn.functional.dropout
-_LIKE_A_GPU: dict[Any, Callable[..., torch.Tensor]] = {
+_LIKE_A_GPU: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     _DROPOUT: _dropout,
+    _PACK: _packed,
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
 }

@@ -56,8 +56,9 @@ class SimulatedGraph:
 
     def replay(self) -> None:
         """Run the record again, in order, on the recorded storages."""
-        # Inference mode, because results that were made in it may only be written in it.
-        with torch.inference_mode():
+        # Results that were made in inference mode may only be written in it.
+        inference = any(one.is_inference() for step in self.steps for one in step.results)
+        with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
                 made = step.func(*step.args, **step.kwargs)
                 fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
@@ -76,7 +77,13 @@ def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
     # A launch takes the value of a host scalar with it.
-    return tensor.detach().clone() if place_of(tensor) == HOST else tensor.detach()
+    return _alias(tensor).clone() if place_of(tensor) == HOST else _alias(tensor)
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    # A subclass with ops of its own has no memory of its own to alias.
+    own = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    return tensor if own else tensor.detach()
 
 
 def _shape(tensors: list[torch.Tensor]) -> str:
@@ -135,7 +142,7 @@ class CaptureRecorder(OpRecorder):
         # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
         # must not reach the record.
         with torch._C._DisableTorchDispatch():
-            kept = [one.detach() for one in results]
+            kept = [_alias(one) for one in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
         touched = results

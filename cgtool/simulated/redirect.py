@@ -224,6 +224,7 @@ def redirected(device: Device) -> Iterator[None]:
     run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     group_tensors = torch._C._group_tensors_by_device_and_dtype
     load, from_numpy = torch.load, torch.from_numpy
+    make_wrapper: Any = torch.Tensor._make_wrapper_subclass
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -238,6 +239,11 @@ def redirected(device: Device) -> Iterator[None]:
             (None if where is None else torch.device("cuda", 0), kind): group
             for (where, kind), group in group_tensors(*args, **kwargs).items()
         }
+
+    def wrapper_on_cpu(*args: Any, **kwargs: Any) -> Any:
+        # A subclass that names the device of what it wraps; autograd's engine would look for it.
+        named = {k: "cpu" if is_cuda_device(v) else v for k, v in kwargs.items()}
+        return make_wrapper(*("cpu" if is_cuda_device(v) else v for v in args), **named)
 
     def load_to_cpu(*args: Any, **kwargs: Any) -> Any:
         kwargs["map_location"] = "cpu"
@@ -286,6 +292,7 @@ def redirected(device: Device) -> Iterator[None]:
             rules.note_record_stream(device)
 
         replace(torch.Tensor, "record_stream", record_stream)
+        replace(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapper_on_cpu))
         replace(torch.nn.Module, "cuda", lambda self, *_: self.to("cuda"))
         replace(torch, "compile", _compile)
         replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)

@@ -21,6 +21,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.ops import OpCall, Record
+from cgtool.record.storage import strided_parts
 from cgtool.simulated.backend import Captured, Session, capture_all
 from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.simulated.streams import Device
@@ -52,7 +53,11 @@ class Simulated:
         for one in self.session.captured:
             for step in one.graph.steps:
                 if hasattr(step.func, "_schema") and not effect_of(step.func).writes:
-                    self._made |= {each.untyped_storage().data_ptr() for each in step.results}
+                    self._made |= {
+                        part.untyped_storage().data_ptr()
+                        for each in step.results
+                        for _, part in strided_parts(each)
+                    }
 
     def graphs(self) -> list[Captured]:
         return self.session.captured
@@ -61,7 +66,9 @@ class Simulated:
         """Nothing runs behind the caller's back."""
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        return tensor.untyped_storage().data_ptr() in self._made
+        return any(
+            part.untyped_storage().data_ptr() in self._made for _, part in strided_parts(tensor)
+        )
 
     def on_host(self, made: Any) -> bool:
         return self.session.device.on_host

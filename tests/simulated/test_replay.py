@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from cgtool.entry.load import load
@@ -219,3 +220,84 @@ def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
             same = torch.equal(session.gradients[0][0] != 0, masks[-1] != 0)
             assert same == preserve
     assert not torch.equal(*masks)
+
+
+class Wrapped(torch.Tensor):
+    """A weight that is made of another tensor, as quantised ones are."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = pytree.tree_map_only(Wrapped, lambda one: one.inner, args)
+        made = func(*args, **(kwargs or {}))
+        return Wrapped(made) if func is torch.ops.aten.detach.default else made
+
+
+def packed(x):
+    lengths = torch.tensor([3, 2])
+    rows = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    assert int(rows.batch_sizes[0]) == 2 and not rows.batch_sizes.is_cuda
+    return torch.nn.utils.rnn.pad_packed_sequence(rows, batch_first=True)[0] * 2
+
+
+def wrapped():
+    weight = torch.nn.Parameter(Wrapped(torch.randn(4, 4, device="cuda")), requires_grad=False)
+    return lambda x: x @ weight
+
+
+def compressed():
+    rows, columns = torch.arange(4, device="cuda"), torch.arange(3, device="cuda")
+
+    def run(x):
+        values = x.flatten()[:3]
+        return torch.sparse_csr_tensor(rows, columns, values, (3, 3)) @ x.flatten()[:3]
+
+    return run
+
+
+def jagged():
+    offsets = torch.tensor([0, 1, 2], device="cuda")
+    body = torch.nn.Linear(4, 4, device="cuda")
+
+    def run(x):
+        made = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1)[:2], offsets)
+        return body(made).values()
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("make", [lambda: packed, wrapped, compressed, jagged])
+def test_tensors_that_are_made_of_others_replay_as_eager(make):
+    with backend.session() as device:
+        function = make()
+        x = torch.randn(2, 3, 4, device="cuda", requires_grad=make is jagged)
+        session = prepared(device, function, x)
+        with torch.no_grad():
+            x.copy_(torch.randn(2, 3, 4, device="cuda"))
+        for one in session.captured:
+            one.graph.replay()
+        assert torch.equal(session.outputs[0][0][1], function(x))
+
+
+def test_histograms_of_integers_are_counted_as_on_a_gpu():
+    with backend.session() as device:
+        x = torch.tensor([0, 1, 1, 3], dtype=torch.int32, device="cuda")
+        session = prepared(device, lambda x: torch.histc(x, bins=4, min=0, max=3), x)
+    (_, found) = session.outputs[0][0]
+    assert found.dtype == torch.int32 and found.tolist() == [1, 2, 0, 1]
+
+
+def test_annotations_may_name_the_classes_of_torch_cuda():
+    with backend.session():
+        assert torch.cuda.CUDAGraph | None and torch.cuda.device | None
+        with torch.cuda.device(0):
+            pass

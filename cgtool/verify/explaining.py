@@ -56,7 +56,8 @@ def explain(
     for finding in seen.liveness.joined([*found, *rows], found):
         told.add(finding)
     for finding in seen.spoiled:
-        told.add(finding)
+        if finding not in found:
+            told.add(finding)
     if written:
         for finding in causes.written_inputs(written, rows):
             told.add(finding)
@@ -81,6 +82,7 @@ def _reasons(
     for kind in (
         lambda: causes.branches_on_capturing(target, seen.stage, seen.asked, seen.captured),
         lambda: iter(seen.frozen or eager.frozen(first.trial, first.parted[0][0], seen.captured)),
+        lambda: iter(seen.spoiled),
         lambda: _unwritten(first),
         lambda: randomness.frozen(target, seen.stage, first.trial),
         lambda: _unlike_itself(seen, first),
@@ -102,7 +104,7 @@ def _unwritten(first: Judged) -> Iterator[Finding]:
 
 
 def _unlike_itself(seen: Seen, first: Judged) -> Iterator[Finding]:
-    if not seen.deterministic or seen.spoiled:
+    if not seen.deterministic:
         return
     for name in _differing(first.replay, seen.stage.replay(first.trial))[:1]:
         yield Finding(

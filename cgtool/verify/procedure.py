@@ -77,13 +77,13 @@ class _Procedure:
 
     def _try(self, seen: Seen, judged: list[Judged]) -> None:
         judged.append(self._captured(seen))
+        if seen.liveness.uses_empty:
+            self.progress("fill empty memory")
+            seen.spoiled = reads_uninitialised(self.target, seen.stage, seen.captured)
         exact = judged[0].exact
         for trial in self._trials(seen):
             self.progress(trial.name)
             judged.append(self._judge(seen, trial, rounding=not exact))
-        if seen.liveness.uses_empty:
-            self.progress("fill empty memory")
-            seen.spoiled = reads_uninitialised(self.target, seen.stage, seen.captured)
         self._look_at_order(seen)
         explain(self.target, seen, judged, self.told, self.progress)
 

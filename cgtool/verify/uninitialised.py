@@ -49,7 +49,7 @@ def reads_uninitialised(target: Replayable, stage: Stage, trial: Trial) -> list[
     clean, recorder = _run(target, stage, trial, -1)
     if not recorder.calls:
         return []
-    # What is found there by chance differs from run to run already.
+    # With zeros everywhere, what is left is the noise of the ops.
     noise = SLACK * _apart(clean, _run(target, stage, trial, -1)[0])
     if not math.isfinite(noise) or _apart(clean, _run(target, stage, trial, None)[0]) <= noise:
         return []

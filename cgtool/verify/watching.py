@@ -135,10 +135,11 @@ class ProbeRecorder(OpRecorder):
 
 
 class SpoilRecorder(OpRecorder):
-    """Fills what ``torch.empty`` hands out, so that what is computed from it shows."""
+    """Fills what ``torch.empty`` hands out, so that what is computed from it shows: with a
+    sentinel, or with zeros."""
 
     def __init__(self, target: Replayable, annotations: Any, only: int | None = None) -> None:
-        """``only``: the index of the one call to spoil."""
+        """``only``: the index of the one call that gets the sentinel; None: all of them."""
         super().__init__(roots_of(target.workload), annotations)
         self.only = only
         self.calls: list[OpCall] = []
@@ -148,9 +149,11 @@ class SpoilRecorder(OpRecorder):
     ) -> Any:
         made = func(*args, **kwargs)
         if call.name.startswith(EMPTY):
-            if self.only is None or self.only == len(self.calls):
-                for one in strided(made):
+            for one in strided(made):
+                if self.only is None or self.only == len(self.calls):
                     fill_sentinel(one)
+                else:
+                    one.detach().zero_()
             self.calls.append(call)
         return made
 

@@ -15,6 +15,7 @@ from cgtool.entry.attempt import Progress
 from cgtool.entry.resolve import warmup_iters
 from cgtool.entry.seeding import sow
 from cgtool.entry.workload import Workload
+from cgtool.hazards.errors import explain
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, usage, user_code
 from cgtool.model.options import CaptureOptions
@@ -74,8 +75,11 @@ def _empty(workload: Workload) -> Exception:
     )
 
 
-def time_launches(session: Session, caveats: list[Caveat]) -> list[tuple[int, ...]]:
-    """Host time of single replays, each on an idle stream, in the order of capture."""
+def time_launches(session: Session) -> list[tuple[int, ...]]:
+    """Host time of single replays, each on an idle stream, in the order of capture.
+
+    Raises CgtoolError when one fails.
+    """
     times: list[list[int]] = [[] for _ in session.captured]
     try:
         for _ in range(LAUNCHES):
@@ -86,9 +90,25 @@ def time_launches(session: Session, caveats: list[Caveat]) -> list[tuple[int, ..
                 times[index].append(time.perf_counter_ns() - clock)
         torch.cuda.synchronize(session.device)
     except RuntimeError as error:
-        text = str(error).strip().splitlines()[0]
-        caveats.append(Caveat("replay-failed", f"the graphs were captured, but a replay: {text}"))
+        raise _replay_failed(session, error) from error
     return [tuple(one) for one in times]
+
+
+def _replay_failed(session: Session, error: RuntimeError) -> Exception:
+    """A replay ended with an error of the device: nothing can be read after it."""
+    found = explain(error, "replay")
+    text = str(error).strip().splitlines()[0]
+    frame = session.workload.entry_frame()
+    return user_code(
+        f"{session.workload.spec}: the graphs were captured, and a replay failed: {text}",
+        frames=(frame,) if frame is not None else (),
+        why=found.reason if found else "the device cannot say which node of a graph it was",
+        fix=(found.fix if found else None)
+        or "cgtool verify ENTRY compares a replay with eager, op by op; an index that grows with "
+        "every call, as a cache's does, leaves its bounds after some replays",
+        phase="replay",
+        findings=(found,) if found else (),
+    )
 
 
 def capture(
@@ -97,7 +117,7 @@ def capture(
     """Capture a workload on a GPU. Raises CgtoolError when the user's code does not capture."""
     session, iterations, caveats = prepare(workload, options, progress)
     progress("replay")
-    launches = time_launches(session, caveats)
+    launches = time_launches(session)
     samples: list[times.Replays] = []
     if options.times:
         progress("time nodes")

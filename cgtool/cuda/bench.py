@@ -180,7 +180,7 @@ def run(
     Raises CgtoolError: exit 2 for a phase that the workload has not.
     """
     session, iterations, caveats = prepare(workload, capture_options, progress)
-    launches = time_launches(session, caveats)
+    launches = time_launches(session)
     phases = sides_of(session)
     if options.phase is not None:
         if options.phase not in phases:

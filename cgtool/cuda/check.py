@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.cuda import backend
+from cgtool.cuda.memory import keeps_history
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.phases import Phases, name_of, roots_of, through
 from cgtool.entry.seeding import sow
@@ -49,6 +50,8 @@ class Dry(Capturing):
         """Inside a call that was told already, and makes others to do its work."""
         self.may_wait = True
         """No rule has spoken of what runs now."""
+        self.allocates = not keeps_history()
+        """The next op that makes a tensor is to be named for its node that allocates."""
 
     def lane(self, stream: Any) -> Lane:
         """The model of a real stream."""
@@ -92,6 +95,15 @@ class _Recorder(OpRecorder):
             if on_gpu and not effect.view and launches(call.name, touched):
                 dry.follow()
                 dry.add_node(call)
+                if dry.allocates and results:
+                    dry.allocates = False
+                    dry.note(
+                        Finding(
+                            "mem-alloc-nodes",
+                            "the allocator is cudaMallocAsync: what this op allocates becomes a "
+                            "node, and so for every op after it",
+                        )
+                    )
             return made
         finally:
             dry.call, dry.on_host = None, False
@@ -210,7 +222,7 @@ def _host_waits(dry: Dry) -> Iterator[None]:
     def heard(message: Any, *_args: Any, **_kwargs: Any) -> None:
         if "called a synchronizing CUDA operation" not in str(message):
             shown(message, *_args, **_kwargs)
-        elif dry.capturing and dry.may_wait and not _spoken(dry, here(2)):
+        elif dry.capturing and dry.may_wait and here(2) and not _spoken(dry, here(2)):
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse("hidden-sync-in-stock-module", f"{name}, which makes the host wait,")
 
@@ -225,6 +237,15 @@ def _host_waits(dry: Dry) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
             warnings.showwarning = shown
+
+
+def _told(dry: Dry, finding: Finding) -> bool:
+    """True when the dry run has told of what the capture then failed with: the same code, or
+    another word on the same line."""
+    place = finding.frames[:1]
+    return any(
+        one.code == finding.code or (place and one.frames[:1] == place) for one in dry.findings
+    )
 
 
 def _spoken(dry: Dry, frames: tuple[Frame, ...]) -> bool:
@@ -253,13 +274,15 @@ def check(
             looked = procedure.look(dry, workload, options, progress, annotations, run_dry)
         torch.cuda.current_stream().wait_stream(side)
     captured: tuple[Capture, dict[str, str]] | None = None
+    if not keeps_history():
+        # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
+        return dry.findings.all(), (*looked, "no capture: the allocator is cudaMallocAsync"), None
     try:
         captured = backend.capture(workload, options, progress)
         looked = (*looked, "a capture")
     except CgtoolError as error:
-        known = {one.code for one in dry.findings}
         for finding in error.failure.findings:
-            if finding.code not in known:
+            if not _told(dry, finding):
                 dry.findings.add(finding)
         if not len(dry.findings):
             raise

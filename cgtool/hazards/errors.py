@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -26,6 +27,7 @@ from cgtool.hazards.sentences import (
 )
 from cgtool.hazards.syncs import library_code
 from cgtool.model.finding import Finding
+from cgtool.record.frames import package_part
 
 
 def _read(error: BaseException, phase: str) -> Raised:
@@ -36,7 +38,7 @@ def _read(error: BaseException, phase: str) -> Raised:
     summary = traceback.extract_tb(error.__traceback__)
     return Raised(
         text,
-        tuple(one.filename for one in reversed(summary)),
+        tuple(package_part(one.filename) or Path(one.filename).name for one in reversed(summary)),
         tuple(one.line or "" for one in reversed(summary)),
         "backward" in phase,
         type(error),
@@ -95,8 +97,7 @@ def _by_pytorch(raised: Raised) -> bool:
     if issubclass(raised.kind, _DRIVERS):
         return True
     inner = raised.lines[0].strip() if raised.lines else ""
-    ours = ("/torch/", "/cgtool/")
-    is_users = bool(raised.files) and not any(part in raised.files[0] for part in ours)
+    is_users = bool(raised.files) and not raised.files[0].startswith("/")
     return not (is_users and inner.startswith("raise "))
 
 
@@ -105,7 +106,7 @@ def _by_line(table: tuple[tuple[str, re.Pattern[str]], ...], raised: Raised) -> 
     if by_library is not None:
         return by_library
     for line, name in zip(raised.lines, raised.files, strict=True):
-        if "/torch/" in name or "/cgtool/" in name:
+        if name.startswith("/"):
             continue
         for code, pattern in table:
             if pattern.search(line):

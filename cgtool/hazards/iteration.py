@@ -21,7 +21,7 @@ from cgtool.hazards.memory import UNINITIALISED, Uninitialised
 from cgtool.hazards.placement import on_host
 from cgtool.hazards.watch.effects import written_by
 from cgtool.record.annotations import Annotations
-from cgtool.record.frames import Site, chain_of, is_internal
+from cgtool.record.frames import Site, chain_of, is_internal, package_part
 from cgtool.record.ops import OpCall, OpRecorder, Record
 
 _FEW = 64
@@ -179,7 +179,7 @@ def _all_on_host(value: Any) -> bool:
 def _inside(frame: types.FrameType | None, part: str) -> bool:
     """True when a file of that part stands between the op and the user's line."""
     while frame is not None and is_internal(frame.f_code):
-        if part in frame.f_code.co_filename:
+        if package_part(frame.f_code.co_filename).startswith(part):
             return True
         frame = frame.f_back
     return False
@@ -187,7 +187,7 @@ def _inside(frame: types.FrameType | None, part: str) -> bool:
 
 def _users_own(frame: types.FrameType | None) -> bool:
     """False for the scratch memory of PyTorch's own Python code."""
-    while frame is not None and "/cgtool/" in frame.f_code.co_filename:
+    while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
         frame = frame.f_back
     return frame is not None and not is_internal(frame.f_code)
 

@@ -39,12 +39,6 @@ def _settings(options: CaptureOptions) -> Iterator[Finding]:
     allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") or os.environ.get(
         "PYTORCH_ALLOC_CONF", ""
     )
-    if "backend:cudaMallocAsync" in allocator:
-        yield Finding(
-            "mem-alloc-nodes",
-            "the allocator is cudaMallocAsync: the graph gets nodes that allocate and free",
-            evidence=(allocator,),
-        )
     if "expandable_segments:True" in allocator:
         yield Finding(
             "expandable-segments-surprises",

@@ -15,9 +15,10 @@ from cgtool.hazards.iteration import SKIPPED
 from cgtool.hazards.optimizers import Steps
 from cgtool.hazards.region import Region
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Finding
+from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.record.annotations import Annotations
+from cgtool.record.frames import in_library
 from cgtool.record.ops import OpCall
 
 Dry = Callable[[Annotations], Sequence[OpCall]]
@@ -86,7 +87,7 @@ def _branches_on_capturing(
                 "the code asks here whether it is being captured, and runs other ops when it is",
                 asked,
                 evidence=(f"{len(eager)} ops in eager mode, {len(captured)} in the capture",),
-                severity=asking.severity(eager, captured),
+                severity=NOTE if in_library(asked[0]) else asking.severity(eager, captured),
             )
         )
 

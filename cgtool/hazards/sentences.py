@@ -18,7 +18,8 @@ class Raised:
 
     text: str
     files: tuple[str, ...]
-    """Of its traceback, the innermost first."""
+    """Of its traceback, the innermost first: ``/torch/optim/sgd.py`` for PyTorch's own, the bare
+    name for the user's."""
     lines: tuple[str, ...]
     """The source lines beside them."""
     backward: bool

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from cgtool.record.frames import package_part
+
 _TRUTH = {torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero}
 _BOUNDS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
@@ -93,10 +95,11 @@ def _files() -> Iterator[str]:
     """File names from the running frame outward, up to the first outside torch and cgtool."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if "/torch/" in name:
+        file = frame.f_code.co_filename
+        name = package_part(file)
+        if name.startswith("/torch/"):
             yield name
-        elif "/cgtool/" not in name and not name.startswith("<"):
+        elif not name.startswith("/cgtool/") and not file.startswith("<"):
             return
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -104,7 +107,7 @@ def _files() -> Iterator[str]:
 def library_code(files: Iterable[str]) -> str | None:
     """The code by the file names of a traceback, innermost first, when a library is to name."""
     for name in files:
-        if "/torch/" not in name:
+        if not name.startswith("/torch/"):
             break
         for part, code, _, _ in _LIBRARIES:
             if part in name:

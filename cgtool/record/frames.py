@@ -27,18 +27,33 @@ _SHOWN_ROUNDS = 2
 
 
 @cache
-def _roots() -> tuple[str, ...]:
+def _packages() -> tuple[tuple[str, str], ...]:
+    """(name, folder with a slash at its end) of the packages that are not the user's."""
     package = Path(__file__).parent.parent
     # Both spellings: code objects keep the path that was imported, through links or not.
-    roots = {str(package), str(package.resolve())}
-    for name in ("stdlib", "platstdlib"):
-        roots.add(sysconfig.get_path(name))
+    found = [("cgtool", str(package)), ("cgtool", str(package.resolve()))]
     # Triton's launcher stands between a kernel and the line that launches it, as torch does.
     for name in ("torch", "triton"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
-            roots.add(str(Path(spec.origin).parent))
-    return tuple(root.rstrip("/") + "/" for root in roots)
+            found.append((name, str(Path(spec.origin).parent)))
+    return tuple((name, folder.rstrip("/") + "/") for name, folder in found)
+
+
+@cache
+def _roots() -> tuple[str, ...]:
+    library = {sysconfig.get_path(name).rstrip("/") + "/" for name in ("stdlib", "platstdlib")}
+    return (*(folder for _, folder in _packages()), *library)
+
+
+@cache
+def package_part(file: str) -> str:
+    """``/torch/optim/sgd.py`` for a file of PyTorch's, wherever it is installed; likewise for
+    Triton and cgtool. Empty for all others, whatever their folders are called."""
+    for name, folder in _packages():
+        if file.startswith(folder):
+            return f"/{name}/{file[len(folder) :]}"
+    return ""
 
 
 @cache
@@ -52,6 +67,11 @@ def is_internal_file(name: str) -> bool:
         # site-packages lies inside the standard library's folder: only torch is internal there.
         return any(name.startswith(root) for root in _roots() if "-packages/" in root)
     return any(name.startswith(root) for root in _roots())
+
+
+def in_library(frame: Frame) -> bool:
+    """True for a line of an installed package, which the user does not edit."""
+    return "-packages/" in frame.file
 
 
 def is_internal(code: CodeType) -> bool:

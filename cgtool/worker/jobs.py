@@ -153,6 +153,7 @@ def _simulated(
         joint = ": " if why.startswith("PyTorch") else ", and "
         raise machine(f"bench needs a GPU to measure on{joint}{reason}")
     from cgtool.entry.empty import explained
+
     if request.capture.times:
         raise machine(
             "--times needs a GPU to measure on", fix="leave --times out: the structure is the same"

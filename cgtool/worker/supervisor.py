@@ -19,7 +19,7 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, usage, user_code
 from cgtool.model.options import Request
-from cgtool.record.frames import folded
+from cgtool.record.frames import folded, is_internal_file
 from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
 
 Progress = Callable[[str], None]
@@ -103,16 +103,7 @@ class _Worker:
             for line in block.splitlines()
             if (match := _FRAME.match(line))
         ]
-        own = str(Path(__file__).resolve().parent.parent)
-        prefix = sys.base_prefix
-        kept = [
-            frame
-            for frame in frames
-            if not frame.file.startswith((own, "<frozen"))
-            and "/torch/" not in frame.file
-            and not (frame.file.startswith(prefix) and "-packages" not in frame.file)
-        ]
-        return folded(kept)
+        return folded([frame for frame in frames if not is_internal_file(frame.file)])
 
     def ask_stack(self) -> tuple[Frame, ...]:
         """Where the worker is right now, by faulthandler's signal."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from cgtool.hazards.watch.check import Check
 from cgtool.hazards.watch.effects import written_by
 from cgtool.hazards.watch.graphs import Op, WatchedGraph
 from cgtool.model.capture import Frame
+from cgtool.record.frames import package_part
 
 
 @dataclass(eq=False)
@@ -179,7 +182,7 @@ class StaleNodes(Check):
             self._stale = self.watch.place()
 
     def ended(self, graph: WatchedGraph) -> None:
-        if self._stale is not None:
+        if self._stale is not None and not _by_pytorch():
             self.watch.report(
                 "accumulate-grad-cross-stream-growth",
                 "gradients are added on another stream than the capture's: the autograd nodes of "
@@ -187,3 +190,15 @@ class StaleNodes(Check):
                 self._stale,
                 phase="capture",
             )
+
+
+def _by_pytorch() -> bool:
+    """True inside ``make_graphed_callables``, whose own warm-up leaves such nodes: nothing there
+    is the script's to change, and its gradients are not accumulated in the graph."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "make_graphed_callables" and package_part(code.co_filename):
+            return True
+        frame = frame.f_back
+    return False

@@ -95,7 +95,7 @@ class _Recorder(OpRecorder):
             if on_gpu and not effect.view and launches(call.name, touched):
                 dry.follow()
                 dry.add_node(call)
-                if dry.allocates and results:
+                if dry.allocates and _makes(results, tensors):
                     dry.allocates = False
                     dry.note(
                         Finding(
@@ -107,6 +107,14 @@ class _Recorder(OpRecorder):
             return made
         finally:
             dry.call, dry.on_host = None, False
+
+
+def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
+    """True when a result has memory of its own."""
+    known = {one.untyped_storage()._cdata for one in given if one.layout == torch.strided}
+    return any(
+        one.layout == torch.strided and one.untyped_storage()._cdata not in known for one in results
+    )
 
 
 @contextlib.contextmanager

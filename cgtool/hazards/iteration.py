@@ -5,10 +5,12 @@ Two of them are held against each other in ``repeat``; ``verify`` observes more.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -236,6 +238,19 @@ def _asked_by_user(frame: types.FrameType | None) -> bool:
     return frame is not None and not is_internal(frame.f_code)
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Its callbacks and finalizers run at no place of the code's own, and would be taken for it."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def observe(
     run: Callable[[], Any],
     roots: Any,
@@ -246,7 +261,7 @@ def observe(
     """One eager iteration; ``inputs`` are the storages of what the callables are given."""
     iteration = Iteration()
     recorder = _Recorder(roots, annotations, iteration, inputs)
-    with recorder, _Profile(reads, iteration):
+    with without_collector(), recorder, _Profile(reads, iteration):
         run()
     iteration.state = reads.snapshot()
     iteration.record = recorder.record

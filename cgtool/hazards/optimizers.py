@@ -78,7 +78,7 @@ def findings_of(optimizer: torch.optim.Optimizer, stepped: tuple[Frame, ...]) ->
     name, place = _names(optimizer), made_at(optimizer) or stepped
     lr = group.get("lr")
     on_device = isinstance(lr, torch.Tensor)
-    if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim."):
+    if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim"):
         # PyTorch's check asks for an option that this class does not have.
         yield Finding(
             "optimizer-adafactor-keyerror",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,7 +42,7 @@ class Eager:
         self.stage = stage
 
     def _compare(self, run: Callable[[], Any]) -> list[Finding]:
-        with recording(self.target) as annotations, _no_collection():
+        with recording(self.target) as annotations, iteration.without_collector():
             found, _ = repeat.compare(
                 run,
                 roots_of(self.target.workload),
@@ -128,20 +126,6 @@ class Eager:
             else one
             for one in found
         ]
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Callbacks of the garbage collector run Python of whoever set them, in the middle of the
-    user's."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:

@@ -102,7 +102,9 @@ def _is_users(value: Any) -> bool:
         return True
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
-        return not is_internal(code)
+        # PyTorch wraps some of its functions in code of typing_extensions.
+        is_pytorchs = str(getattr(value, "__module__", "")).startswith("torch.")
+        return not is_internal(code) and not (is_pytorchs and "-packages/" in code.co_filename)
     if isinstance(value, BuiltinFunctionType | MethodDescriptorType):
         # A function of C's, which no user writes: put back by who stood in for it.
         return False

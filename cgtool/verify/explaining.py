@@ -67,7 +67,7 @@ def explain(
         told.add(finding)
     _tell_kept_outputs(judged[0], told)
     if seen.noise_counts and not seen.deterministic and not seen.spoiled:
-        told.add(_noise(target, seen, judged[0]))
+        told.add(_noise(target, seen, max(judged, key=_worst_noise)))
     _tell_nodes(target, seen, judged, told)
     known = told.places()
     for finding in target.dead():
@@ -123,6 +123,10 @@ def _differing(one: Run, other: Run) -> list[str]:
         for (kind, name), tensor in values.items()
         if (kind, name) in again and not state.unchanged(tensor, again[kind, name])
     ]
+
+
+def _worst_noise(judged: Judged) -> float:
+    return max((one.noise or 0.0 for one in judged.comparisons), default=0.0)
 
 
 def _noise(target: Replayable, seen: Seen, judged: Judged) -> Finding:

@@ -205,6 +205,12 @@ class _Procedure:
         runs = [stage.eager(trial) for _ in range(count)]
         replay = stage.replay(trial)
         judged = judge(stage, trial, runs, replay, noise_counts=seen.noise_counts)
+        if judged.parted and seen.noise_counts and len(runs) < NOISE_RUNS:
+            # Eager may repeat itself on the captured inputs, and not on these.
+            runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
+            judged = judge(stage, trial, runs, replay, noise_counts=True)
+            if _noisy(judged):
+                seen.deterministic = False
         if judged.parted and rounding and self._rounds(seen):
             others = [stage.eager(one) for one in perturbed(self.target, stage, trial)]
             judged = judge(stage, trial, runs, replay, rounding=others)

@@ -162,11 +162,8 @@ class _Procedure:
             runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
             judged = judge(stage, trial, runs, replay)
         if _noisy(judged):
-            seen.deterministic = False
-            eager = causes.Eager(self.target, stage)
-            seen.frozen = causes.kept(eager.restarted(trial, trial), causes.FROZEN)
-            if seen.frozen:
-                seen.noise_counts = False
+            self._is_noise(seen, trial)
+            if not seen.noise_counts:
                 judged = judge(stage, trial, runs, replay, noise_counts=False)
         if judged.parted and self._rounds(seen):
             judged = self._judge(seen, trial, rounding=True)
@@ -177,6 +174,14 @@ class _Procedure:
             f"state, eager {len(runs)} times"
         )
         return judged
+
+    def _is_noise(self, seen: Seen, trial: Trial) -> None:
+        """Eager differs from itself: by chance, or because the host moves a number that it uses,
+        which is no noise."""
+        seen.deterministic = False
+        eager = causes.Eager(self.target, seen.stage)
+        seen.frozen = causes.kept(eager.restarted(trial, trial), causes.FROZEN)
+        seen.noise_counts = not seen.frozen
 
     def _rounds(self, seen: Seen) -> bool:
         """The replay may run other kernels than eager, which round otherwise. The simulated device
@@ -208,9 +213,10 @@ class _Procedure:
         if judged.parted and seen.noise_counts and len(runs) < NOISE_RUNS:
             # Eager may repeat itself on the captured inputs, and not on these.
             runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
-            judged = judge(stage, trial, runs, replay, noise_counts=True)
+            judged = judge(stage, trial, runs, replay)
             if _noisy(judged):
-                seen.deterministic = False
+                self._is_noise(seen, trial)
+                judged = judge(stage, trial, runs, replay, noise_counts=seen.noise_counts)
         if judged.parted and rounding and self._rounds(seen):
             others = [stage.eager(one) for one in perturbed(self.target, stage, trial)]
             judged = judge(stage, trial, runs, replay, rounding=others)

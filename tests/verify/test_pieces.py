@@ -342,16 +342,17 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
 
 
 @pytest.mark.parametrize(
-    ("capturing", "stream", "sure", "codes"),
+    ("capturing", "stream", "nodes", "sure", "codes"),
     [
-        (False, 7, True, ["side-stream-not-forked"]),
-        (False, 0, True, ["kernel-on-stream-zero"]),
-        (True, 7, False, ["kernel-on-stream-zero"]),
-        (True, 7, True, []),
+        (False, 7, 1, True, ["side-stream-not-forked"]),
+        (False, 0, 1, True, ["kernel-on-stream-zero"]),
+        (True, 7, 0, False, ["kernel-on-stream-zero"]),
+        (True, 7, 1, False, []),
+        (True, 7, 0, True, []),
     ],
 )
-def test_launches_without_a_node(capturing, stream, sure, codes):
+def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
     missed = pytest.importorskip("cgtool.verify.missed")
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
-    recorder.missed = [missed.Missed(None, None, 2, 1, stream, capturing)]
+    recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes

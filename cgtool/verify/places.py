@@ -7,6 +7,7 @@ contents of the tensors that they lead to (``cgtool.verify.state``).
 from __future__ import annotations
 
 import types
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -15,14 +16,16 @@ import torch
 Items = dict[Any, Any]
 
 
-class Place:
-    """One place. ``items`` says what stands in it, ``put`` makes it hold exactly that again."""
+class Place(ABC):
+    """One place."""
 
+    @abstractmethod
     def items(self) -> Items:
-        raise NotImplementedError
+        """What stands in it."""
 
+    @abstractmethod
     def put(self, items: Items) -> None:
-        raise NotImplementedError
+        """Make it hold exactly that again."""
 
     def restore(self, items: Items) -> None:
         """Put back what is not there any more; a place that did not change is not touched."""
@@ -158,9 +161,9 @@ class DataPlace(Place):
         return {"data": self.tensor.detach()}
 
     def put(self, items: Items) -> None:
-        raise NotImplementedError
+        self.tensor.data = items["data"]
 
     def restore(self, items: Items) -> None:
         data = items["data"]
         if self.tensor.data_ptr() != data.data_ptr() or self.tensor.shape != data.shape:
-            self.tensor.data = data
+            self.put(items)

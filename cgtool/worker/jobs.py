@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,20 +17,26 @@ from cgtool.entry.workload import Workload
 from cgtool.model import file
 from cgtool.model.atomic import atomic
 from cgtool.model.capture import Capture, Caveat, Entry, Environment
-from cgtool.model.failure import machine
+from cgtool.model.failure import machine, usage
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import Request
 
 Progress = Callable[[str], None]
+_DEVICE = re.compile(r"simulated|cuda(:[0-9]{1,4})?")
 
 
 def choose_device(wanted: str | None) -> tuple[str, str | None]:
     """(device for factories, why it is the simulated one or None)."""
     import torch
 
+    if wanted is not None and not _DEVICE.fullmatch(wanted):
+        raise usage(f"--device {wanted}: one of cuda, cuda:N, simulated")
     if wanted == "simulated":
         return "simulated", "--device simulated was asked for"
     if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        if wanted is not None and int(wanted.partition(":")[2] or 0) >= count:
+            raise machine(f"--device {wanted}: this machine has {count} GPU{'s' * (count > 1)}")
         return wanted or "cuda", None
     reason = (
         "PyTorch here is built without CUDA"

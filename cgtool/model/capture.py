@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from cgtool.model.profile import Profile
+
 SCHEMA_VERSION = 1
 
 
@@ -118,7 +120,9 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     body: tuple[int, ...] = ()
     """For child and conditional nodes: indices into ``Capture.graphs``."""
     duration_ns: int | None = None
-    """GPU time of the node in one replay, where it was measured."""
+    """GPU time of the node in one replay, median of several, where it was measured."""
+    start_ns: int | None = None
+    """Its start in one replay, median of several, from the start of the graph's first node."""
     shape: str | None = None
     """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
     detail: str | None = None
@@ -135,6 +139,24 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     to_port: int = 0
     type: int = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one op call did, as the recorder saw its arguments and results."""
+
+    reads: tuple[int, ...] = ()
+    """Storages that it read. A number stands for one storage over one lifetime, within one graph
+    and its backward: memory that is given out anew is another storage."""
+    writes: tuple[int, ...] = ()
+    """Storages that it wrote or made."""
+    read_bytes: int = 0
+    """Of the tensors that it read, each once."""
+    written_bytes: int = 0
+    flops: int | None = None
+    """Floating-point operations by the formulas of ``torch.utils.flop_counter``; None for ops that
+    it has no formula for."""
+    dtype: str | None = None
+    """Of its first floating-point result: ``float32``, ``bfloat16``."""
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,6 +187,9 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name of the part of the file that holds the driver's debug_dump text."""
     eager_launches: int | None = None
     """Kernels, copies and fills that the recorded eager iteration launched in this phase."""
+    calls: tuple[Call, ...] = ()
+    """What the op calls of its nodes read and wrote; ``Node.call`` is an index into it where it
+    is not empty."""
     eager_only: tuple[int, ...] = ()
     """Origins of launches of that iteration which no node came of, the first few; indices into
     ``Capture.origins``."""
@@ -289,6 +314,9 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Iterations inside each pair of events."""
     pairs: int = 1
     """Pairs of events in a round."""
+    run: int = 0
+    """Which worker process measured it, from 0: what is laid out in memory anew differs from
+    process to process."""
     behind: str | None = None
     """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
 
@@ -378,4 +406,5 @@ class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
     """How provenance was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
     files), ``simulated``."""
     bench: Bench | None = None
+    profile: Profile | None = None
     caveats: tuple[Caveat, ...] = ()

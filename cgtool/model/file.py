@@ -36,6 +36,7 @@ from cgtool.model.capture import (
     Stream,
 )
 from cgtool.model.failure import usage
+from cgtool.model.profile import Profile
 from cgtool.model.sound import inconsistency
 
 __all__ = ["FORMAT", "atomic", "inconsistency", "read", "read_raw", "write"]
@@ -62,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True):
     recorder: str = ""
     caveats: tuple[Caveat, ...] = ()
     has_bench: bool = False
+    has_profile: bool = False
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -98,6 +100,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         capture.recorder,
         capture.caveats,
         capture.bench is not None,
+        capture.profile is not None,
     )
     tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -112,6 +115,8 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         put("memory.json", capture.memory)
         if capture.bench is not None:
             put("bench.json", capture.bench)
+        if capture.profile is not None:
+            put("profile.json", capture.profile)
         for name, text in (raw or {}).items():
             _put(archive, f"raw/{name}", text.encode(errors="replace"))
 
@@ -201,6 +206,7 @@ def read(path: Path) -> Capture:
             warmup_ns=manifest.warmup_ns,
             recorder=manifest.recorder,
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
+            profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
             caveats=manifest.caveats,
         )
         problem = inconsistency(capture)

@@ -26,6 +26,7 @@ def inconsistency(capture: Capture) -> str | None:
         _nesting(capture)
         _memory(capture)
         _bench(capture)
+        _profile(capture)
     except _Unsound as unsound:
         return str(unsound)
     return None
@@ -98,6 +99,13 @@ def _graph(capture: Capture, graph: Graph) -> None:
     _index(where, "stream", (node.stream for node in nodes), len(capture.streams))
     _number(where, "call", (node.call for node in nodes))
     _number(where, "duration", (node.duration_ns for node in nodes))
+    _number(where, "start", (node.start_ns for node in nodes))
+    if graph.calls:
+        _index(where, "call", (node.call for node in nodes), len(graph.calls))
+    for call in graph.calls:
+        numbers = (*call.reads, *call.writes, call.read_bytes, call.written_bytes)
+        _number(where, "storage or its bytes", numbers)
+        _number(where, "floating-point operations", (call.flops,))
     _kernels(where, nodes, capture)
     _ends(where, nodes, memory)
     edges = graph.edges
@@ -210,7 +218,18 @@ def _bench(capture: Capture) -> None:
     _number("bench", "seed", (capture.bench.seed,), least=-MAX_NUMBER, bound=MAX_ADDRESS)
     _number("bench", "iterations", (one.iterations for one in capture.bench.samples), least=1)
     _number("bench", "pairs", (one.pairs for one in capture.bench.samples), least=1)
+    _number("bench", "run", (one.run for one in capture.bench.samples))
     clock = capture.bench.clock
     if clock is not None:
         numbers = (*clock.sm_mhz, *clock.memory_mhz, *clock.temperature_c)
         _number("bench", "clock", numbers, least=-MAX_NUMBER)
+
+
+def _profile(capture: Capture) -> None:
+    profile = capture.profile
+    if profile is None:
+        return
+    _index("profile", "graph", (one.graph for one in profile.graphs), len(capture.graphs))
+    for one in profile.inputs:
+        _number("profile", "bytes or rows", (one.bytes, one.rows, one.padding_rows))
+    _number("profile", "other processes", (profile.other_processes,))

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cgtool.record.frames import is_internal
+from cgtool.record.storage import strided_parts
 from cgtool.verify import places
 from cgtool.verify.places import Place
 
@@ -101,7 +103,12 @@ class _Walker:
                 yield path, key
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
-        self.reachable.tensors[id(tensor)] = path, tensor
+        wraps: bool = is_traceable_wrapper_subclass(tensor)
+        if wraps:
+            # Its memory is that of the tensors that it is made of.
+            yield from ((f"{path}{suffix}", part) for suffix, part in strided_parts(tensor))
+        else:
+            self.reachable.tensors[id(tensor)] = path, tensor
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if plain and tensor.layout == torch.strided and not tensor.is_meta:
             self.reachable.found.append(places.DataPlace(tensor))

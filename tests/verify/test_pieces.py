@@ -356,3 +356,42 @@ def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes
+
+
+class Quantised(torch.Tensor):
+    """A weight as libraries write them: a wrapper subclass around the tensor that has memory."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Quantised(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = [one.inner if isinstance(one, Quantised) else one for one in args]
+        return func(*plain, **(kwargs or {}))
+
+
+def test_a_wrapped_weight_is_set_back_through_the_tensor_inside():
+    inner = torch.ones(2)
+    wrapped = Quantised(inner)
+    holder = {"weight": wrapped}
+
+    def change(x):
+        holder["weight"].inner.add_(1)
+        return x
+
+    snapshot = Snapshot(workload(change, torch.zeros(1)), Source())
+    change(None)
+    snapshot.restore()
+    assert holder["weight"] is wrapped
+    assert torch.equal(inner, torch.ones(2))

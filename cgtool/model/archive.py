@@ -30,7 +30,8 @@ MAX_RATIO = 400
 _RATIO_MATTERS = 1 << 20
 
 _NAMES = re.compile(
-    r"(?:manifest|tables|memory|bench|profile)\.json|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
+    r"(?:manifest|tables|memory|bench|profile)\.json"
+    r"|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
     re.ASCII,
 )
 _END = struct.Struct("<4s4H2LH")

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -14,10 +13,10 @@ import cgtool
 from cgtool.cuda import environment, holders, memory
 from cgtool.cuda.addresses import AddressBook
 from cgtool.cuda.capturing import Session
-from cgtool.cuda.driver import check, cu
+from cgtool.cuda.driver import cu
 from cgtool.cuda.functions import FunctionTable
 from cgtool.cuda.liveness import FREED
-from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot
+from cgtool.cuda.nodes import GraphContents, GraphReader, debug_dot, nodes_of
 from cgtool.cuda.provenance import Joined, join
 from cgtool.entry import describe
 from cgtool.model.capture import (
@@ -61,13 +60,6 @@ def _bodies(reader: GraphReader, graphs: list[Graph], contents: GraphContents, i
         _bodies(reader, graphs, inner, body_index)
 
 
-def _handles(template: Any) -> list[int]:
-    """The nodes of a graph, in order of creation."""
-    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(template, 0))
-    handles, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(template, count))
-    return [int(handle) for handle in handles[:count]]
-
-
 def assemble(
     session: Session,
     *,
@@ -84,7 +76,8 @@ def assemble(
     # Named before provenance is joined, which may run the workload again and replace tensors.
     tensors, unnamed = holders.tensors(session)
     names = holders.labels(session)
-    joined = join(session, [_handles(template) for template in templates], table)
+    handles = [[int(node) for node in nodes_of(template)] for template in templates]
+    joined = join(session, handles, table)
     workspaces = memory.cublas_workspaces(session.device, session.pool_ids)
     names = dict.fromkeys(workspaces, "cuBLAS workspace") | names
     allocations = holders.allocations(session, joined, names)

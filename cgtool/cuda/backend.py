@@ -6,10 +6,11 @@ import time
 
 import torch
 
-from cgtool.cuda import times
+from cgtool.cuda import node_times
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.capabilities import keeps_graphs
 from cgtool.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
+from cgtool.cuda.cupti import CuptiUnavailable
 from cgtool.cuda.liveness import require_live_inputs
 from cgtool.entry.attempt import Progress
 from cgtool.entry.resolve import warmup_iters
@@ -118,17 +119,16 @@ def capture(
     session, iterations, caveats = prepare(workload, options, progress)
     progress("replay")
     launches = time_launches(session)
-    samples: list[times.Replays] = []
+    timed: node_times.NodeTimes | None = None
     if options.times:
-        progress("time nodes")
         try:
-            samples = times.collect(session)
-        except RuntimeError as error:
+            timed = node_times.record(session, progress)
+        except CuptiUnavailable as error:
             caveats.append(Caveat("untimed", f"no times of nodes: {error}"))
     progress("read nodes")
     found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
-    if samples:
-        found = times.add(found, samples)
+    if timed is not None:
+        found = timed.add(found)
     if options.check_input_liveness:
         require_live_inputs(found)
     return found, raw

@@ -101,6 +101,23 @@ def _node_callbacks(torch: Any) -> Capability:
     )
 
 
+def _node_times(torch: Any) -> Capability:
+    name = "node times (cupti-python)"
+    try:
+        importlib.import_module("cupti.cupti")
+    except ImportError:
+        return Capability(
+            name,
+            "degraded",
+            "times of nodes come from PyTorch's profiler, where the order of its records tells",
+            "pip install 'cgtool[cupti]'",
+            gpu=True,
+        )
+    from cgtool.cuda.environment import version_of
+
+    return Capability(name, "available", version_of("cupti-python") or "", gpu=True)
+
+
 def _parameter_layout(_torch: Any) -> Capability:
     from cgtool.cuda.driver import cu
 
@@ -148,7 +165,7 @@ def _clock(_torch: Any) -> Capability:
             "clock watch",
             "degraded",
             "bench cannot say whether the GPU changed its clock",
-            "pip install nvidia-ml-py",
+            "pip install 'cgtool[cupti]'",
             gpu=True,
         )
     return Capability("clock watch", "available", "NVML", gpu=True)
@@ -161,6 +178,7 @@ TESTS: tuple[Test, ...] = (
     _keep_graph,
     _exec_handle,
     _node_callbacks,
+    _node_times,
     _parameter_layout,
     _annotations,
     _liveness,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import time
 from typing import Any
 
 import torch
@@ -29,12 +31,14 @@ class ClockWatch:
         self._temperature: list[int] = []
         self._power: list[float] = []
         self._reasons: set[str] = set()
+        self._since_us = 0
         try:
             nvml = importlib.import_module("pynvml")
             nvml.nvmlInit()
             uuid = str(torch.cuda.get_device_properties(device).uuid)
             self._handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
             self._nvml = nvml
+            self._since_us = int(time.time() * 1e6)
         except Exception:
             # Not installed, no permission, another name for the device: the clock is unknown.
             self._nvml = None
@@ -53,6 +57,23 @@ class ClockWatch:
         except Exception:
             self._nvml = None
 
+    def others(self) -> int | None:
+        """Other processes that had the GPU at work since this watch began; None when NVML cannot
+        tell, as in most containers."""
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since_us)
+        except Exception:
+            # "Not found" is the answer when no process worked, "not supported" when it cannot tell.
+            return None
+        mine = os.getpid()
+        seen = {int(one.pid) for one in samples if one.smUtil > 0}
+        # In a container the driver counts processes by other numbers than the process does: of
+        # several that worked, one is this one.
+        return len(seen - {mine}) if mine in seen else max(0, len(seen) - 1)
+
     def result(self) -> Clock | None:
         if not self._sm:
             return None
@@ -62,4 +83,5 @@ class ClockWatch:
             tuple(self._temperature),
             tuple(self._power),
             tuple(sorted(self._reasons)),
+            self.others(),
         )

@@ -35,6 +35,23 @@ NODE_TYPES = {
     12: "batch_mem_op",
     13: "conditional",
 }
+TIMED = ("kernel", "memcpy", "memset")
+"""Types whose nodes are work of the device, which a profiler records."""
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """The nodes of a CUgraph, in order of creation. Raises DriverError."""
+    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
+    if not count:
+        return []
+    nodes, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
+    return list(nodes[:count])
+
+
+def type_of(node: Any) -> str:
+    """Its type, as in ``Node.type``."""
+    number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
+    return NODE_TYPES.get(number, f"type_{number}")
 
 
 Provenance = tuple[int | None, int | None, int | None]
@@ -67,9 +84,7 @@ class GraphReader:
     ) -> GraphContents:
         """Everything that the driver tells about ``graph`` (a CUgraph). ``provenance`` has one
         entry a node, in creation order."""
-        _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
-        handles, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
-        handles = handles[:count]
+        handles = nodes_of(graph)
         children: dict[int, Any] = {}
         known = provenance if provenance is not None else [_UNKNOWN] * len(handles)
         nodes = [

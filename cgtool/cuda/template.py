@@ -8,15 +8,7 @@ from typing import Any
 
 from cgtool.cuda.driver import capturing_graph, check, cu
 from cgtool.cuda.functions import FunctionTable
-from cgtool.cuda.nodes import NODE_TYPES, edges
-
-
-def _nodes(graph: Any) -> list[Any]:
-    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
-    if not count:
-        return []
-    handles, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
-    return list(handles[:count])
+from cgtool.cuda.nodes import NODE_TYPES, edges, nodes_of
 
 
 def nodes_of_capture(stream: int) -> int:
@@ -34,7 +26,7 @@ def contents(handle: int) -> Hashable:
     Equal as long as nobody edits it. Raises DriverError.
     """
     graph = cu.CUgraph(handle)
-    nodes = _nodes(graph)
+    nodes = nodes_of(graph)
     functions = FunctionTable()
     return (
         tuple(_node(one, functions) for one in nodes),

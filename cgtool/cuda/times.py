@@ -19,10 +19,11 @@ import torch
 from torch._C._autograd import DeviceType
 
 from cgtool.cuda.capturing import Session
+from cgtool.cuda.nodes import TIMED
+from cgtool.cuda.tracing import busy
 from cgtool.model.capture import Capture, Caveat, Graph, Node
 
 REPLAYS = 5
-_TIMED = ("kernel", "memcpy", "memset")
 _MOST_BRANCHED = 5_000
 """Nodes of a graph with branches whose order is worked out."""
 
@@ -48,6 +49,7 @@ def collect(session: Session) -> list[Replays]:
         torch.cuda.synchronize(session.device)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for _ in range(REPLAYS):
+                busy()
                 one.graph.replay()
                 torch.cuda.synchronize(session.device)
         launches: dict[int, list[Record]] = defaultdict(list)
@@ -56,10 +58,21 @@ def collect(session: Session) -> list[Replays]:
                 launches[event.correlation_id()].append(
                     Record(event.name(), event.start_ns(), event.duration_ns())
                 )
+        # Fills of seed and offset, and the work that keeps the device busy, are launches too.
+        most = max(map(len, launches.values()), default=0)
         for records in launches.values():
-            replays.append(sorted(records, key=lambda record: record.start_ns))
+            if len(records) == most:
+                replays.append(sorted(records, key=lambda record: record.start_ns))
         found.append(replays)
     return found
+
+
+def lengths(replays: Replays) -> list[float]:
+    """First start to last end of each replay, in nanoseconds."""
+    return [
+        float(max(one.start_ns + one.duration_ns for one in records) - records[0].start_ns)
+        for records in replays
+    ]
 
 
 def add(capture: Capture, found: Sequence[Replays]) -> Capture:
@@ -71,7 +84,7 @@ def add(capture: Capture, found: Sequence[Replays]) -> Capture:
     ]
     graphs += capture.graphs[len(graphs) :]
     without = sum(
-        node.type in _TIMED and node.duration_ns is None for graph in graphs for node in graph.nodes
+        node.type in TIMED and node.duration_ns is None for graph in graphs for node in graph.nodes
     )
     caveats = capture.caveats
     if without:
@@ -94,16 +107,22 @@ def _bare(name: str) -> str:
 
 
 def _timed(graph: Graph, replays: Replays, names: Sequence[str]) -> tuple[Node, ...]:
-    nodes = [node for node in graph.nodes if node.type in _TIMED]
+    nodes = [node for node in graph.nodes if node.type in TIMED]
     whole = [records for records in replays if len(records) == len(nodes)]
-    samples: dict[int, list[int]] = defaultdict(list)
+    durations: dict[int, list[int]] = defaultdict(list)
+    starts: dict[int, list[int]] = defaultdict(list)
     certain = _certain(graph, nodes)
     for records in whole:
         for node, record in _matched(nodes, records, certain, names):
-            samples[node.id].append(record.duration_ns)
+            durations[node.id].append(record.duration_ns)
+            starts[node.id].append(record.start_ns - records[0].start_ns)
     return tuple(
-        msgspec.structs.replace(node, duration_ns=round(median(samples[node.id])))
-        if node.id in samples
+        msgspec.structs.replace(
+            node,
+            start_ns=round(median(starts[node.id])),
+            duration_ns=round(median(durations[node.id])),
+        )
+        if node.id in durations
         else node
         for node in graph.nodes
     )

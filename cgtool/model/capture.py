@@ -329,6 +329,8 @@ class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
     temperature_c: tuple[int, ...] = ()
     power_w: tuple[float, ...] = ()
     throttle_reasons: tuple[str, ...] = ()
+    other_processes: int | None = None
+    """Other processes that had the GPU at work meanwhile; None when nobody could tell."""
 
 
 class Bench(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -37,6 +37,17 @@ class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     max_seconds: float = 60.0
 
 
+class ProfileOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Options of ``cgtool profile``."""
+
+    replays: int = 20
+    """Replays of each graph that are traced, and as many that are not."""
+    rounds: int = 12
+    """Interleaved rounds of eager against replay."""
+    max_seconds: float = 60.0
+    """After so long no round is begun."""
+
+
 class CheckOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of ``cgtool check``."""
 
@@ -63,6 +74,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     capture: CaptureOptions = CaptureOptions()
     bench: BenchOptions | None = None
     """Set for ``cgtool bench``: time what was captured."""
+    profile: ProfileOptions | None = None
+    """Set for ``cgtool profile``: every node of what was captured is timed."""
     check: CheckOptions | None = None
     """Set for ``cgtool check``: a Report is written instead of a capture."""
     verify: VerifyOptions | None = None

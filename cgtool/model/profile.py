@@ -63,7 +63,5 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reached by a large copy on the device, read and written bytes together."""
     peaks: tuple[Peak, ...] = ()
     inputs: tuple[InputCopy, ...] = ()
-    other_processes: int | None = None
-    """Other processes that had work on this GPU meanwhile; None when nobody could tell."""
     seconds: float | None = None
     """Wall time that the measurement took, beside the capture."""

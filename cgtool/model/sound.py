@@ -223,6 +223,7 @@ def _bench(capture: Capture) -> None:
     if clock is not None:
         numbers = (*clock.sm_mhz, *clock.memory_mhz, *clock.temperature_c)
         _number("bench", "clock", numbers, least=-MAX_NUMBER)
+        _number("bench", "other processes", (clock.other_processes,))
 
 
 def _profile(capture: Capture) -> None:
@@ -232,4 +233,3 @@ def _profile(capture: Capture) -> None:
     _index("profile", "graph", (one.graph for one in profile.graphs), len(capture.graphs))
     for one in profile.inputs:
         _number("profile", "bytes or rows", (one.bytes, one.rows, one.padding_rows))
-    _number("profile", "other processes", (profile.other_processes,))

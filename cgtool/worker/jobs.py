@@ -122,7 +122,7 @@ def _simulated_note(why: str) -> Caveat:
 def _on_gpu(
     request: Request, progress: Progress, before_load: Callable[[], None], device: str
 ) -> None:
-    from cgtool.cuda import backend, bench, check
+    from cgtool.cuda import backend, bench, check, profile
     from cgtool.cuda.environment import describe as describe_gpu
     from cgtool.entry.empty import explained
     from cgtool.hazards import checkpoints, optimizers
@@ -146,6 +146,8 @@ def _on_gpu(
     with explained(workload):
         if request.bench is not None:
             capture, raw = bench.run(workload, request.capture, request.bench, progress)
+        elif request.profile is not None:
+            capture, raw = profile.run(workload, request.capture, request.profile, progress)
         else:
             capture, raw = backend.capture(workload, request.capture, progress)
     progress("write")
@@ -155,10 +157,11 @@ def _on_gpu(
 def _simulated(
     request: Request, progress: Progress, before_load: Callable[[], None], why: str
 ) -> None:
-    if request.bench is not None:
+    if request.bench is not None or request.profile is not None:
+        command = "bench" if request.bench is not None else "profile"
         reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
         joint = ": " if why.startswith("PyTorch") else ", and "
-        raise machine(f"bench needs a GPU to measure on{joint}{reason}")
+        raise machine(f"{command} needs a GPU to measure on{joint}{reason}")
     from cgtool.entry.empty import explained
 
     if request.capture.times:

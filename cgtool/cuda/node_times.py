@@ -1,0 +1,96 @@
+"""The time of every node in a replay, by the best way that this machine has."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from cgtool.cuda import times
+from cgtool.cuda.capturing import Session
+from cgtool.cuda.cupti import CuptiUnavailable
+from cgtool.cuda.nodes import TIMED
+from cgtool.cuda.tracing import Trace, Tracer
+from cgtool.entry.attempt import Progress
+from cgtool.model.capture import Capture, Caveat, Graph
+
+CUPTI, PROFILER = "cupti", "profiler"
+
+
+class NodeTimes(msgspec.Struct, frozen=True):
+    """What was recorded of the graphs of a session, in the order of capture."""
+
+    route: str
+    """``cupti`` or ``profiler``, as in ``Profile``."""
+    traces: tuple[Trace, ...] = ()
+    replays: tuple[times.Replays, ...] = ()
+    instead_of: str | None = None
+    """Why the records name no node."""
+
+    def spans_ns(self) -> tuple[tuple[float, ...], ...]:
+        """First start of a node to last end, by graph and replay."""
+        if self.route == CUPTI:
+            return tuple(one.spans_ns for one in self.traces)
+        return tuple(tuple(times.lengths(one)) for one in self.replays)
+
+    def add(self, capture: Capture) -> Capture:
+        """The capture of that session with a time on every node, and a word on those without."""
+        if self.route == PROFILER:
+            made = times.add(capture, self.replays)
+            if self.instead_of and any(one.code == "untimed" for one in made.caveats):
+                made = _with(made, Caveat("times-by-order", self.instead_of))
+            return made
+        graphs = list(capture.graphs)
+        for index, trace in enumerate(self.traces):
+            graphs[index] = _timed(graphs[index], trace)
+        made = msgspec.structs.replace(capture, graphs=tuple(graphs))
+        without = sum(
+            node.type in TIMED and node.duration_ns is None
+            for graph in graphs
+            for node in graph.nodes
+        )
+        if without:
+            word = Caveat("untimed", f"{without} nodes have no time: CUPTI recorded none")
+            made = _with(made, word)
+        return made
+
+
+def record(session: Session, progress: Progress) -> NodeTimes:
+    """Replay every graph under a profiler.
+
+    Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name
+    no node: their order has to tell. Raises CuptiUnavailable when another tool holds CUPTI, so that
+    neither can.
+    """
+    try:
+        tracer = Tracer()
+        traces = []
+        with torch.cuda.stream(session.stream):
+            for one in session.captured:
+                progress(f"time the nodes of {one.name}")
+                traces.append(tracer.trace(one.graph))
+        return NodeTimes(CUPTI, tuple(traces))
+    except CuptiUnavailable as error:
+        first = str(error)
+    progress("time nodes with PyTorch's profiler")
+    try:
+        found = times.collect(session)
+    except RuntimeError as error:
+        raise CuptiUnavailable(f"{first}; PyTorch's profiler: {error}") from error
+    if not any(records for replays in found for records in replays):
+        raise CuptiUnavailable(f"{first}; PyTorch's profiler recorded nothing either")
+    return NodeTimes(PROFILER, replays=tuple(found), instead_of=first)
+
+
+def _timed(graph: Graph, trace: Trace) -> Graph:
+    placed = trace.placed(graph.edges)
+    nodes = tuple(
+        msgspec.structs.replace(node, start_ns=span.start_ns, duration_ns=span.duration_ns)
+        if (span := placed.get(node.id)) is not None
+        else node
+        for node in graph.nodes
+    )
+    return msgspec.structs.replace(graph, nodes=nodes)
+
+
+def _with(capture: Capture, caveat: Caveat) -> Capture:
+    return msgspec.structs.replace(capture, caveats=(*capture.caveats, caveat))

@@ -101,7 +101,7 @@ def _node_callbacks(torch: Any) -> Capability:
     )
 
 
-def _node_times(torch: Any) -> Capability:
+def _node_times(_torch: Any) -> Capability:
     name = "node times (cupti-python)"
     try:
         importlib.import_module("cupti.cupti")

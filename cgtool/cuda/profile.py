@@ -182,6 +182,8 @@ def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
         return None, None
     rows = tensor.shape[0]
     flat = tensor.reshape(rows, -1)
+    if flat.shape[1] < 2:
+        return rows, None
     constant = (flat == flat[-1, -1]).all(dim=1).flip(0)
     count = int(constant.to(torch.int64).cumprod(0).sum())
     return rows, None if count == rows else count or None

@@ -1,0 +1,306 @@
+"""What a gate can hold a budget or a baseline against: one table, and how each figure is found."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import truediv
+from pathlib import Path
+
+import msgspec
+
+from cgtool.analysis.findings import Shown, is_hazard, show
+from cgtool.analysis.places import Places
+from cgtool.analysis.pools import live_bytes, reserved_bytes
+from cgtool.analysis.summary import WORK
+from cgtool.analysis.verdicts import TOO_NOISY
+from cgtool.model.baseline import Baseline
+from cgtool.model.capture import Capture, Entry, Environment, Graph, Samples
+from cgtool.model.finding import ERROR, Report
+
+PHASES = ("forward", "backward", "both", "step")
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One row of the table."""
+
+    name: str
+    """As options and ``pyproject.toml`` spell it; the unit is its last word."""
+    means: str
+    unit: str = ""
+    source: str = "capture"
+    """What finds it: ``capture``, ``bench``, ``check`` or ``verify``."""
+    exact: bool = True
+    """Counted; else timed, and judged with an interval."""
+    larger_is_better: bool = False
+    bounds: tuple[str, ...] = ("max",)
+    """Which budgets it takes."""
+    watched: bool = False
+    """Held against a baseline without being asked for."""
+    phases: bool = True
+    """Known for each phase too."""
+    simulated: bool = True
+    """The simulated device has it."""
+
+
+METRICS = (
+    Metric("graphs", "graphs captured", watched=True),
+    Metric("nodes", "nodes of all graphs; on the simulated device, ops", bounds=("max", "min"),
+           watched=True),
+    Metric("kernels", "kernel nodes", bounds=("max", "min"), watched=True, simulated=False),
+    Metric("copies", "memcpy nodes", watched=True, simulated=False),
+    Metric("memsets", "memset nodes", watched=True, simulated=False),
+    Metric("edges", "dependencies between nodes"),
+    Metric("pool-mib", "memory reserved for the pools", "MiB", watched=True, phases=False),
+    Metric("live-mib", "memory of the pools still held when the capture ends", "MiB", watched=True,
+           phases=False),
+    Metric("exec-mib", "memory of the driver for the executable graphs", "MiB", simulated=False),
+    Metric("findings", "errors and warnings of `cgtool check`", source="check", watched=True,
+           phases=False),
+    Metric("mismatches", "tensors that a replay leaves different from eager, over all trials; where none is, "
+           "errors of `cgtool verify`",
+           source="verify", watched=True, phases=False),
+    Metric("capture-ms", "host time to capture, instantiate and upload all graphs", "ms",
+           exact=False, phases=False, simulated=False),
+    Metric("replay-us", "device time of one replay", "us", "bench", exact=False, watched=True,
+           simulated=False),
+    Metric("eager-us", "device time of one eager iteration", "us", "bench", exact=False,
+           simulated=False),
+    Metric("speedup", "eager over replay", "x", "bench", exact=False, larger_is_better=True,
+           bounds=("min",), simulated=False),
+)  # fmt: skip
+"""In the order of options and tables."""
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+_MIB = 1 << 20
+_TYPES = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One target: its figures, and what they can be explained with."""
+
+    name: str
+    """The entry as the user typed it."""
+    values: Baseline
+    unknown: dict[str, str] = {}
+    """Why a metric has no figure here, by the metric's name."""
+    capture: Capture | None = None
+    hazards: tuple[Shown, ...] = ()
+    """What the metric ``findings`` counts."""
+    reports: tuple[Report, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the reader must know to judge the figures, a sentence each."""
+
+
+def key(metric: str, phase: str | None) -> str:
+    """``nodes``, ``nodes.forward``: how a figure is named in a baseline and in messages."""
+    return metric if phase is None else f"{metric}.{phase}"
+
+
+def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) -> Measured:
+    """All figures of one entry: counts from its first capture, times from all of them (each from
+    a process of its own), findings and mismatches from its reports.
+
+    Raises ValueError when there is neither a capture nor a report.
+    """
+    first = captures[0] if captures else reports[0] if reports else None
+    if first is None:
+        raise ValueError("nothing was measured")
+    capture = captures[0] if captures else None
+    counts = count(capture) if capture is not None else {}
+    hazards = _hazards(reports)
+    unknown = _unknown(capture, reports)
+    if "findings" not in unknown:
+        counts["findings"] = len(hazards)
+    if "mismatches" not in unknown:
+        counts["mismatches"] = sum(map(_mismatches, reports))
+    values = Baseline(
+        entry=first.entry,
+        environment=first.environment,
+        created=first.created,
+        cgtool=first.cgtool,
+        counts=counts,
+        ops=_ops(capture) if capture is not None else {},
+        capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
+        samples=_samples(captures),
+        clocks=tuple(
+            one.bench.clock for one in captures if one.bench is not None and one.bench.clock
+        ),
+    )
+    for name in ("replay-us", "eager-us", "speedup"):
+        if name not in unknown and not runs_of(values, BY_NAME[name], None):
+            unknown[name] = "it was not timed: `cgtool bench ENTRY --save FILE.cgt` does"
+    return Measured(
+        first.entry.spec, values, unknown, capture, hazards, tuple(reports), _notes(captures)
+    )
+
+
+def count(capture: Capture) -> dict[str, int | float]:
+    """The exact figures of one capture, whole and by phase; bytes in MiB are exact in binary."""
+    found: dict[str, int | float] = {}
+    phases = [one for one in PHASES if any(graph.phase == one for graph in capture.graphs)]
+    for metric in METRICS:
+        if metric.source != "capture" or not metric.exact:
+            continue
+        if capture.environment.simulated and not metric.simulated:
+            continue
+        for phase in (None, *(phases if metric.phases else ())):
+            chosen = [one for one in capture.graphs if phase in (None, one.phase)]
+            figure = _figure(metric.name, capture, chosen)
+            if figure is not None:
+                found[key(metric.name, phase)] = figure
+    return found
+
+
+def _figure(name: str, capture: Capture, graphs: list[Graph]) -> int | float | None:
+    if name == "graphs":
+        return sum(graph.parent is None for graph in graphs)
+    if name == "nodes":
+        return sum(len(graph.nodes) for graph in graphs)
+    if name == "edges":
+        return sum(len(graph.edges) for graph in graphs)
+    if name in _TYPES:
+        return sum(node.type == _TYPES[name] for graph in graphs for node in graph.nodes)
+    if name == "exec-mib":
+        known = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
+        return sum(known) / _MIB if known else None
+    size = reserved_bytes if name == "pool-mib" else live_bytes
+    return sum(map(size, capture.memory.pools)) / _MIB
+
+
+def _ops(capture: Capture) -> dict[str, int]:
+    places = Places(capture)
+    counted = Counter(
+        places.of(node).short_op or "(outside any op)"
+        for graph in capture.graphs
+        for node in graph.nodes
+        if node.type in WORK
+    )
+    return dict(sorted(counted.items()))
+
+
+def _capture_ns(capture: Capture) -> int:
+    return sum(
+        (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)
+        for graph in capture.graphs
+    )
+
+
+def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
+    """Device times of all runs, numbered through; rounds without a time are no rounds."""
+    found: list[Samples] = []
+    runs = 0
+    for one in captures:
+        mine = one.bench.samples if one.bench is not None else ()
+        kept = [
+            msgspec.structs.replace(
+                each,
+                run=runs + each.run,
+                host_ns=(),
+                device_ns=tuple(time for time in each.device_ns if time > 0),
+            )
+            for each in mine
+            if any(time > 0 for time in each.device_ns)
+        ]
+        found += kept
+        runs = max((each.run + 1 for each in kept), default=runs)
+    return tuple(found)
+
+
+def _hazards(reports: Sequence[Report]) -> tuple[Shown, ...]:
+    shown = show(finding for one in reports if one.command == "check" for finding in one.findings)
+    # The same hazard from two reports of one entry (a GPU's, the simulated device's) is one.
+    unique = {(one.code, one.place, one.phase): one for one in shown if is_hazard(one)}
+    return tuple(unique.values())
+
+
+def _mismatches(report: Report) -> int:
+    """Where no tensor differs, an error that ``verify`` found (work that missed the graph)."""
+    if report.command != "verify":
+        return 0
+    errors = sum(one.severity == ERROR for one in show(report.findings))
+    return sum(not one.equal for one in report.comparisons) or errors
+
+
+def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    commands = {one.command for one in reports}
+    for metric in METRICS:
+        if metric.source in ("check", "verify"):
+            if metric.source not in commands:
+                found[metric.name] = (
+                    f"it needs what `cgtool {metric.source} ENTRY --format json` writes"
+                )
+        elif capture is None:
+            found[metric.name] = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
+        elif capture.environment.simulated and not metric.simulated:
+            found[metric.name] = "the simulated device has no kernels and no GPU times"
+        elif metric.name == "exec-mib" and all(one.exec_bytes is None for one in capture.graphs):
+            found[metric.name] = "the capture does not say what the driver took"
+        elif metric.name == "capture-ms" and not _capture_ns(capture):
+            found[metric.name] = "the capture does not say how long it took"
+    noisy = any(note.code == TOO_NOISY for one in reports for note in one.notes)
+    if noisy and all(each.equal for one in reports for each in one.comparisons):
+        found["mismatches"] = "eager differs too much from itself to hold a replay against it"
+    return found
+
+
+def _notes(captures: Sequence[Capture]) -> tuple[str, ...]:
+    found = []
+    counts = [count(one) for one in captures]
+    for name in ("nodes", "pool-mib"):
+        seen = sorted({each[name] for each in counts})
+        if len(seen) > 1:
+            found.append(
+                f"{name} is not the same in every run: {', '.join(f'{one:g}' for one in seen)}; "
+                "the first counts"
+            )
+    return tuple(found)
+
+
+def runs_of(values: Baseline, metric: Metric, phase: str | None) -> tuple[tuple[float, ...], ...]:
+    """Samples of a time, one tuple a run, in the metric's unit; of ``speedup``, eager over replay
+    round by round. Without a phase, of the whole iteration: ``step``, ``both``, or ``forward``.
+    """
+    if metric.name == "capture-ms":
+        return tuple((one / 1e6,) for one in values.capture_ns)
+    phase = phase or whole(values.samples)
+    sides: dict[str, dict[int, tuple[float, ...]]] = {"eager": {}, "replay": {}}
+    for one in values.samples:
+        if one.phase == phase:
+            sides[one.name][one.run] = one.device_ns
+    if metric.name == "speedup":
+        both = sides["eager"].keys() & sides["replay"].keys()
+        return tuple(
+            tuple(map(truediv, sides["eager"][run], sides["replay"][run])) for run in sorted(both)
+        )
+    side = sides[metric.name.partition("-")[0]]
+    return tuple(tuple(one / 1e3 for one in rounds) for rounds in side.values())
+
+
+def whole(samples: Iterable[Samples]) -> str | None:
+    """The phase that is the whole iteration, of those that were timed."""
+    timed = {one.phase for one in samples}
+    return next((one for one in ("step", "both", "forward", "backward") if one in timed), None)
+
+
+def same_entry(left: str, right: str, folder: Path | None = None) -> bool:
+    """Whether two specs name one entry: as text, or as files; ``right`` may be relative to
+    ``folder``, the current one by default."""
+
+    def absolute(spec: str, below: Path) -> str:
+        file, colon, name = spec.rpartition(":")
+        return os.path.normpath(below / file) + colon + name if file.endswith(".py") else spec
+
+    here = Path.cwd()
+    return os.path.normpath(left) == os.path.normpath(right) or absolute(left, here) == absolute(
+        right, folder or here
+    )
+
+
+def described(entry: Entry, environment: Environment) -> str:
+    """``model.py:build on NVIDIA H200, torch 2.11.0``."""
+    device = "the simulated device" if environment.simulated else environment.device
+    return f"{entry.spec} on {device}, torch {environment.torch}"

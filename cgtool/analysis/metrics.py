@@ -55,11 +55,12 @@ METRICS = (
     Metric("pool-mib", "memory reserved for the pools", "MiB", watched=True, phases=False),
     Metric("live-mib", "memory of the pools still held when the capture ends", "MiB", watched=True,
            phases=False),
-    Metric("exec-mib", "memory of the driver for the executable graphs", "MiB", simulated=False),
+    Metric("exec-mib", "memory of the driver for the executable graphs", "MiB",
+           phases=False, simulated=False),
     Metric("findings", "errors and warnings of `cgtool check`", source="check", watched=True,
            phases=False),
-    Metric("mismatches", "tensors that a replay leaves different from eager, over all trials; where none is, "
-           "errors of `cgtool verify`",
+    Metric("mismatches", "tensors that a replay leaves different from eager, over all trials; "
+           "where none is, errors of `cgtool verify`",
            source="verify", watched=True, phases=False),
     Metric("capture-ms", "host time to capture, instantiate and upload all graphs", "ms",
            exact=False, phases=False, simulated=False),

@@ -58,7 +58,11 @@ def encode(baseline: Baseline) -> bytes:
     """The text of the file: equal baselines make equal texts."""
     # Where the file lay on the machine that measured says nothing on another.
     entry = msgspec.structs.replace(baseline.entry, file=None, line=None)
-    kept = msgspec.structs.replace(baseline, entry=entry)
+    samples = tuple(
+        msgspec.structs.replace(one, device_ns=tuple(round(time, 3) for time in one.device_ns))
+        for one in baseline.samples
+    )
+    kept = msgspec.structs.replace(baseline, entry=entry, samples=samples)
     body = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **msgspec.to_builtins(kept)}
     return "".join([*_lines(body, 0), "\n"]).encode()
 

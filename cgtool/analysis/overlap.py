@@ -1,0 +1,247 @@
+"""What could run side by side: nodes that the edges keep in order though their memory does not.
+
+A capture on one stream is a chain, whatever its ops need of each other. Held against what they
+read and write, this says how much shorter a replay could be at most, and which lines to put on
+streams of their own for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import msgspec
+
+from cgtool.analysis import critical_path, dependencies
+from cgtool.analysis.pieces import Pair, independent, pairs, pieces
+from cgtool.analysis.places import Place, Places, file_line
+from cgtool.analysis.schedule import Schedule, schedule
+from cgtool.model.capture import Capture, Graph, Node
+from cgtool.model.finding import Finding
+
+WORTH_SAYING = 0.1
+"""Share of the critical path below which a possible gain is no finding."""
+_SHOWN = 5
+"""Pairs that a finding names."""
+
+
+class Overlap(msgspec.Struct, frozen=True):
+    """What overlapping could gain in one graph. An upper bound: launching on several streams costs
+    nodes that wait, and kernels that run at once take memory bandwidth from each other."""
+
+    graph: int
+    """Index into ``Capture.graphs``."""
+    timed: bool
+    """False where no node's time is known: then all times are 0, and only counts of nodes tell."""
+    recorded: bool
+    """False for a capture that does not say what its op calls read and wrote: then nodes are
+    judged by pointers, nearly all of which keep their order."""
+    length_ns: int
+    """The critical path through the edges."""
+    needed_ns: int
+    """The longest path through what the data needs."""
+    work_ns: int
+    """Sum of each node's time by the share of the device that its blocks fill: no order makes the
+    replay shorter."""
+    length_nodes: int
+    """Nodes on the longest chain through the edges."""
+    needed_nodes: int
+    """Nodes on the longest chain through what the data needs."""
+    pairs: tuple[Pair, ...]
+    """The largest gain first; at most 50."""
+    unneeded_edges: int
+    """Edges between two nodes of which neither needs the other, as far as times tell."""
+    more_bytes: int
+    """Memory that the pool gives out anew in this graph while, with all of it overlapped, the
+    first use would still be going on: it would need up to so much more. On top of it each stream
+    that runs matmuls takes a cuBLAS workspace of its own."""
+    guessed: int
+    """Nodes outside any recorded op, judged by the pointers among their arguments."""
+    barriers: int
+    """Nodes that keep their place because nothing is known of what they touch."""
+    unsized: int
+    """Timed nodes that do not say how much of the device they fill; they count as filling
+    nothing."""
+
+    @property
+    def bound_ns(self) -> int:
+        """No order of these nodes on this device is shorter."""
+        return min(self.length_ns, max(self.needed_ns, self.work_ns))
+
+    @property
+    def gain_ns(self) -> int:
+        """What overlapping could gain at most."""
+        return self.length_ns - self.bound_ns
+
+    @property
+    def gain(self) -> float:
+        """As a share of the critical path."""
+        return self.gain_ns / self.length_ns if self.length_ns else 0.0
+
+
+def find(capture: Capture, graph: int) -> Overlap:
+    """What overlapping could gain in ``capture.graphs[graph]``."""
+    one = capture.graphs[graph]
+    needs = dependencies.find(capture, graph)
+    counts = critical_path.weights(one)
+    counted, _ = critical_path.by_edges(one, counts)
+    counted_free = schedule(needs.order, counts, needs.before)
+    times = critical_path.durations(capture, one)
+    timed = any(times)
+    now, free = counted, counted_free
+    if timed:
+        now, _ = critical_path.by_edges(one, times)
+        free = schedule(needs.order, times, needs.before)
+    fills = [_fill(capture, node) for node in one.nodes]
+    known = [0.0 if fill is None else fill for fill in fills]
+    found = Overlap(
+        graph=graph,
+        timed=timed,
+        recorded=needs.recorded,
+        length_ns=now.length if timed else 0,
+        # The order inside one op call is taken from its nodes, and may be stricter than its edges.
+        needed_ns=min(free.length, now.length) if timed else 0,
+        work_ns=round(sum(time * fill for time, fill in zip(times, known, strict=True))),
+        length_nodes=counted.length,
+        needed_nodes=min(counted_free.length, counted.length),
+        pairs=(),
+        unneeded_edges=sum(independent(free, edge.source, edge.target) for edge in one.edges),
+        more_bytes=_more_bytes(capture, one, free),
+        guessed=len(needs.guessed),
+        barriers=len(needs.barriers),
+        unsized=sum(fill is None and time > 0 for fill, time in zip(fills, times, strict=True)),
+    )
+    beside = pieces(free, needs.order, needs.before)
+    made = pairs(capture, one, beside, now, free, known, gain_ns=found.gain_ns, timed=timed)
+    return msgspec.structs.replace(found, pairs=made)
+
+
+def _fill(capture: Capture, node: Node) -> float | None:
+    """The share of the device that the blocks of a kernel fill, at most 1."""
+    kernel, count = node.kernel, capture.environment.multiprocessors
+    if kernel is None or not kernel.active_blocks or not count:
+        return None
+    blocks = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
+    return min(1.0, blocks / (count * kernel.active_blocks))
+
+
+def _more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
+    users: dict[int, list[int]] = {}
+    for node in graph.nodes:
+        for pointer in node.kernel.pointers if node.kernel is not None else ():
+            if pointer.allocation is not None:
+                users.setdefault(pointer.allocation, []).append(node.id)
+    allocations = capture.memory.allocations
+    # Pieces of memory, by start: (end, the allocation that was last given it).
+    starts: list[int] = []
+    held: dict[int, tuple[int, int]] = {}
+    more = 0
+    for index in sorted(users, key=lambda one: allocations[one].allocated_at):
+        low = allocations[index].address
+        high = low + allocations[index].bytes
+        at = max(0, bisect_right(starts, low) - 1)
+        kept: list[tuple[int, int, int]] = [(low, high, index)]
+        end = at
+        while end < len(starts) and starts[end] < high:
+            start = starts[end]
+            stop, before = held.pop(start)
+            shared = min(stop, high) - max(start, low)
+            if shared > 0 and not _all_ordered(free, users[before], users[index]):
+                more += shared
+            if shared <= 0:
+                kept.append((start, stop, before))
+            else:
+                kept += [(start, low, before)] if start < low else []
+                kept += [(high, stop, before)] if stop > high else []
+            end += 1
+        kept.sort()
+        starts[at:end] = [start for start, _, _ in kept]
+        held.update((start, (stop, owner)) for start, stop, owner in kept)
+    return more
+
+
+def _all_ordered(free: Schedule, first: list[int], then: list[int]) -> bool:
+    """As ``ordered``, for all of some nodes before all of others."""
+    ends = [free.window(node) for node in first]
+    starts = [free.window(node) for node in then]
+    earliest_end = max(free.start[node] + free.durations[node] for node in first)
+    latest_start = min(
+        end - free.durations[node] for node, (_, end) in zip(then, starts, strict=True)
+    )
+    return earliest_end <= min(start for start, _ in starts) and (
+        max(end for _, end in ends) <= latest_start
+    )
+
+
+def sentence(capture: Capture, found: Overlap, pair: Pair) -> str:
+    """``aten::mm at model.py:31 and aten::mm at model.py:33 are independent: 12 us of 80 us could
+    run beside the others at most``; in nodes where no time is known."""
+    nodes, places = capture.graphs[found.graph].nodes, Places(capture)
+    one, other = (_words(places.of(nodes[node])) for node in (pair.one, pair.other))
+    times = f", {pair.times} times" if pair.times > 1 else ""
+    much = (
+        f"{pair.gain_ns / 1e3:.1f} us of {found.length_ns / 1e3:.1f} us"
+        if found.timed
+        else f"{len(pair.nodes)} of {found.length_nodes} nodes"
+    )
+    return f"{one} and {other} are independent{times}: {much} could run beside the others at most"
+
+
+def _words(place: Place) -> str:
+    what = place.op or place.autograd_node or "a launch outside any op"
+    at = file_line(place.line)
+    module = f" ({place.module})" if place.module else ""
+    return f"{what} at {at}{module}" if at else f"{what}{module}"
+
+
+def look(capture: Capture) -> tuple[Finding, ...]:
+    """A finding for each captured graph in which overlapping could gain 10 % or more, by measured
+    times."""
+    return tuple(
+        _finding(capture, found)
+        for index, graph in enumerate(capture.graphs)
+        if graph.parent is None
+        for found in (find(capture, index),)
+        if found.gain >= WORTH_SAYING and found.pairs
+    )
+
+
+def _finding(capture: Capture, found: Overlap) -> Finding:
+    graph, first = capture.graphs[found.graph], found.pairs[0]
+    node = graph.nodes[first.one]
+    origin = None if node.origin is None else capture.origins[node.origin]
+    forward = None if origin is None or origin.forward is None else capture.origins[origin.forward]
+    frames, forward_frames = (
+        tuple(capture.frames[index] for index in one.frames) if one is not None else ()
+        for one in (origin, forward)
+    )
+    across = any(pair.across for pair in found.pairs)
+    return Finding(
+        "concurrency-lost-or-false-dependency",
+        f"{graph.name}: work that needs nothing of each other runs in turn, "
+        + ("kept in order by waits between streams" if across else "captured on one stream")
+        + f": side by side it would gain at most {found.gain_ns / 1e3:.1f} us of "
+        f"{found.length_ns / 1e3:.1f} us ({found.gain:.0%})",
+        frames,
+        module=origin.module if origin is not None else None,
+        forward=forward_frames,
+        phase=graph.phase,
+        fix=None
+        if across
+        else "put one of the two on a stream of its own, and join it where its result is read",
+        evidence=tuple(_evidence(capture, found)),
+    )
+
+
+def _evidence(capture: Capture, found: Overlap) -> Iterator[str]:
+    yield (
+        f"critical path {found.length_ns / 1e3:.1f} us; by the data {found.needed_ns / 1e3:.1f} us "
+        f"would do, and the device is full for {found.work_ns / 1e3:.1f} us"
+    )
+    for pair in found.pairs[:_SHOWN]:
+        yield sentence(capture, found, pair)
+    if found.more_bytes:
+        yield (
+            f"up to {found.more_bytes / 2**20:.1f} MiB more in the pool: memory that is given out "
+            "anew would be in use at once"
+        )

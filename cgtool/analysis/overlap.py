@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
-from cgtool.analysis import critical_path, dependencies
-from cgtool.analysis.pieces import Pair, independent, pairs, pieces
+from cgtool.analysis import critical_path, dependencies, reach
+from cgtool.analysis.pieces import Pair, independent, ordered, pairs, pieces
 from cgtool.analysis.places import Place, Places, file_line
 from cgtool.analysis.schedule import Schedule, schedule
 from cgtool.model.capture import Capture, Graph, Node
@@ -112,7 +113,9 @@ def find(capture: Capture, graph: int) -> Overlap:
         unsized=sum(fill is None and time > 0 for fill, time in zip(fills, times, strict=True)),
     )
     beside = pieces(free, needs.order, needs.before)
-    made = pairs(capture, one, beside, now, free, known, gain_ns=found.gain_ns, timed=timed)
+    order = reach.find(one, needs.order)
+    before = order.before if order is not None else partial(ordered, now)
+    made = pairs(capture, one, beside, before, free, known, gain_ns=found.gain_ns, timed=timed)
     return msgspec.structs.replace(found, pairs=made)
 
 

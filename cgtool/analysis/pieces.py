@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -114,16 +114,17 @@ def pairs(
     capture: Capture,
     graph: Graph,
     found: Iterable[Piece],
-    now: Schedule,
+    before: Callable[[int, int], bool],
     free: Schedule,
     fills: Sequence[float],
     *,
     gain_ns: int,
     timed: bool,
 ) -> tuple[Pair, ...]:
-    """The pieces that the edges (``now``) keep in order with what they could run beside (``free``),
-    by lines, the largest gain first. ``fills`` is the share of the device that each node fills;
-    ``gain_ns`` is what all pieces can gain together at most; not ``timed``: all times are 1."""
+    """The pieces that the edges keep in order (``before``) with what they could run beside, by the
+    schedule of what the data needs (``free``), by lines, the largest gain first. ``fills`` is the
+    share of the device that each node fills; ``gain_ns`` is what all pieces can gain together at
+    most; not ``timed``: all times are 1."""
     path, times = free.path, free.durations
     took = [0, *accumulate(times[node] for node in path)]
     room = [0.0, *accumulate(times[node] * (1 - fills[node]) for node in path)]
@@ -137,7 +138,7 @@ def pairs(
     for piece in found:
         one = max(piece.nodes, key=times.__getitem__)
         other = _nearest(path, piece, one)
-        if not ordered(now, one, other) and not ordered(now, other, one):
+        if not before(one, other) and not before(other, one):
             continue
         across = graph.nodes[one].stream != graph.nodes[other].stream
         row = rows.setdefault((place(one), place(other), across), _Row(one, other, across))

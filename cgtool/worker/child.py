@@ -8,6 +8,7 @@ the file descriptor.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -124,7 +125,17 @@ def _explained(failure: Failure, replaced: list[Replaced]) -> Failure:
     )
 
 
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_the_parent() -> None:
+    """When the process that waits for the answer is killed, this one ends too (prctl(2))."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
+    _end_with_the_parent()
     descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
     # Kept open under a name of its own: the code under test may close any descriptor it finds.
     stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_parallel_branches_overlap(tmp_path):
     timed = [node for node in capture.graphs[0].nodes if node.duration_ns is not None]
     spans = sorted((node.start_ns, node.start_ns + node.duration_ns) for node in timed)
     if capture.profile.route == "cupti":
-        assert any(after[0] < before[1] for before, after in zip(spans, spans[1:], strict=False))
+        assert any(after[0] < before[1] for before, after in itertools.pairwise(spans))
 
 
 PROFILED_ITSELF = """

@@ -1,0 +1,58 @@
+"""Whether two times can be held against each other at all: the reasons against it, in sentences."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from cgtool.model.capture import Clock, Environment
+
+APART = 0.03
+"""Typical SM clocks further apart than this make other times of the same code."""
+
+_SAME = (
+    ("device", "GPU"),
+    ("driver", "driver"),
+    ("torch", "PyTorch"),
+    ("cuda_runtime", "CUDA"),
+    ("allocator_config", "allocator configuration"),
+)
+
+
+def reasons(
+    base: Environment, base_clock: Clock | None, head: Environment, head_clock: Clock | None
+) -> tuple[str, ...]:
+    """Why times of ``base`` (the baseline) and of ``head`` (this measurement) cannot be compared;
+    empty where they can. What is not known on a side is no reason."""
+    found = []
+    for field, name in _SAME:
+        was, now = getattr(base, field), getattr(head, field)
+        if field == "allocator_config":
+            was, now = was or "default", now or "default"
+        if was and now and was != now:
+            found.append(f"another {name}: {was} in the baseline, {now} here")
+    for clock, where in ((base_clock, "while the baseline was recorded"), (head_clock, "here")):
+        found += disturbed(clock, where)
+    was_mhz, now_mhz = typical_mhz(base_clock), typical_mhz(head_clock)
+    if was_mhz and now_mhz and abs(now_mhz - was_mhz) > APART * was_mhz:
+        found.append(f"another SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here")
+    return tuple(found)
+
+
+def disturbed(clock: Clock | None, where: str) -> list[str]:
+    """What slowed the GPU down meanwhile, for no fault of the code: one sentence each."""
+    if clock is None:
+        return []
+    found = []
+    if clock.throttle_reasons:
+        found.append(f"the GPU slowed itself down {where}: {', '.join(clock.throttle_reasons)}")
+    others = clock.other_processes
+    if others:
+        found.append(f"{others} other process{'es' * (others > 1)} had the GPU at work {where}")
+    return found
+
+
+def typical_mhz(clock: Clock | None) -> int | None:
+    """The SM clock at work: the median of the samples after the first, which is the idle one."""
+    if clock is None or not clock.sm_mhz:
+        return None
+    return round(median(clock.sm_mhz[1:] or clock.sm_mhz))

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 from cgtool.hazards.hostreads import HostReads, Snapshot
 from cgtool.hazards.memory import UNINITIALISED, Uninitialised
 from cgtool.hazards.placement import on_host
-from cgtool.hazards.watch.effects import written_by
 from cgtool.record.annotations import Annotations
+from cgtool.record.effects import written_by
 from cgtool.record.frames import Site, chain_of, is_internal, package_part
 from cgtool.record.ops import OpCall, OpRecorder, Record
 

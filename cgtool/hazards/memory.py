@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cgtool.hazards.watch.effects import written_by
+from cgtool.record.effects import written_by
 
 _OVERWRITES = frozenset(
     (

@@ -9,10 +9,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.hazards.watch.cells import storage_of
-from cgtool.hazards.watch.effects import written_by
 from cgtool.hazards.watch.recorder import caller_of_modes
 from cgtool.model.finding import Finding
 from cgtool.record.annotations import Annotations
+from cgtool.record.effects import written_by
 from cgtool.record.ops import OpCall
 from cgtool.simulated.allocator import PrivatePool
 from cgtool.simulated.graph import CaptureRecorder, RandomStates

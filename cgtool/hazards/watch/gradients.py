@@ -15,9 +15,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.hazards.watch.cells import storage_of, tensors_in
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.effects import written_by
 from cgtool.hazards.watch.graphs import Op, WatchedGraph
 from cgtool.model.capture import Frame
+from cgtool.record.effects import written_by
 from cgtool.record.frames import package_part
 
 

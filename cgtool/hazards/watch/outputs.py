@@ -12,11 +12,11 @@ import torch
 
 from cgtool.hazards.watch.cells import Cell
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.effects import reads_values, written_by
 from cgtool.hazards.watch.graphs import Op, WatchedGraph
 from cgtool.hazards.watch.paths import locals_of, stack_of
 from cgtool.hazards.watch.regions import tree_of
 from cgtool.model.capture import Frame
+from cgtool.record.effects import reads_values, written_by
 
 _PUTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault"))
 

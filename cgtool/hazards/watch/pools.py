@@ -9,9 +9,9 @@ import torch
 
 from cgtool.hazards.watch.cells import Cell, Write, tensors_in
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.effects import reads_values, written_by
 from cgtool.hazards.watch.graphs import Op, WatchedGraph
 from cgtool.model.capture import Frame
+from cgtool.record.effects import reads_values, written_by
 
 
 class SharedPools(Check):

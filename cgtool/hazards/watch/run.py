@@ -16,7 +16,6 @@ from cgtool.hazards.collect import Findings, frames_of, here
 from cgtool.hazards.errors import explain
 from cgtool.hazards.watch.cells import Cells, Write, storage_of, tensors_in
 from cgtool.hazards.watch.check import Check
-from cgtool.hazards.watch.effects import overwrites, written_by
 from cgtool.hazards.watch.graphs import Made, Op, Read, WatchedGraph
 from cgtool.hazards.watch.machine import Machine
 from cgtool.hazards.watch.order import Order
@@ -25,6 +24,7 @@ from cgtool.hazards.watch.told import tell_once, told
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.record.annotations import Annotations
+from cgtool.record.effects import overwrites, written_by
 from cgtool.record.frames import chain_of, exception_frames, is_internal
 from cgtool.record.ops import OpCall, op_name
 

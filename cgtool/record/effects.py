@@ -1,4 +1,4 @@
-"""Which of its arguments an op writes."""
+"""What an op does to its arguments: which it writes, and whether it looks at their values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 
 # Batch norm moves its statistics without saying so in its schema.
 _STATISTICS = {
+    "aten::batch_norm": (3, 4, 5),
+    "aten::instance_norm": (3, 4, 5),
     "aten::native_batch_norm": (3, 4, 5),
     "aten::cudnn_batch_norm": (3, 4, 5),
     "aten::miopen_batch_norm": (3, 4, 5),

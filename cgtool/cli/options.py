@@ -88,7 +88,7 @@ AnnotationsOption = Annotated[
 ]
 Times = Annotated[
     bool,
-    typer.Option("--times", help="Time every node, in a few replays under PyTorch's profiler."),
+    typer.Option("--times", help="Time every node, in a few traced replays."),
 ]
 NoBackward = Annotated[bool, typer.Option("--no-backward", help="Capture the forward alone.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the random generators.")]

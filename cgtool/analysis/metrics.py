@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import truediv
 from pathlib import Path
+from statistics import median_low
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from cgtool.analysis.pools import live_bytes, reserved_bytes
 from cgtool.analysis.summary import WORK
 from cgtool.analysis.verdicts import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Entry, Environment, Graph, Samples
+from cgtool.model.capture import Capture, Clock, Entry, Environment, Graph, Samples
 from cgtool.model.finding import ERROR, Report
 
 PHASES = ("forward", "backward", "both", "step")
@@ -126,9 +128,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         ops=_ops(capture) if capture is not None else {},
         capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
         samples=_samples(captures),
-        clocks=tuple(
-            one.bench.clock for one in captures if one.bench is not None and one.bench.clock
-        ),
+        clock=_clock([one.bench.clock for one in captures if one.bench and one.bench.clock]),
     )
     for name in ("replay-us", "eager-us", "speedup"):
         if name not in unknown and not runs_of(values, BY_NAME[name], None):
@@ -210,6 +210,26 @@ def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
     return tuple(found)
 
 
+def _clock(clocks: Sequence[Clock]) -> Clock | None:
+    if not clocks:
+        return None
+
+    def one_of(pick: Callable[[Any], Any], name: str) -> tuple[Any, ...]:
+        # The first sample of each is of an idle GPU.
+        known = [each for one in clocks for each in getattr(one, name)[1:] or getattr(one, name)]
+        return (pick(known),) if known else ()
+
+    others = [one.other_processes for one in clocks if one.other_processes is not None]
+    return Clock(
+        one_of(median_low, "sm_mhz"),
+        one_of(median_low, "memory_mhz"),
+        one_of(max, "temperature_c"),
+        one_of(max, "power_w"),
+        tuple(sorted({reason for one in clocks for reason in one.throttle_reasons})),
+        max(others, default=None),
+    )
+
+
 def _hazards(reports: Sequence[Report]) -> tuple[Shown, ...]:
     shown = show(finding for one in reports if one.command == "check" for finding in one.findings)
     # The same hazard from two reports of one entry (a GPU's, the simulated device's) is one.
@@ -232,7 +252,7 @@ def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, st
         if metric.source in ("check", "verify"):
             if metric.source not in commands:
                 found[metric.name] = (
-                    f"it needs what `cgtool {metric.source} ENTRY --format json` writes"
+                    f"it needs a report, of `cgtool {metric.source} ENTRY --format json`"
                 )
         elif capture is None:
             found[metric.name] = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"

@@ -44,8 +44,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """Host time to capture, instantiate and upload all graphs; one number a run."""
     samples: tuple[Samples, ...] = ()
     """Device times, eager and replay, per phase and run."""
-    clocks: tuple[Clock, ...] = ()
-    """What the GPU's clock did meanwhile."""
+    clock: Clock | None = None
+    """What the GPU did meanwhile, in one number each: the clocks at work, the highest temperature
+    and power."""
 
 
 def write(path: Path, baseline: Baseline) -> None:

@@ -1,0 +1,164 @@
+"""Times held to a limit or to a baseline: three answers.
+
+Against a baseline ``cgtool.analysis.regression`` answers. Against a limit the runs alone are
+looked at: an interval for their middle, on the log scale, as wide as the runs' own spread makes it
+(Student), and no narrower than ``_PRIOR`` allows while there are too few to know that spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
+
+from msgspec.structs import replace
+
+from cgtool.analysis import comparable, stats
+from cgtool.analysis.budgets import Budget, Increase
+from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.metrics import Metric, key, runs_of
+from cgtool.analysis.regression import (
+    ALARM,
+    CANNOT_TELL,
+    FEW,
+    FLOOR,
+    LOOKS,
+    PRIOR,
+    SEARCH,
+    SLOWER,
+    judge_runs,
+    percent,
+)
+from cgtool.model.baseline import Baseline
+
+Runs = Sequence[Sequence[float]]
+
+_PRIOR = {"capture-ms": 0.1}
+"""Relative standard deviation from process to process where too few runs show it: of host times,
+more than of device times."""
+_MANY = 1000
+"""Degrees of freedom that are as good as any number of them."""
+
+
+def middle(runs: Runs) -> float:
+    """Median over the runs of each run's median."""
+    return median(median(one) for one in runs)
+
+
+def half_range(runs: Runs) -> float | None:
+    """Half the distance of the slowest run from the fastest; of one run, half its middle half."""
+    if len(runs) > 1:
+        middles = [median(one) for one in runs]
+        return (max(middles) - min(middles)) / 2
+    spread = stats.spread(runs[0]) if runs else None
+    return None if spread is None else spread * median(runs[0])
+
+
+def allowed_text(allowed: Increase, unit: str) -> str:
+    """``2%``, ``3 MiB``."""
+    if allowed.share is not None:
+        return f"{allowed.share * 100:.3g}%"
+    return number(allowed.amount or 0, unit)
+
+
+# --- a limit
+
+
+def against_limit(blank: Verdict, values: Baseline, metric: Metric, budget: Budget) -> Verdict:
+    """``blank`` with the answer: the interval lies on one side of the limit, or it does not."""
+    runs = runs_of(values, metric, budget.phase)
+    low, high = interval(runs, _PRIOR.get(metric.name, PRIOR))
+    found = replace(blank, measured=middle(runs), low=low, high=high)
+    reasons = comparable.disturbed(values.clock, "meanwhile") if metric.source == "bench" else []
+    if reasons:
+        return replace(found, text=reasons[0], evidence=tuple(reasons[1:]))
+    above, below = low > budget.limit, high <= budget.limit
+    if budget.bound == "min":
+        above, below = low >= budget.limit, high < budget.limit
+    fine, bad = (below, above) if budget.bound == "max" else (above, below)
+    spread = f"{_count(runs)}: {number(low)} to {number(high, metric.unit)}"
+    if fine or bad:
+        return replace(found, verdict=PASS if fine else FAIL, text=spread)
+    more = _needed(runs, budget.limit, _PRIOR.get(metric.name, PRIOR))
+    return replace(found, text=f"too near to tell; {spread}", more_runs=more)
+
+
+def interval(runs: Runs, prior: float = PRIOR) -> tuple[float, float]:
+    """Where the middle of such runs lies, but for 1 in 200 on each side, over all looks."""
+    logs = [math.log(median(one)) for one in runs]
+    return _around(logs, _spread(logs, runs, prior))
+
+
+def _spread(logs: Sequence[float], runs: Runs, prior: float) -> float:
+    if len(logs) > FEW:
+        return max(stdev(logs), FLOOR)
+    own = max((stats.spread(one) or 0.0 for one in runs), default=0.0)
+    return max(own, prior, stdev(logs) if len(logs) > 1 else 0.0)
+
+
+def _around(logs: Sequence[float], spread: float) -> tuple[float, float]:
+    freedom = len(logs) - 1 if len(logs) > FEW else _MANY
+    reach = stats.student(ALARM / LOOKS, freedom) * spread / math.sqrt(len(logs))
+    center = fmean(logs)
+    return math.exp(center - reach), math.exp(center + reach)
+
+
+def _needed(runs: Runs, limit: float, prior: float) -> int | None:
+    """How many more such runs would bring the interval to one side of the limit."""
+    logs = [math.log(median(one)) for one in runs]
+    spread, center = _spread(logs, runs, prior), fmean(logs)
+    for more in range(1, SEARCH):
+        low, high = _around([center] * (len(logs) + more), spread)
+        if not low <= limit <= high:
+            return more
+    return None
+
+
+def _count(runs: Runs) -> str:
+    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+
+
+# --- a baseline
+
+
+def against_baseline(
+    values: Baseline,
+    base: Baseline,
+    metric: Metric,
+    phase: str | None,
+    allowed: Increase,
+    *,
+    among: int,
+) -> Verdict:
+    """Slower than the baseline by more than the tolerance, or not, or nobody can tell yet."""
+    before, now = runs_of(base, metric, phase), runs_of(values, metric, phase)
+    unit = metric.unit
+    found = Verdict(
+        key(metric.name, phase),
+        unit,
+        UNKNOWN,
+        f"baseline {number(middle(before), unit)} "
+        f"{'-' if metric.larger_is_better else '+'} {allowed_text(allowed, unit)}",
+        allowed.source,
+        measured=middle(now),
+        baseline=middle(before),
+    )
+    reasons = comparable.reasons(base.environment, base.clock, values.environment, values.clock)
+    if reasons:
+        return replace(found, text=f"not compared: {reasons[0]}", evidence=tuple(reasons[1:]))
+    sides = (now, before) if metric.larger_is_better else (before, now)
+    answer = judge_runs(*sides, allowed.share or 0.0, among=among)
+    ratios = (answer.ratio, answer.low, answer.high)
+    if metric.larger_is_better:
+        ratios = (1 / answer.ratio, 1 / answer.high, 1 / answer.low)
+    verdict = {SLOWER: FAIL, CANNOT_TELL: UNKNOWN}.get(answer.verdict, PASS)
+    change, low, high = map(percent, ratios)
+    return replace(
+        found,
+        verdict=verdict,
+        text=answer.text if verdict == UNKNOWN else f"{change}, {low} to {high}",
+        ratio=ratios[0],
+        ratio_low=ratios[1],
+        ratio_high=ratios[2],
+        more_runs=answer.needed if answer.verdict == CANNOT_TELL else None,
+    )

@@ -1,0 +1,42 @@
+"""Figures for github-action-benchmark, as its tool ``customSmallerIsBetter`` reads them.
+
+https://github.com/benchmark-action/github-action-benchmark : an array of name, unit, value, and
+optionally range and extra.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cgtool.analysis.gate import GateReport, Judged
+from cgtool.analysis.metrics import BY_NAME
+
+
+def encode(report: GateReport) -> bytes:
+    """Every figure of every target that is better when it is smaller, judged or not."""
+    rows = [row for target in report.targets for row in _rows(target)]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
+
+
+def _rows(target: Judged) -> list[dict[str, Any]]:
+    judged = {one.metric: one for one in target.verdicts}
+    rows = []
+    for name, value in target.figures.items():
+        metric = BY_NAME[name.partition(".")[0]]
+        if metric.larger_is_better:
+            continue
+        row: dict[str, Any] = {
+            "name": f"{target.entry} {name}",
+            "unit": metric.unit or "count",
+            "value": value,
+        }
+        spread = target.spreads.get(name)
+        if spread is not None:
+            row["range"] = f"± {spread:.3g}"
+        verdict = judged.get(name)
+        device = f"{target.device}, torch {target.torch}"
+        row["extra"] = f"{device}\n{verdict.held_to}: {verdict.verdict}" if verdict else device
+        rows.append(row)
+    return rows

@@ -1,0 +1,104 @@
+"""The screen of ``cgtool gate``."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from cgtool.analysis.gate import GateReport, Judged
+from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.render.findings_table import shown_file
+from cgtool.render.table import BAD, DOUBT, GOOD, add, plain, table
+
+WORDS = {PASS: "pass", FAIL: "fail", UNKNOWN: "cannot tell"}
+_STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT}
+
+
+def render(report: GateReport) -> RenderableType:
+    """One table a target, what is behind every verdict that is not a pass, and one word."""
+    parts: list[RenderableType] = []
+    for one in report.targets:
+        parts += [_target(one), ""]
+    return Group(*parts, conclusion(report))
+
+
+def _target(one: Judged) -> RenderableType:
+    device = "" if one.simulated else f", {one.device}"
+    made = table(
+        f"Gate of {one.entry}{device}",
+        ("metric", "left"),
+        ("measured", "right"),
+        ("held to", "left"),
+        ("verdict", "left"),
+        "",
+        simulated=one.simulated,
+    )
+    for verdict in one.verdicts:
+        add(
+            made,
+            verdict.metric,
+            measured_text(verdict),
+            verdict.held_to,
+            plain(WORDS[verdict.verdict], _STYLE[verdict.verdict]),
+            # A reason needs the whole width.
+            "" if verdict.verdict == UNKNOWN else verdict.text,
+        )
+    parts: list[RenderableType] = [made]
+    for verdict, lines in explained(one, reasons=True):
+        parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
+        parts += [Padding(plain(line), (0, 0, 0, 2)) for line in lines]
+    parts += [plain(f"note: {note}", "dim") for note in one.notes]
+    return Group(*parts)
+
+
+def measured_text(verdict: Verdict) -> str:
+    """``25``, ``33.0 us``; — where nothing was measured."""
+    return "—" if verdict.measured is None else number(verdict.measured, verdict.unit)
+
+
+def sentence(verdict: Verdict) -> str:
+    """``25, at most 20: 5 over``."""
+    text = f": {verdict.text}" if verdict.text else ""
+    return f"{measured_text(verdict)}, {verdict.held_to}{text}"
+
+
+def explained(target: Judged, *, reasons: bool = False) -> list[tuple[Verdict, tuple[str, ...]]]:
+    """What is behind every verdict that is no pass, the same line of one figure once; with
+    ``reasons``, also why something cannot be told."""
+    found: list[tuple[Verdict, tuple[str, ...]]] = []
+    seen = set()
+    for one in target.verdicts:
+        why = (one.text,) if reasons and one.verdict == UNKNOWN else ()
+        lines = tuple(line for line in (*why, *details(one)) if (one.metric, line) not in seen)
+        seen |= {(one.metric, line) for line in lines}
+        if lines and one.verdict != PASS:
+            found.append((one, lines))
+    return found
+
+
+def details(verdict: Verdict) -> tuple[str, ...]:
+    """The evidence, and where the budget stands if not on the command line."""
+    told = verdict.source == "default" or verdict.source.startswith("--")
+    return verdict.evidence if told else (*verdict.evidence, f"held to it by {verdict.source}")
+
+
+def conclusion(report: GateReport) -> Text:
+    """``passed: 12 figures``; ``failed: 2 of 12 figures, 1 cannot be told``."""
+    verdicts = [one.verdict for target in report.targets for one in target.verdicts]
+    failed, unknown = verdicts.count(FAIL), verdicts.count(UNKNOWN)
+    count = f"{len(verdicts)} figure{'' if len(verdicts) == 1 else 's'}"
+    if failed:
+        text = f"failed: {failed} of {count}"
+        text += f", {unknown} cannot be told" if unknown else ""
+    elif unknown:
+        text = f"cannot tell: {unknown} of {count}"
+    else:
+        text = f"passed: {count}"
+    return plain(text, f"bold {_STYLE[report.verdict]}")
+
+
+def place_text(verdict: Verdict) -> str:
+    """``model.py:12``, as the user would name it; empty where no line is to blame."""
+    frame = verdict.frame
+    return "" if frame is None else f"{shown_file(frame.file)}:{frame.line}"

@@ -1,0 +1,136 @@
+"""Verdicts for GitHub Actions: workflow commands, which become annotations, and a job summary.
+
+https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands : a step shows
+at most ten annotations of a kind, and a summary of more than 1 MiB is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cgtool.analysis.gate import GateReport, Judged
+from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
+from cgtool.model.capture import Frame
+from cgtool.render.gate_table import (
+    WORDS,
+    conclusion,
+    details,
+    explained,
+    measured_text,
+    place_text,
+    sentence,
+)
+
+MOST_ANNOTATIONS = 10
+MOST_BYTES = 1024 << 10
+
+_KINDS = {FAIL: "error", UNKNOWN: "warning"}
+_MARKS = {PASS: "✅", FAIL: "❌", UNKNOWN: "❔"}
+
+
+def commands(report: GateReport, root: Path) -> str:
+    """``::error`` for what failed, ``::warning`` for what cannot be told; nothing for the rest.
+
+    ``root`` is the top of the checkout, which annotations name their files from.
+    """
+    lines = []
+    for kind in (FAIL, UNKNOWN):
+        some = [
+            (target, one)
+            for target in report.targets
+            for one in target.verdicts
+            if one.verdict == kind
+        ]
+        shown = some if len(some) <= MOST_ANNOTATIONS else some[: MOST_ANNOTATIONS - 1]
+        lines += [_command(target, one, root) for target, one in shown]
+        if len(shown) < len(some):
+            rest = f"{len(some) - len(shown)} more: see the job summary"
+            lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message(rest)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _command(target: Judged, verdict: Verdict, root: Path) -> str:
+    properties = {}
+    if verdict.frame is not None:
+        properties = {"file": from_root(verdict.frame, root), "line": str(verdict.frame.line)}
+    properties["title"] = f"{target.entry}: {verdict.metric} {WORDS[verdict.verdict]}"
+    said = sentence(verdict)
+    written = ",".join(f"{name}={value_of(value)}" for name, value in properties.items())
+    text = message("\n".join((said, *details(verdict))))
+    return f"::{_KINDS[verdict.verdict]} {written}::{text}"
+
+
+def message(text: str) -> str:
+    """Text of a workflow command, which ends at the end of the line."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def value_of(text: str) -> str:
+    """The value of a property, which ends at a comma or a colon too."""
+    return message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def from_root(frame: Frame, root: Path) -> str:
+    """The file from the top of the checkout; as it is when it lies elsewhere."""
+    path = os.path.abspath(frame.file)  # noqa: PTH100 : resolve() would follow links away
+    try:
+        return Path(path).relative_to(root).as_posix()
+    except ValueError:
+        return frame.file
+
+
+def summary(report: GateReport) -> str:
+    """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
+    parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
+    parts += [_section(one) for one in report.targets]
+    return cut("\n".join(parts))
+
+
+def cut(text: str, most: int = MOST_BYTES) -> str:
+    """At most so many bytes, whole lines, and a word where something was left out."""
+    data = text.encode(errors="replace")
+    if len(data) <= most:
+        return data.decode()
+    note = "\n\n_The rest is left out: GitHub shows no longer summary._\n"
+    kept = data[: most - len(note.encode())].decode(errors="ignore")
+    return kept.rpartition("\n")[0] + note
+
+
+def _section(target: Judged) -> str:
+    device = "the simulated device" if target.simulated else target.device
+    baseline = f", against {target.baseline}" if target.baseline else ""
+    lines = [
+        f"### {cell(target.entry)}",
+        "",
+        cell(f"{device}, torch {target.torch}{baseline}"),
+        "",
+        "| | metric | measured | held to | |",
+        "|---|---|---:|---|---|",
+    ]
+    for one in target.verdicts:
+        row = (
+            f"{_MARKS[one.verdict]} {WORDS[one.verdict]}",
+            one.metric,
+            measured_text(one),
+            one.held_to,
+            one.text,
+        )
+        lines.append(f"| {' | '.join(map(cell, row))} |")
+    lines.append("")
+    for one, why in explained(target):
+        place = place_text(one)
+        lines.append(f"**{cell(one.metric)}**{f' at {cell(place)}' if place else ''}\n")
+        lines += [f"- {cell(line)}" for line in why]
+        lines.append("")
+    lines += [f"> {cell(note)}\n" for note in target.notes]
+    return "\n".join(lines) + "\n"
+
+
+_MARKDOWN = str.maketrans({one: f"\\{one}" for one in "\\`*_{}[]<>|#~$"} | {"&": "&amp;"})
+
+
+def cell(text: str) -> str:
+    """One line of plain text in Markdown: nothing in it is read as markup."""
+    shown = "".join(one if one.isprintable() else " " for one in text)
+    return shown.translate(_MARKDOWN)

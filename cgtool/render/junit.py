@@ -1,0 +1,76 @@
+"""Verdicts as JUnit XML, which CI servers list as tests.
+
+The dialect is the one that Jenkins, GitLab and GitHub's test reporters share: ``testsuites``,
+``testsuite``, ``testcase``, ``failure``, ``skipped``, ``properties`` (the Ant/Jenkins schema,
+https://github.com/jenkinsci/xunit-plugin). What cannot be told is skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+from cgtool.analysis.gate import GateReport, Judged
+from cgtool.analysis.gate_verdict import FAIL, UNKNOWN, Verdict
+from cgtool.render.gate_table import details, place_text, sentence
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no way to write (section 2.2, Char)."""
+
+
+def encode(report: GateReport) -> bytes:
+    """One suite a target, one case a verdict."""
+    root = ET.Element("testsuites", name="cgtool gate")
+    suites = [_suite(root, one) for one in report.targets]
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    ET.indent(root)
+    text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def allowed(text: str) -> str:
+    """Characters that XML forbids (control characters, lone surrogates) left out."""
+    return _FORBIDDEN.sub("", text)
+
+
+def _suite(root: ET.Element, target: Judged) -> ET.Element:
+    verdicts = [one.verdict for one in target.verdicts]
+    suite = ET.SubElement(
+        root,
+        "testsuite",
+        name=allowed(f"cgtool gate {target.entry}"),
+        tests=str(len(verdicts)),
+        failures=str(verdicts.count(FAIL)),
+        errors="0",
+        skipped=str(verdicts.count(UNKNOWN)),
+    )
+    properties = ET.SubElement(suite, "properties")
+    facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
+    for name, value in (*facts.items(), *((k, f"{v:g}") for k, v in target.figures.items())):
+        ET.SubElement(properties, "property", name=allowed(name), value=allowed(value))
+    for verdict in target.verdicts:
+        _case(suite, target, verdict)
+    return suite
+
+
+def _case(suite: ET.Element, target: Judged, verdict: Verdict) -> None:
+    # A budget and a baseline may both hold one figure: the name tells which.
+    case = ET.SubElement(
+        suite,
+        "testcase",
+        classname=allowed(target.entry),
+        name=allowed(f"{verdict.metric} ({verdict.held_to})"),
+    )
+    place = place_text(verdict)
+    if verdict.frame is not None:
+        case.set("file", allowed(place.rpartition(":")[0]))
+        case.set("line", str(verdict.frame.line))
+    message = f"{verdict.metric}: {sentence(verdict)}"
+    if verdict.verdict == FAIL:
+        failure = ET.SubElement(case, "failure", message=allowed(message), type="budget")
+        if verdict.baseline is not None:
+            failure.set("type", "regression")
+        failure.text = allowed("\n".join((message, *details(verdict))))
+    elif verdict.verdict == UNKNOWN:
+        ET.SubElement(case, "skipped", message=allowed(f"cannot tell: {verdict.text}"))

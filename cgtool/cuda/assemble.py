@@ -26,6 +26,7 @@ from cgtool.model.capture import (
     Memory,
     Stream,
 )
+from cgtool.record.access import numbered
 from cgtool.record.origins import OriginTable
 
 RAW_DOT_NODES = 20_000
@@ -98,7 +99,8 @@ def assemble(
         for index, (one, template, provenance) in enumerate(
             zip(session.captured, templates, joined, strict=True)
         ):
-            known = list(zip(provenance.origins, provenance.calls, provenance.streams, strict=True))
+            calls, call_of = numbered(provenance.calls)
+            known = list(zip(provenance.origins, call_of, provenance.streams, strict=True))
             read = reader.read(template, index, known)
             contents.append(read)
             part = None
@@ -122,6 +124,7 @@ def assemble(
                     exec_bytes=one.exec_bytes,
                     raw_dot=part,
                     eager_launches=provenance.eager_launches,
+                    calls=calls,
                     eager_only=provenance.eager_only,
                 )
             )

@@ -36,6 +36,7 @@ from cgtool.entry.workload import Part, Workload
 from cgtool.hazards.errors import explain
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
 from cgtool.record.ops import OpCall, OpRecorder, Record
 
@@ -97,6 +98,7 @@ class Session:
 
     exact_record: Record = field(default_factory=Record)
     """One record for all captures: backward looks up its forward calls in it."""
+    accesses: AccessLog = field(default_factory=AccessLog)
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
@@ -107,7 +109,7 @@ def _record_iteration(
 ) -> dict[str, Recorded]:
     """One warm-up iteration under the op recorder, its launches logged."""
     log = LaunchLog()
-    recorder = OpRecorder(part.modules, annotations, log.count)
+    recorder = OpRecorder(part.modules, annotations, log.count, session.accesses)
     log.recorder = recorder
     forward_phase = "step" if session.workload.kind == "step" else "forward"
     found: dict[str, Recorded] = {}
@@ -184,7 +186,11 @@ def _capture_one(
             session.problem = watch.problem
         if watch is None or watch.problem is not None:
             exact = InCaptureRecorder(
-                part.modules, annotations, session.device, session.stream.cuda_stream
+                part.modules,
+                annotations,
+                session.device,
+                session.stream.cuda_stream,
+                session.accesses,
             )
             exact.record = session.exact_record
         exact_from = len(session.exact_record.calls)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cgtool.cuda.driver import capturing_graph, check, cu
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
 from cgtool.record.ops import OpCall, OpRecorder
 
@@ -50,9 +51,10 @@ class InCaptureRecorder(OpRecorder):
         annotations: Annotations,
         device: int,
         stream: int,
+        accesses: AccessLog | None = None,
     ) -> None:
         """``stream`` is the handle of the capturing stream."""
-        super().__init__(roots, annotations, _node_counter(stream))
+        super().__init__(roots, annotations, _node_counter(stream), accesses)
         self._device = device
 
     def execute(

@@ -11,6 +11,7 @@ from cgtool.cuda.capturing import Captured, Session, capture_all, node_count
 from cgtool.cuda.stamps import Stamp, align, place_stamps
 from cgtool.model.failure import CgtoolError
 from cgtool.record.annotations import watch
+from cgtool.record.ops import OpCall
 from cgtool.record.origins import OriginTable
 
 _FEW = 8
@@ -21,7 +22,7 @@ class Joined(msgspec.Struct):
     """What is known of each node, in creation order."""
 
     origins: list[int | None]
-    calls: list[int | None]
+    calls: list[OpCall | None]
     streams: list[int | None]
     times_ns: list[int]
     """Never falling."""
@@ -56,7 +57,7 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
     aligned = align(launches, present)
     partners = iter(aligned)
     origins: list[int | None] = []
-    calls: list[int | None] = []
+    calls: list[OpCall | None] = []
     unmatched: list[int] = []
     for node, stamp in enumerate(stamps):
         if stamp is None:
@@ -73,7 +74,7 @@ def _join_stamps(session: Session, one: Captured, handles: list[int], table: Ori
         launch = launches[index]
         if launch.call is not None:
             origins.append(table.add(launch.call, recorded.record))
-            calls.append(launch.call.index)
+            calls.append(launch.call)
             continue
         forward_call = recorded.record.maker_of(launch.autograd_sequence)
         module = launch.module or (forward_call.module if forward_call else None)
@@ -122,7 +123,7 @@ def _join_in_capture(session: Session, one: Captured, count: int, table: OriginT
     origins = [table.add(call, one.exact) if call is not None else None for call in made_by]
     return Joined(
         origins,
-        calls=[call.index if call is not None else None for call in made_by],
+        calls=made_by,
         streams=[
             session.streams[call.extra.stream] if call is not None else None for call in made_by
         ],
@@ -160,5 +161,8 @@ def _look_again(session: Session, joined: Sequence[Joined], table: OriginTable) 
                 still.append(node)
                 continue
             provenance.origins[node] = theirs
-            provenance.calls[node] = exact.calls[node]
+            call = provenance.calls[node] = exact.calls[node]
+            if call is not None and call.access is not None:
+                # Its storages are those of the second capture.
+                call.access = msgspec.structs.replace(call.access, reads=(), writes=())
         provenance.unmatched = still

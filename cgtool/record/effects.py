@@ -34,6 +34,12 @@ def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(positions), tuple(names)
 
 
+def may_write(func: Any) -> bool:
+    """False for ops that never change an argument."""
+    schema = getattr(func, "_schema", None)
+    return any(_written_positions(func)) or (schema is not None and schema.name in _STATISTICS)
+
+
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
@@ -90,6 +96,11 @@ def _is_view(func: Any) -> bool:
     return any(one.alias_info is not None for one in schema.returns)
 
 
+def looks_at_shapes(name: str) -> bool:
+    """True for ops that look at the shapes of their arguments alone."""
+    return name.startswith(_LOOKS_AT_SHAPES)
+
+
 def reads_values(func: Any, name: str) -> bool:
     """False for views, and for ops that look at the shapes of their arguments alone."""
-    return not name.startswith(_LOOKS_AT_SHAPES) and not _is_view(func)
+    return not looks_at_shapes(name) and not _is_view(func)

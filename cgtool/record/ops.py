@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cgtool.model.capture import Call
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
 from cgtool.record.compiled import left_alone
 from cgtool.record.frames import Site, chain_of
@@ -42,6 +44,8 @@ class OpCall:
     """In backward: its sequence number, which leads to the forward call that made it."""
     launches: tuple[int, int] = (0, 0)
     """Half-open range of the launch log (``OpRecorder.launch_count``) that ran inside the call."""
+    access: Call | None = None
+    """What it read and wrote, where the recorder has an ``AccessLog`` and the call launched."""
     extra: Any = None
     """For the owner of the recorder."""
 
@@ -82,7 +86,7 @@ class OpRecorder(TorchDispatchMode):
     """Records every ATen call that runs while it is entered, on this thread and on autograd's.
 
     ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
-    op knows which of them are its own.
+    op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
     """
 
     supports_higher_order_operators = True
@@ -98,12 +102,14 @@ class OpRecorder(TorchDispatchMode):
         roots: Mapping[str, torch.nn.Module],
         annotations: Annotations,
         launch_count: Callable[[], int] = lambda: 0,
+        accesses: AccessLog | None = None,
     ) -> None:
         super().__init__()
         self.record = Record()
         self.modules = ModuleStack(roots)
         self.annotations = annotations
         self.launch_count = launch_count
+        self.accesses = accesses
         self._names: dict[Any, str] = {}
         self._home: int | None = None
         self._counted = threading.local()
@@ -162,10 +168,13 @@ class OpRecorder(TorchDispatchMode):
         self.running.call = call
         start = self.launch_count()
         try:
-            return self.execute(call, func, args, kwargs or {})
+            made = self.execute(call, func, args, kwargs or {})
         finally:
             call.launches = (start, self.launch_count())
             self.running.call = outer
+        if self.accesses is not None and call.launches[1] > start:
+            call.access = self.accesses.note(call.name, func, args, kwargs or {}, made)
+        return made
 
     def __enter__(self) -> OpRecorder:
         self._stance = left_alone()

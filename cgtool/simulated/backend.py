@@ -37,6 +37,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions
+from cgtool.record.access import AccessLog, numbered
 from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.ops import Record
@@ -115,8 +116,8 @@ def follow_lifetimes(
 def capture_all(session: Session, annotations: Annotations, progress: Progress) -> None:
     """Record every graph of the workload."""
     stream = session.device.stream_class(name="capture stream")
-    # One record for all phases: backward looks up its forward calls in it.
-    record = Record()
+    # One record for all phases: backward looks up its forward calls in it, and its storages.
+    record, accesses = Record(), AccessLog()
     states = RandomStates()
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
@@ -128,7 +129,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
             capturing(session.device, stream, f"capture {name}"),
         ):
             roots = roots_of(session.workload)
-            recorder = CaptureRecorder(roots, annotations, session.device, states)
+            recorder = CaptureRecorder(roots, annotations, session.device, states, accesses)
             recorder.record = record
             with recorder:
                 result = body()
@@ -261,16 +262,17 @@ def build(
 
 def _graph(one: Captured, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
     names = [streams.setdefault(name, len(streams)) for name in one.graph.stream_names]
+    calls, call_of = numbered([node.call for node in one.graph.nodes])
     nodes = tuple(
         Node(
             id=index,
             type="op",
             origin=table.add(node.call, one.record),
-            call=node.call.index,
+            call=call,
             stream=names[node.stream],
             shape=node.shape,
         )
-        for index, node in enumerate(one.graph.nodes)
+        for index, (node, call) in enumerate(zip(one.graph.nodes, call_of, strict=True))
     )
     edges = tuple(
         Edge(source, target)
@@ -285,4 +287,5 @@ def _graph(one: Captured, table: OriginTable, streams: dict[str, int], pool: int
         nodes=nodes,
         edges=edges,
         capture_ns=one.capture_ns,
+        calls=calls,
     )

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from cgtool.hazards.launches import effect_of, launches
 from cgtool.hazards.placement import HOST, place_of
 from cgtool.hazards.rules import host_work, refuse_op
+from cgtool.record.access import AccessLog
 from cgtool.record.ops import OpCall, OpRecorder
 from cgtool.record.storage import strided_parts
 from cgtool.simulated.streams import Device
@@ -112,8 +113,15 @@ class RandomStates:
 class CaptureRecorder(OpRecorder):
     """Records a graph while the simulated device is capturing."""
 
-    def __init__(self, roots: Any, annotations: Any, device: Device, states: RandomStates) -> None:
-        super().__init__(roots, annotations)
+    def __init__(
+        self,
+        roots: Any,
+        annotations: Any,
+        device: Device,
+        states: RandomStates,
+        accesses: AccessLog | None = None,
+    ) -> None:
+        super().__init__(roots, annotations, accesses=accesses)
         self.device = device
         self.graph = SimulatedGraph()
         self._random = states
@@ -151,6 +159,8 @@ class CaptureRecorder(OpRecorder):
             touched = [one for one in pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
         if launches(call.name, touched):
             self._node(call, touched)
+            if self.accesses is not None:
+                call.access = self.accesses.note(call.name, func, args, kwargs, made)
         return made
 
     def _random_state(self, what: str, state: torch.Tensor) -> None:

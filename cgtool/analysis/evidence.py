@@ -77,7 +77,7 @@ def as_typed(frame: Frame, entry: Entry) -> Frame:
 # --- nodes
 
 _Group = tuple[str, str]
-"""Module and op: what stays the same where lines move."""
+"""Op and module: what stays the same where lines move."""
 
 
 class _Counted(msgspec.Struct):
@@ -90,7 +90,7 @@ def _count(capture: Capture, phase: str | None, types: tuple[str, ...] | None) -
     found = _Counted(Counter(), defaultdict(Counter))
     for node, place in _chosen(capture, places, phase, types):
         del node
-        group = (place.module or "", place.short_op or "(outside any op)")
+        group = (place.short_op or "(outside any op)", place.module or "")
         found.nodes[group] += 1
         found.places[group][place.line] += 1
     return found
@@ -113,56 +113,55 @@ def _nodes(
     compared: Capture | None,
     baseline: Baseline | None,
 ) -> Evidence:
+    """What is new, where that is known and anything is; else what there is most of."""
     here = _count(capture, phase, types)
     if compared is not None:
-        return _groups(here, here.nodes - _count(compared, phase, types).nodes, "+")
-    if baseline is not None and baseline.ops and phase is None:
-        new = _by_op(here) - Counter(baseline.ops)
-        return _ops(here, new)
-    return _groups(here, here.nodes, "")
+        new = here.nodes - _count(compared, phase, types).nodes
+        if new:
+            return _listed(new, here.places, "+")
+    ops, places = _by_op(here)
+    if compared is None and baseline is not None and baseline.ops and phase is None:
+        new_ops = ops - Counter({(op, ""): count for op, count in baseline.ops.items()})
+        if new_ops:
+            return _listed(new_ops, places, "+")
+    return _listed(ops, places, "")
 
 
-def _by_op(counted: _Counted) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for (_, op), nodes in counted.nodes.items():
-        found[op] += nodes
-    return found
+def _by_op(counted: _Counted) -> tuple[Counter[_Group], dict[_Group, Counter[Frame | None]]]:
+    """The same, whatever the module."""
+    ops: Counter[_Group] = Counter()
+    places: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
+    for (op, module), nodes in counted.nodes.items():
+        ops[op, ""] += nodes
+        places[op, ""] += counted.places[op, module]
+    return ops, places
 
 
-def _groups(counted: _Counted, new: Counter[_Group], sign: str) -> Evidence:
+def _listed(
+    counted: Counter[_Group], places: dict[_Group, Counter[Frame | None]], sign: str
+) -> Evidence:
     lines: list[str] = []
     first: Frame | None = None
-    for group, nodes in new.most_common(SHOWN):
-        module, op = group
-        frame = counted.places[group].most_common(1)[0][0]
+    for group, nodes in counted.most_common(SHOWN):
+        op, module = group
+        frame, there = places[group].most_common(1)[0]
         first = first or frame
-        where = f" in {module}" if module else ""
-        at = f" at {file_line(frame)}" if frame else ""
-        lines.append(f"{sign}{nodes:,} {op}{where}{at}")
-    return Evidence((*lines, *_left(new)), first)
+        text = f"{sign}{nodes:,} {op}{f' in {module}' if module else ''}"
+        if frame is not None:
+            # Which of several are new, nobody can tell: the line has most of all.
+            every = f" of all {places[group].total():,}" if sign else ""
+            most = f", {there:,}{every}" if len(places[group]) > 1 else ""
+            text += f"{most} at {file_line(frame)}"
+        lines.append(text)
+    rest = counted.total() - sum(nodes for _, nodes in counted.most_common(SHOWN))
+    if rest:
+        lines.append(f"{sign}{rest:,} of {count_of(len(counted) - SHOWN, 'other kind')}")
+    return Evidence(tuple(lines), first)
 
 
-def _ops(counted: _Counted, new: Counter[str]) -> Evidence:
-    lines: list[str] = []
-    first: Frame | None = None
-    for op, nodes in new.most_common(SHOWN):
-        places: Counter[Frame | None] = Counter()
-        for group, at in counted.places.items():
-            if group[1] == op:
-                places += at
-        frame = places.most_common(1)[0][0]
-        first = first or frame
-        more = f", {places[frame]:,} of {places.total():,} at" if len(places) > 1 else " at"
-        lines.append(f"+{nodes:,} {op}{f'{more} {file_line(frame)}' if frame else ''}")
-    return Evidence((*lines, *_left(new)), first)
-
-
-def _left(new: Counter[_Group] | Counter[str]) -> tuple[str, ...]:
-    rest = len(new) - SHOWN
-    if rest <= 0:
-        return ()
-    nodes = new.total() - sum(count for _, count in new.most_common(SHOWN))
-    return (f"and {nodes:,} of {rest:,} other ops",)
+def count_of(count: int, name: str) -> str:
+    """``1 other kind``, ``3 other kinds``."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def _more_work(
@@ -170,7 +169,7 @@ def _more_work(
 ) -> Evidence:
     """A replay that got slower: often because it does more."""
     found = _nodes(capture, None if phase == "both" else phase, None, compared, baseline)
-    if found.lines and (compared is not None or (baseline and baseline.ops and phase is None)):
+    if found.lines and found.lines[0].startswith("+"):
         return Evidence(("the graph has more to do:", *found.lines), found.frame)
     return Evidence()
 
@@ -209,7 +208,7 @@ def _held(
             continue
         place = places.of_origin(one.origin)
         op = one.label if one.label == "cuBLAS workspace" else place.short_op or "(no op)"
-        group = (place.module or "", op)
+        group = (op, place.module or "")
         sizes[group] += one.bytes
         module = f" in {place.module}" if place.module else ""
         where.setdefault(group, (place.line, f"{op}{module}"))

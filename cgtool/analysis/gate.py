@@ -15,7 +15,7 @@ from cgtool.analysis import gate_times
 from cgtool.analysis.budgets import Budget, Budgets, Increase
 from cgtool.analysis.evidence import Evidence, explain
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, WORST, Verdict, number
-from cgtool.analysis.metrics import BY_NAME, METRICS, PHASES, Measured, Metric, key, runs_of
+from cgtool.analysis.metrics import BY_NAME, METRICS, PHASES, Measured, Metric, key, known, runs_of
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
@@ -88,6 +88,8 @@ def judge(
     against = _Against(measured, budgets, baseline, compared)
     verdicts = [against.budget(one) for one in budgets.limits]
     notes = list(measured.notes)
+    if measured.capture is not None and measured.capture.environment.simulated:
+        notes.append("on the simulated device nodes are ops, and the pools are a model")
     if baseline is not None:
         verdicts += against.baseline_verdicts(baseline)
         notes += against.notes(baseline)
@@ -215,7 +217,7 @@ class _Against(msgspec.Struct, frozen=True):
                 continue
             allowed = self.budgets.allowed(metric, phase)
             problem = self._unknown(metric, phase)
-            if problem is None and not _known(base, metric, phase):
+            if problem is None and not known(base, metric, phase):
                 problem = "the baseline does not have it"
             if problem is not None:
                 blank = Verdict(
@@ -235,7 +237,7 @@ class _Against(msgspec.Struct, frozen=True):
         return found
 
     def _has(self, metric: Metric, phase: str | None, base: Baseline) -> bool:
-        return self._unknown(metric, phase) is None and _known(base, metric, phase)
+        return self._unknown(metric, phase) is None and known(base, metric, phase)
 
     def _count(
         self, base: Baseline, metric: Metric, phase: str | None, allowed: Increase
@@ -286,19 +288,11 @@ class _Against(msgspec.Struct, frozen=True):
         left = [
             metric.name
             for metric, phase, named in self._asked()
-            if not named
-            and _known(base, metric, phase)
-            and self._unknown(metric, phase) is not None
+            if not named and known(base, metric, phase) and self._unknown(metric, phase) is not None
         ]
         if left:
             found.append(f"in the baseline and not measured here: {', '.join(left)}")
         return found
-
-
-def _known(base: Baseline, metric: Metric, phase: str | None) -> bool:
-    if metric.exact:
-        return key(metric.name, phase) in base.counts
-    return bool(runs_of(base, metric, phase))
 
 
 def _options(there: Baseline, here: Baseline) -> Iterator[tuple[str, str | None, str | None]]:

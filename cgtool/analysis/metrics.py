@@ -301,6 +301,13 @@ def runs_of(values: Baseline, metric: Metric, phase: str | None) -> tuple[tuple[
     return tuple(tuple(one / 1e3 for one in rounds) for rounds in side.values())
 
 
+def known(values: Baseline, metric: Metric, phase: str | None) -> bool:
+    """Whether there is a figure."""
+    if metric.exact:
+        return key(metric.name, phase) in values.counts
+    return bool(runs_of(values, metric, phase))
+
+
 def whole(samples: Iterable[Samples]) -> str | None:
     """The phase that is the whole iteration, of those that were timed."""
     timed = {one.phase for one in samples}

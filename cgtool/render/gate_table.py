@@ -8,8 +8,9 @@ from rich.text import Text
 
 from cgtool.analysis.gate import GateReport, Judged
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.metrics import BY_NAME
 from cgtool.render.findings_table import shown_file
-from cgtool.render.table import BAD, DOUBT, GOOD, add, plain, table
+from cgtool.render.table import BAD, DOUBT, GOOD, Fitted, add, plain, table
 
 WORDS = {PASS: "pass", FAIL: "fail", UNKNOWN: "cannot tell"}
 _STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT}
@@ -19,7 +20,7 @@ def render(report: GateReport) -> RenderableType:
     """One table a target, what is behind every verdict that is not a pass, and one word."""
     parts: list[RenderableType] = []
     for one in report.targets:
-        parts += [_target(one), ""]
+        parts.append(_target(one))
     return Group(*parts, conclusion(report))
 
 
@@ -44,12 +45,30 @@ def _target(one: Judged) -> RenderableType:
             # A reason needs the whole width.
             "" if verdict.verdict == UNKNOWN else verdict.text,
         )
-    parts: list[RenderableType] = [made]
+    if not one.verdicts:
+        made = _measured(one)
+    parts: list[RenderableType] = [made, ""]
     for verdict, lines in explained(one, reasons=True):
         parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
         parts += [Padding(plain(line), (0, 0, 0, 2)) for line in lines]
     parts += [plain(f"note: {note}", "dim") for note in one.notes]
+    if parts[-1] != "":
+        parts.append("")
     return Group(*parts)
+
+
+def _measured(one: Judged) -> Fitted:
+    """Of what is held to nothing, the figures."""
+    device = "" if one.simulated else f", {one.device}"
+    made = table(
+        f"Figures of {one.entry}{device}",
+        ("metric", "left"),
+        ("measured", "right"),
+        simulated=one.simulated,
+    )
+    for name, value in one.figures.items():
+        add(made, name, number(value, BY_NAME[name.partition(".")[0]].unit))
+    return made
 
 
 def measured_text(verdict: Verdict) -> str:
@@ -93,8 +112,10 @@ def conclusion(report: GateReport) -> Text:
         text += f", {unknown} cannot be told" if unknown else ""
     elif unknown:
         text = f"cannot tell: {unknown} of {count}"
-    else:
+    elif verdicts:
         text = f"passed: {count}"
+    else:
+        text = "measured, and held to nothing"
     return plain(text, f"bold {_STYLE[report.verdict]}")
 
 

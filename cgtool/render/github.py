@@ -80,11 +80,11 @@ def from_root(frame: Frame, root: Path) -> str:
         return frame.file
 
 
-def summary(report: GateReport) -> str:
+def summary(report: GateReport, most: int = MOST_BYTES) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
     parts += [_section(one) for one in report.targets]
-    return cut("\n".join(parts))
+    return cut("\n".join(parts), most)
 
 
 def cut(text: str, most: int = MOST_BYTES) -> str:

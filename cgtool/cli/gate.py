@@ -1,0 +1,189 @@
+"""``cgtool gate``: budgets and baselines, one verdict, for CI."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+from cgtool.cli.gate_options import with_budgets
+from cgtool.model.failure import usage
+from cgtool.model.options import CaptureOptions
+
+if TYPE_CHECKING:
+    from cgtool.analysis.budgets import Budgets
+    from cgtool.cli.gate_targets import Base, Target
+
+EPILOG = (
+    "A budget holds for the whole, or for one phase: --max-nodes 400, --max-nodes backward=300. "
+    "The same names stand in pyproject.toml under [tool.cgtool.gate], and under "
+    '[tool.cgtool.gate."model.py:build"] for one entry; options go before them.\n\n'
+    "Exit codes: 0 all pass, 1 one fails, 5 none fails and one cannot be told, 2 wrong use.\n\n"
+    + opt.INPUT_GRAMMAR
+)
+
+
+@with_budgets
+def gate(
+    *,
+    limits: dict[str, list[str] | None],
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET",
+            help=".cgt files, JSON of `cgtool check` and `cgtool verify`, or an ENTRY, which is "
+            "measured as its budgets need.",
+        ),
+    ],
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Compare with this: a baseline or a .cgt file; repeatable, one an entry.",
+        ),
+    ] = None,
+    save_baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what was measured as a baseline."),
+    ] = None,
+    max_increase: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=N|N%",
+            help="How much worse than the baseline a metric may be; repeatable. Counts 0, times "
+            "3% by default.",
+        ),
+    ] = None,
+    max_regression: Annotated[
+        str | None, typer.Option(metavar="N%", help="Short for --max-increase replay-us=N%.")
+    ] = None,
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="Worker processes that time an ENTRY, at most.")
+    ] = 20,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Begin no further run of an ENTRY after this long.")
+    ] = 300.0,
+    output: opt.Output = None,
+    format_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT[=FILE]",
+            help="table, json, junit, github or benchmark-action; repeatable.",
+        ),
+    ] = None,
+    input_: opt.Inputs = None,
+    device: opt.DeviceOption = None,
+    warmup_iters: opt.WarmupIters = None,
+    allow_unused_input: opt.AllowUnused = False,
+    pool: opt.Pool = opt.PoolMode.SHARED,
+    no_backward: opt.NoBackward = False,
+    seed: opt.Seed = None,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
+    from cgtool.analysis import gate as analysis
+    from cgtool.analysis.budgets import from_options
+    from cgtool.cli import gate_formats, gate_targets
+    from cgtool.model import baseline as baselines
+
+    given = from_options(limits, max_increase or (), max_regression)
+    formats = gate_formats.parse(format_ or (), output)
+    opened = gate_targets.open_targets(targets)
+    if save_baseline is not None and len(opened) > 1:
+        raise usage("--save-baseline holds one entry, and several are given")
+    bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
+    holding = gate_targets.Holding(
+        lambda spec, simulated: _budgets(given, spec, simulated=simulated),
+        lambda spec, held: _baseline(bases, spec, held, saving=save_baseline is not None),
+    )
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        measuring = gate_targets.Measuring(
+            CaptureOptions(
+                device=device,
+                warmup_iters=warmup_iters,
+                allow_unused_input=allow_unused_input,
+                pool=pool.value,
+                backward=not no_backward,
+                seed=seed,
+            ),
+            tuple(input_ or ()),
+            Path(folder),
+            timeout,
+            quiet,
+            max_seconds,
+            max_runs,
+        )
+        found = [
+            gate_targets.judge(one, holding, measuring, save=save_baseline is not None)
+            for one in opened
+        ]
+    report = analysis.gate(tuple(judged for judged, _ in found))
+    if save_baseline is not None:
+        baselines.write(save_baseline, found[0][1].values)
+    gate_formats.write(report, formats, quiet=quiet)
+    if save_baseline is not None and not quiet:
+        sys.stderr.write(f"saved {save_baseline}\n")
+    code = analysis.exit_code(report)
+    if code:
+        raise typer.Exit(code)
+
+
+def _budgets(given: Budgets, spec: str, *, simulated: bool) -> Budgets:
+    """Options before ``pyproject.toml``."""
+    from cgtool.analysis.budgets import checked
+    from cgtool.analysis.pyproject import find, from_pyproject
+
+    project = find(Path.cwd())
+    if project is None:
+        return checked(given)
+    return checked(given.over(from_pyproject(project, spec, simulated=simulated)))
+
+
+def _match(bases: Sequence[Base], targets: Sequence[Target]) -> Sequence[Base]:
+    """The same. Raises CgtoolError (exit 2) for a baseline of an entry that is not there, and for
+    two of one."""
+    from cgtool.analysis.metrics import same_entry
+
+    for at, one in enumerate(bases):
+        spec = one.values.entry.spec
+        if not any(same_entry(each.spec, spec) for each in targets):
+            raise _another(one, ", ".join(each.spec for each in targets))
+        for other in bases[:at]:
+            if same_entry(other.values.entry.spec, spec):
+                raise usage(f"{other.path} and {one.path} are both baselines of {spec}")
+    return bases
+
+
+def _another(base: Base, specs: str) -> Exception:
+    return usage(
+        f"{base.path} is a baseline of {base.values.entry.spec}, not of {specs}",
+        why="figures of another entry say nothing of this one",
+        fix="name its own baseline, or write one with --save-baseline FILE",
+    )
+
+
+def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) -> Base | None:
+    """The one that the command line names, else that of ``pyproject.toml``; that one is not
+    compared with while it is written."""
+    from cgtool.analysis.metrics import same_entry
+    from cgtool.cli.gate_targets import open_baseline
+
+    mine = next((one for one in bases if same_entry(spec, one.values.entry.spec)), None)
+    if mine is None and held.baseline is not None and not saving:
+        mine = open_baseline(held.baseline)
+        if not same_entry(spec, mine.values.entry.spec):
+            raise _another(mine, spec)
+    if mine is None and not saving and not held.limits:
+        raise usage(
+            f"there is nothing to hold {spec} to",
+            fix="give a budget (--max-nodes 400), a baseline (--baseline FILE), or "
+            "[tool.cgtool.gate] in pyproject.toml; `cgtool gate --help` lists the budgets",
+        )
+    return mine

@@ -1,0 +1,104 @@
+"""How a gate's verdicts leave: ``--format KIND`` and ``--format KIND=FILE``, several at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from cgtool.analysis.gate import GateReport
+from cgtool.cli.output import show_table, write_bytes
+from cgtool.model.failure import usage
+
+KINDS = ("table", "json", "junit", "github", "benchmark-action")
+_TOGETHER = {"table", "github"}
+"""What may stand on standard output beside each other: text for people, and what GitHub picks out
+of a log."""
+
+Chosen = Sequence[tuple[str, Path | None]]
+
+
+def parse(texts: Sequence[str], output: Path | None) -> Chosen:
+    """Kinds and files. Raises CgtoolError (exit 2) for a kind that is none, and for two that
+    cannot both be on standard output."""
+    found: list[tuple[str, Path | None]] = []
+    for text in texts or ("table",):
+        kind, equals, file = text.partition("=")
+        if kind not in KINDS:
+            near = get_close_matches(kind, KINDS, n=1)
+            raise usage(
+                f"--format {text}: no format {kind!r}"
+                + (f"; did you mean {near[0]}?" if near else ""),
+                fix=", ".join(KINDS),
+            )
+        if equals and not file:
+            raise usage(f"--format {text}: no file is named")
+        found.append((kind, Path(file) if equals else None))
+    plain = [kind for kind, file in found if file is None]
+    if output is not None:
+        if len(plain) != 1:
+            raise usage(
+                f"-o {output}: for one format, not for {' and '.join(plain) or 'none'}",
+                fix="name a file for each: --format junit=gate.xml",
+            )
+        return [(kind, file or output) for kind, file in found]
+    if (len(plain) > 1 and not set(plain) <= _TOGETHER) or len(plain) != len(set(plain)):
+        raise usage(
+            f"--format {' and '.join(plain)}: not both on standard output",
+            fix="name a file for one: --format junit=gate.xml",
+        )
+    return found
+
+
+def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
+    """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says."""
+    for kind, file in chosen:
+        if kind == "table":
+            from cgtool.render.gate_table import render
+
+            if file is not None or not quiet:
+                show_table(render(report), file)
+        else:
+            sys.stdout.flush()
+            write_bytes(_encoded(kind, report), file)
+        if kind == "github":
+            _summary(report)
+
+
+def _encoded(kind: str, report: GateReport) -> bytes:
+    if kind == "json":
+        from cgtool.render.json import encode
+
+        return encode("cgtool-gate", report)
+    if kind == "junit":
+        from cgtool.render import junit
+
+        return junit.encode(report)
+    if kind == "benchmark-action":
+        from cgtool.render import benchmark_action
+
+        return benchmark_action.encode(report)
+    from cgtool.render import github
+
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    return github.commands(report, root).encode(errors="replace")
+
+
+def _summary(report: GateReport) -> None:
+    from cgtool.render import github
+
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not name:
+        return
+    path = Path(name)
+    try:
+        # All of a step's summary together is bounded.
+        used = path.stat().st_size if path.exists() else 0
+        with path.open("ab") as file:
+            file.write(github.summary(report, github.MOST_BYTES - used).encode())
+    except OSError as error:
+        raise usage(
+            f"GITHUB_STEP_SUMMARY names {path}, which cannot be written: {error.strerror}"
+        ) from error

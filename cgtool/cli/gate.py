@@ -90,7 +90,7 @@ def gate(
     """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
     from cgtool.analysis import gate as analysis
     from cgtool.analysis.budgets import from_options
-    from cgtool.cli import gate_formats, gate_targets
+    from cgtool.cli import gate_formats, gate_measure, gate_targets
     from cgtool.model import baseline as baselines
 
     given = from_options(limits, max_increase or (), max_regression)
@@ -99,12 +99,12 @@ def gate(
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline holds one entry, and several are given")
     bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
-    holding = gate_targets.Holding(
+    holding = gate_measure.Holding(
         lambda spec, simulated: _budgets(given, spec, simulated=simulated),
         lambda spec, held: _baseline(bases, spec, held, saving=save_baseline is not None),
     )
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        measuring = gate_targets.Measuring(
+        measuring = gate_measure.Measuring(
             CaptureOptions(
                 device=device,
                 warmup_iters=warmup_iters,
@@ -121,7 +121,7 @@ def gate(
             max_runs,
         )
         found = [
-            gate_targets.judge(one, holding, measuring, save=save_baseline is not None)
+            gate_measure.judge(one, holding, measuring, save=save_baseline is not None)
             for one in opened
         ]
     report = analysis.gate(tuple(judged for judged, _ in found))

@@ -20,7 +20,7 @@ from cgtool.model.failure import CgtoolError, usage
 TOLERANCE = 0.03
 """Of times, where nothing else is said: what 95 of 100 comparisons of separate processes find."""
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{one.name}": (bound, one) for one in METRICS for bound in one.bounds}
 """``max-nodes`` to its bound and metric: every budget that there is."""
 

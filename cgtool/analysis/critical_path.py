@@ -49,7 +49,8 @@ def find(capture: Capture, graph: int) -> Path:
     """The critical path of ``capture.graphs[graph]``."""
     one = capture.graphs[graph]
     times = durations(capture, one)
-    laid, overlapping = by_edges(one, times if any(times) else weights(one))
+    before = waits(one)
+    laid, overlapping = by_edges(one, times if any(times) else weights(one), before)
     ends = [node.start_ns + times[node.id] for node in one.nodes if node.start_ns is not None]
     starts = [node.start_ns for node in one.nodes if node.start_ns is not None]
     timed = any(times)
@@ -60,7 +61,7 @@ def find(capture: Capture, graph: int) -> Path:
         replay_ns=max(ends) - min(starts) if ends else None,
         busy_ns=sum(times),
         slack_ns=tuple(laid.slack) if timed else (0,) * len(times),
-        width=_width(one),
+        width=_width(one, before),
         untimed=sum(
             node.type != "empty" and node.duration_ns is None and not times[node.id]
             for node in one.nodes
@@ -88,7 +89,22 @@ def weights(graph: Graph) -> list[int]:
     return [int(node.type != "empty") for node in graph.nodes]
 
 
-def by_edges(graph: Graph, times: Sequence[int]) -> tuple[Schedule, int]:
+def waits(graph: Graph) -> list[Sequence[int]]:
+    """By node id: what it waits for."""
+    # Most wait for one node: a tuple is no work for the garbage collector.
+    before: list[tuple[int, ...] | list[int]] = [()] * len(graph.nodes)
+    for edge in graph.edges:
+        known = before[edge.target]
+        if isinstance(known, list):
+            known.append(edge.source)
+        else:
+            before[edge.target] = [*known, edge.source] if known else (edge.source,)
+    return list(before)
+
+
+def by_edges(
+    graph: Graph, times: Sequence[int], before: Sequence[Sequence[int]]
+) -> tuple[Schedule, int]:
     """The schedule that the edges allow, and how many programmatic edges overlap.
 
     The target of a programmatic edge may start while its source runs (CUDA programming guide,
@@ -96,10 +112,8 @@ def by_edges(graph: Graph, times: Sequence[int]) -> tuple[Schedule, int]:
     two count as started together.
     """
     nodes = graph.nodes
-    before: list[list[int]] = [[] for _ in nodes]
     lags: dict[tuple[int, int], int] = {}
     for edge in graph.edges:
-        before[edge.target].append(edge.source)
         if edge.type == 1 or edge.from_port:
             first, second = nodes[edge.source].start_ns, nodes[edge.target].start_ns
             lag = 0 if first is None or second is None else max(0, second - first)
@@ -113,26 +127,26 @@ def by_edges(graph: Graph, times: Sequence[int]) -> tuple[Schedule, int]:
     return schedule(order, times, before, lags), len(lags)
 
 
-def _width(graph: Graph) -> int:
+def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
     """A node can be in flight from its own level to just before the first level of those that wait
     for it; nodes that share a level so have no path between them."""
     nodes, edges = graph.nodes, graph.edges
-    before: list[list[int]] = [[] for _ in nodes]
-    for edge in edges:
-        before[edge.target].append(edge.source)
-    order = topological(len(nodes), edges) or []
-    level = schedule(order, [1] * len(nodes), before).start
+    level = [0] * len(nodes)
+    for node in topological(len(nodes), edges) or ():
+        for source in before[node]:
+            if level[source] >= level[node]:
+                level[node] = level[source] + 1
     levels = max(level, default=-1) + 1
     end = [levels] * len(nodes)
     for edge in edges:
         end[edge.source] = min(end[edge.source], level[edge.target])
     change = [0] * (levels + 1)
-    for node in nodes:
-        if node.type != "empty":
-            change[level[node.id]] += 1
-            change[end[node.id]] -= 1
+    for one in nodes:
+        if one.type != "empty":
+            change[level[one.id]] += 1
+            change[end[one.id]] -= 1
     widest = now = 0
-    for one in change:
-        now += one
+    for difference in change:
+        now += difference
         widest = max(widest, now)
     return widest

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cgtool.model.capture import Call, Capture, Graph, Node
 from cgtool.model.order import topological
@@ -37,7 +38,7 @@ class Dependencies:
 
     order: list[int]
     """All nodes, topologically."""
-    before: list[list[int]]
+    before: list[Sequence[int]]
     """By node id: nodes that must end first. Those which follow from others may be left out."""
     recorded: bool
     """The capture says what its op calls read and wrote."""
@@ -67,7 +68,11 @@ class _Ledger:
             elif key in self.writer:
                 first.add(self.writer[key])
         for key in reads:
-            self.readers.setdefault(key, []).append(user)
+            readers = self.readers.get(key)
+            if readers is None:
+                self.readers[key] = [user]
+            else:
+                readers.append(user)
         for key in writes:
             self.writer[key] = user
             self.readers.pop(key, None)
@@ -79,10 +84,14 @@ def find(capture: Capture, graph: int) -> Dependencies:
     one = capture.graphs[graph]
     order = topological(len(one.nodes), one.edges)
     assert order is not None, "a capture that was read has no cycles"
-    runs = list(_runs(one, order))
+    runs = _runs(one, order)
     guessed = [run.nodes[0].id for run in runs if run.call is None and run.places]
-    hidden = any(run.unseen for run in runs)
-    before: list[list[int]] = [[] for _ in order]
+    # Without a node that is judged by its pointers, those of the others do not matter.
+    known = [run for run in runs if run.call is not None] if guessed else []
+    for run in known:
+        run.places = _all_places(run.nodes) or ()
+    unseen = {run.nodes[0].id for run in known if len(run.places) < len(_storages(run))}
+    before: list[Sequence[int]] = [()] * len(order)
     last: dict[int, int] = {}
     last_of_call: dict[int, int] = {}
     ledger = _Ledger()
@@ -90,24 +99,25 @@ def find(capture: Capture, graph: int) -> Dependencies:
     base: int | None = None
     for run in runs:
         user = run.nodes[0].id
-        for earlier, later in zip(run.nodes, run.nodes[1:], strict=False):
-            before[later.id].append(earlier.id)
         last[user] = run.nodes[-1].id
+        for earlier, later in pairwise(run.nodes):
+            before[later.id] = (earlier.id,)
         if run.nodes[0].type == "empty":
             continue
         if run.barrier:
-            before[user] = [last[one] for one in sorted(sinks)]
+            before[user] = tuple(sorted(last[one] for one in sinks))
             ledger, sinks, base = _Ledger(), {user}, user
             last_of_call.clear()
             continue
-        first = _uses(ledger, user, run, guessed=bool(guessed), hidden=hidden)
+        reads, writes = _touched(run, bool(unseen), user in unseen)
+        first = ledger.use(user, reads, writes)
         if run.number is not None:
             if run.number in last_of_call:
                 first.add(last_of_call[run.number])
             last_of_call[run.number] = user
         if not first and base is not None:
-            first = {base}
-        before[user] = sorted({last[one] for one in first})
+            first.add(base)
+        before[user] = tuple(sorted({last[one] for one in first}))
         sinks -= first
         sinks.add(user)
     return Dependencies(
@@ -119,89 +129,80 @@ def find(capture: Capture, graph: int) -> Dependencies:
     )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Run:
     """Nodes of one op call that follow one another, or one node without a call."""
 
     nodes: list[Node]
-    number: int | None = None
-    call: Call | None = None
-    places: list[int] = field(default_factory=list)
+    number: int | None
+    call: Call | None
+    places: Sequence[int]
     """Memory that pointers among the arguments lead to."""
 
     @property
     def barrier(self) -> bool:
-        node = self.nodes[0]
-        if node.type == "empty":
-            return False
-        return node.type not in _KINDS or (self.call is None and not self.places)
-
-    @property
-    def unseen(self) -> bool:
-        call = self.call
-        return call is not None and len(self.places) < len({*call.reads, *call.writes})
+        return self.call is None and not self.places and self.nodes[0].type != "empty"
 
 
-def _runs(graph: Graph, order: Sequence[int]) -> Iterator[_Run]:
+def _runs(graph: Graph, order: Sequence[int]) -> list[_Run]:
     # A call without writes is one whose record is not known: what owns a node writes something.
     calls = [call if call.writes else None for call in graph.calls]
-    run: _Run | None = None
+    runs: list[_Run] = []
     for at in order:
         node = graph.nodes[at]
-        number = node.call
-        call = calls[number] if calls and number is not None and node.type in _KINDS else None
-        if run is not None and call is not None and run.number == number and run.call is call:
-            run.nodes.append(node)
+        number, of_kind = node.call, node.type in _KINDS
+        call = calls[number] if calls and number is not None and of_kind else None
+        if call is not None and runs and runs[-1].call is call and runs[-1].number == number:
+            runs[-1].nodes.append(node)
             continue
-        if run is not None:
-            yield _placed(run)
-        run = _Run([node], number, call)
-    if run is not None:
-        yield _placed(run)
+        places = _all_places((node,)) if call is None and of_kind else None
+        runs.append(_Run([node], number, call, places or ()))
+    return runs
 
 
-def _placed(run: _Run) -> _Run:
-    found: set[int] = set()
-    for node in run.nodes:
-        places = _places(node)
-        if run.call is None and None in places:
-            # One of the ends is memory that nobody knows.
-            return run
-        found.update(place for place in places if place is not None)
-    run.places = sorted(found)
-    return run
+def _storages(run: _Run) -> set[int]:
+    return set() if run.call is None else {*run.call.reads, *run.call.writes}
 
 
-def _places(node: Node) -> list[int | None]:
-    """Allocations and tensors as negative numbers, apart from those of storages."""
+def _touched(run: _Run, any_unseen: bool, unseen: bool) -> tuple[Sequence[int], Sequence[int]]:
+    """What a run reads and writes. Op calls meet each other in storages; they meet what is guessed
+    in the places that pointers lead to, where they count as readers: so they do not wait for each
+    other there."""
+    if run.call is None:
+        return (), [*run.places, _UNSEEN] if any_unseen else run.places
+    if not run.places and not unseen:
+        return run.call.reads, run.call.writes
+    return [*run.call.reads, *run.places, *((_UNSEEN,) if unseen else ())], run.call.writes
+
+
+def _all_places(nodes: Sequence[Node]) -> list[int] | None:
+    """Allocations and tensors as negative numbers, apart from those of storages; None when one of
+    the nodes touches memory that nobody knows."""
+    found: dict[int, None] = {}
+    for node in nodes:
+        for allocation, tensor in _ends(node):
+            if allocation is not None:
+                found[-2 - 2 * allocation] = None
+            elif tensor is not None:
+                found[-3 - 2 * tensor] = None
+            else:
+                return None
+    return list(found)
+
+
+def _ends(node: Node) -> Iterator[tuple[int | None, int | None]]:
+    """Allocation and tensor, one of them None, of everything that a node's parameters lead to;
+    both None for memory of the device that nobody knows."""
     kernel, copy, fill = node.kernel, node.copy, node.fill
     if kernel is not None:
         if kernel.arguments_unread is not None:
-            return [None]
-        return [_place(one.allocation, one.tensor) for one in kernel.pointers]
-    if copy is not None:
-        ends = (
-            (copy.kind[:1], copy.source_allocation, copy.source_tensor),
-            (copy.kind[-1:], copy.destination_allocation, copy.destination_tensor),
-        )
-        return [_place(allocation, tensor) for kind, allocation, tensor in ends if kind != "h"]
-    if fill is not None:
-        return [_place(fill.destination_allocation, fill.destination_tensor)]
-    return []
-
-
-def _place(allocation: int | None, tensor: int | None) -> int | None:
-    if allocation is not None:
-        return -2 - 2 * allocation
-    return None if tensor is None else -3 - 2 * tensor
-
-
-def _uses(ledger: _Ledger, user: int, run: _Run, *, guessed: bool, hidden: bool) -> set[int]:
-    """Op calls meet each other in storages. What is guessed meets all others in the places that
-    its pointers lead to: to each other op calls are readers there."""
-    if run.call is None:
-        return ledger.use(user, (), [*run.places, _UNSEEN] if hidden else run.places)
-    reads: Sequence[int] = run.call.reads
-    if guessed:
-        reads = [*reads, *run.places, *((_UNSEEN,) if run.unseen else ())]
-    return ledger.use(user, reads, run.call.writes)
+            yield None, None
+        for one in kernel.pointers:
+            yield one.allocation, one.tensor
+    elif copy is not None:
+        if copy.kind[:1] != "h":
+            yield copy.source_allocation, copy.source_tensor
+        if copy.kind[-1:] != "h":
+            yield copy.destination_allocation, copy.destination_tensor
+    elif fill is not None:
+        yield fill.destination_allocation, fill.destination_tensor

@@ -7,17 +7,16 @@ streams of their own for it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from cgtool.analysis import critical_path, dependencies, reach
-from cgtool.analysis.pieces import Pair, independent, ordered, pairs, pieces
+from cgtool.analysis.pieces import Pair, pairs, pieces
 from cgtool.analysis.places import Place, Places, file_line
-from cgtool.analysis.schedule import Schedule, schedule
-from cgtool.model.capture import Capture, Graph, Node
+from cgtool.analysis.reuse import more_bytes
+from cgtool.analysis.schedule import longest, schedule
+from cgtool.model.capture import Capture, Node
 from cgtool.model.finding import Finding
 
 WORTH_SAYING = 0.1
@@ -49,7 +48,7 @@ class Overlap(msgspec.Struct, frozen=True):
     needed_nodes: int
     """Nodes on the longest chain through what the data needs."""
     pairs: tuple[Pair, ...]
-    """The largest gain first; at most 50."""
+    """By lines, the largest gain first."""
     unneeded_edges: int
     """Edges between two nodes of which neither needs the other, as far as times tell."""
     more_bytes: int
@@ -83,18 +82,14 @@ class Overlap(msgspec.Struct, frozen=True):
 def find(capture: Capture, graph: int) -> Overlap:
     """What overlapping could gain in ``capture.graphs[graph]``."""
     one = capture.graphs[graph]
-    needs = dependencies.find(capture, graph)
-    counts = critical_path.weights(one)
-    counted, _ = critical_path.by_edges(one, counts)
-    counted_free = schedule(needs.order, counts, needs.before)
-    times = critical_path.durations(capture, one)
+    needs, edges = dependencies.find(capture, graph), critical_path.waits(one)
+    times, counts = critical_path.durations(capture, one), critical_path.weights(one)
     timed = any(times)
-    now, free = counted, counted_free
-    if timed:
-        now, _ = critical_path.by_edges(one, times)
-        free = schedule(needs.order, times, needs.before)
+    now, _ = critical_path.by_edges(one, times if timed else counts, edges)
+    free = schedule(needs.order, times if timed else counts, needs.before)
     fills = [_fill(capture, node) for node in one.nodes]
     known = [0.0 if fill is None else fill for fill in fills]
+    chain = longest(needs.order, counts, edges)
     found = Overlap(
         graph=graph,
         timed=timed,
@@ -103,20 +98,23 @@ def find(capture: Capture, graph: int) -> Overlap:
         # The order inside one op call is taken from its nodes, and may be stricter than its edges.
         needed_ns=min(free.length, now.length) if timed else 0,
         work_ns=round(sum(time * fill for time, fill in zip(times, known, strict=True))),
-        length_nodes=counted.length,
-        needed_nodes=min(counted_free.length, counted.length),
+        length_nodes=chain,
+        needed_nodes=min(longest(needs.order, counts, needs.before), chain),
         pairs=(),
-        unneeded_edges=sum(independent(free, edge.source, edge.target) for edge in one.edges),
-        more_bytes=_more_bytes(capture, one, free),
+        unneeded_edges=sum(free.independent(edge.source, edge.target) for edge in one.edges),
+        more_bytes=0,
         guessed=len(needs.guessed),
         barriers=len(needs.barriers),
         unsized=sum(fill is None and time > 0 for fill, time in zip(fills, times, strict=True)),
     )
-    beside = pieces(free, needs.order, needs.before)
-    order = reach.find(one, needs.order)
-    before = order.before if order is not None else partial(ordered, now)
+    beside = list(pieces(free, needs.order, needs.before))
+    if not beside:
+        return found
+    order = reach.find(one, needs.order, edges)
+    before = order.before if order is not None else now.ordered
     made = pairs(capture, one, beside, before, free, known, gain_ns=found.gain_ns, timed=timed)
-    return msgspec.structs.replace(found, pairs=made)
+    more = more_bytes(capture, one, free) if made else 0
+    return msgspec.structs.replace(found, pairs=made, more_bytes=more)
 
 
 def _fill(capture: Capture, node: Node) -> float | None:
@@ -126,54 +124,6 @@ def _fill(capture: Capture, node: Node) -> float | None:
         return None
     blocks = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
     return min(1.0, blocks / (count * kernel.active_blocks))
-
-
-def _more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
-    users: dict[int, list[int]] = {}
-    for node in graph.nodes:
-        for pointer in node.kernel.pointers if node.kernel is not None else ():
-            if pointer.allocation is not None:
-                users.setdefault(pointer.allocation, []).append(node.id)
-    allocations = capture.memory.allocations
-    # Pieces of memory, by start: (end, the allocation that was last given it).
-    starts: list[int] = []
-    held: dict[int, tuple[int, int]] = {}
-    more = 0
-    for index in sorted(users, key=lambda one: allocations[one].allocated_at):
-        low = allocations[index].address
-        high = low + allocations[index].bytes
-        at = max(0, bisect_right(starts, low) - 1)
-        kept: list[tuple[int, int, int]] = [(low, high, index)]
-        end = at
-        while end < len(starts) and starts[end] < high:
-            start = starts[end]
-            stop, before = held.pop(start)
-            shared = min(stop, high) - max(start, low)
-            if shared > 0 and not _all_ordered(free, users[before], users[index]):
-                more += shared
-            if shared <= 0:
-                kept.append((start, stop, before))
-            else:
-                kept += [(start, low, before)] if start < low else []
-                kept += [(high, stop, before)] if stop > high else []
-            end += 1
-        kept.sort()
-        starts[at:end] = [start for start, _, _ in kept]
-        held.update((start, (stop, owner)) for start, stop, owner in kept)
-    return more
-
-
-def _all_ordered(free: Schedule, first: list[int], then: list[int]) -> bool:
-    """As ``ordered``, for all of some nodes before all of others."""
-    ends = [free.window(node) for node in first]
-    starts = [free.window(node) for node in then]
-    earliest_end = max(free.start[node] + free.durations[node] for node in first)
-    latest_start = min(
-        end - free.durations[node] for node, (_, end) in zip(then, starts, strict=True)
-    )
-    return earliest_end <= min(start for start, _ in starts) and (
-        max(end for _, end in ends) <= latest_start
-    )
 
 
 def sentence(capture: Capture, found: Overlap, pair: Pair) -> str:
@@ -197,15 +147,17 @@ def _words(place: Place) -> str:
     return f"{what} at {at}{module}" if at else f"{what}{module}"
 
 
-def look(capture: Capture) -> tuple[Finding, ...]:
+def look(capture: Capture, known: Iterable[Overlap] | None = None) -> tuple[Finding, ...]:
     """A finding for each captured graph in which overlapping could gain 10 % or more, by measured
-    times."""
+    times. ``known`` is what ``find`` said of those graphs, where it was asked before."""
+    if known is None:
+        known = (
+            find(capture, index)
+            for index, graph in enumerate(capture.graphs)
+            if graph.parent is None
+        )
     return tuple(
-        _finding(capture, found)
-        for index, graph in enumerate(capture.graphs)
-        if graph.parent is None
-        for found in (find(capture, index),)
-        if found.gain >= WORTH_SAYING and found.pairs
+        _finding(capture, found) for found in known if found.gain >= WORTH_SAYING and found.pairs
     )
 
 

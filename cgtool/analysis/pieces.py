@@ -44,29 +44,15 @@ class Piece(msgspec.Struct, frozen=True):
     """... to before this one."""
 
 
-def ordered(laid: Schedule, one: int, other: int) -> bool:
-    """False only when there is no path from ``one`` to ``other``: it must end before the other may
-    start, at the earliest and at the latest."""
-    (start, end), (next_start, next_end) = laid.window(one), laid.window(other)
-    return start + laid.durations[one] <= next_start and end <= next_end - laid.durations[other]
-
-
-def independent(laid: Schedule, one: int, other: int) -> bool:
-    """True only for two nodes that take time, of which neither waits for the other."""
-    took = laid.durations[one] and laid.durations[other]
-    return bool(took) and not ordered(laid, one, other) and not ordered(laid, other, one)
-
-
 def pieces(
     free: Schedule, order: Sequence[int], before: Sequence[Sequence[int]]
 ) -> Iterator[Piece]:
     """All pieces beside ``free.path``, for the schedule of what the data needs."""
     path = free.path
     starts = [free.start[node] for node in path]
-    ends = [free.start[node] + free.durations[node] for node in path]
+    ends = [free.end[node] for node in path]
     for nodes in _chains(order, before, frozenset(path)):
-        earliest, _ = free.window(nodes[0])
-        _, latest = free.window(nodes[-1])
+        earliest, latest = free.start[nodes[0]], free.end[nodes[-1]] + free.slack[nodes[-1]]
         first, last = bisect_right(ends, earliest), bisect_left(starts, latest)
         if first < last and any(free.durations[node] for node in nodes):
             yield Piece(nodes, first, last)

@@ -31,11 +31,9 @@ class Reach:
         return one != other and chain < len(clock) and clock[chain] >= self.position[one]
 
 
-def find(graph: Graph, order: Sequence[int]) -> Reach | None:
-    """``order`` is a topological order. None for a graph that takes more than 64 chains."""
-    before: list[list[int]] = [[] for _ in order]
-    for edge in graph.edges:
-        before[edge.target].append(edge.source)
+def find(graph: Graph, order: Sequence[int], before: Sequence[Sequence[int]]) -> Reach | None:
+    """``order`` is a topological order, ``before`` what each node waits for. None for a graph that
+    takes more than 64 chains."""
     chain, position = [0] * len(order), [0] * len(order)
     clocks: list[list[int]] = [[] for _ in order]
     ends: list[int] = []

@@ -19,18 +19,26 @@ class Schedule:
     durations: Sequence[int]
     start: list[int]
     """Earliest start."""
+    end: list[int]
+    """Earliest end."""
     slack: list[int]
-    """How much longer a node may take before the whole takes longer."""
+    """How much longer a node may take before the whole takes longer; how much later it may end."""
     length: int
     """Of the whole, where nothing waits for anything but its dependencies."""
     path: tuple[int, ...]
     """One longest path, in order."""
 
-    def window(self, node: int) -> tuple[int, int]:
-        """Earliest start and latest end. Two nodes whose windows overlap have no path between
-        them: a node that another one waits for must end before that one may start."""
-        start = self.start[node]
-        return start, start + self.durations[node] + self.slack[node]
+    def ordered(self, one: int, other: int) -> bool:
+        """False only when there is no path from ``one`` to ``other``: along a path it would end
+        before the other starts, at the earliest and at the latest."""
+        end, start = self.end[one], self.start[other]
+        return end <= start and end + self.slack[one] <= start + self.slack[other]
+
+    def independent(self, one: int, other: int) -> bool:
+        """True only for two nodes that take time and of which neither waits for the other."""
+        if self.ordered(one, other) or self.ordered(other, one):
+            return False
+        return self.durations[one] > 0 and self.durations[other] > 0
 
 
 def schedule(
@@ -41,38 +49,48 @@ def schedule(
 ) -> Schedule:
     """``order`` is a topological order of all nodes; ``before[node]`` is what it waits for."""
     count = len(order)
-    start = [0] * count
-    cause = [-1] * count
+    start, end, cause = [0] * count, [0] * count, [-1] * count
     for node in order:
         latest = 0
         for source in before[node]:
-            ready = start[source]
-            ready += lags.get((source, node), durations[source]) if lags else durations[source]
+            ready = end[source]
+            if lags and (source, node) in lags:
+                ready = start[source] + lags[source, node]
             # Of equals, the first.
             if ready > latest or (ready == latest and cause[node] < 0):
                 latest, cause[node] = ready, source
-        start[node] = latest
-    length = max((start[node] + durations[node] for node in order), default=0)
-    tail = list(durations)
-    behind = [0] * count
+        start[node], end[node] = latest, latest + durations[node]
+    length = max(end, default=0)
+    # From the start of a node, and from its end, to the end of everything that waits for it.
+    tail, behind = list(durations), [0] * count
     for node in reversed(order):
-        own = max(tail[node], durations[node] + behind[node])
-        tail[node] = own
+        own = durations[node] + behind[node]
+        if own < tail[node]:
+            own = tail[node]
         for source in before[node]:
-            lag = lags.get((source, node)) if lags else None
-            if lag is None:
-                behind[source] = max(behind[source], own)
-            else:
-                tail[source] = max(tail[source], lag + own)
-    slack = [length - start[node] - durations[node] - behind[node] for node in range(count)]
-    return Schedule(durations, start, slack, length, _path(start, durations, cause, length))
+            if lags and (source, node) in lags:
+                tail[source] = max(tail[source], lags[source, node] + own)
+            elif own > behind[source]:
+                behind[source] = own
+    slack = [length - one - rest for one, rest in zip(end, behind, strict=True)]
+    path = _path(end, cause, length)
+    return Schedule(durations, start, end, slack, length, path)
 
 
-def _path(
-    start: Sequence[int], durations: Sequence[int], cause: Sequence[int], length: int
-) -> tuple[int, ...]:
-    ends = (node for node in range(len(start)) if start[node] + durations[node] == length)
-    node = next(ends, -1)
+def longest(order: Sequence[int], durations: Sequence[int], before: Sequence[Sequence[int]]) -> int:
+    """The length alone."""
+    end = [0] * len(order)
+    for node in order:
+        latest = 0
+        for source in before[node]:
+            if end[source] > latest:
+                latest = end[source]
+        end[node] = latest + durations[node]
+    return max(end, default=0)
+
+
+def _path(end: Sequence[int], cause: Sequence[int], length: int) -> tuple[int, ...]:
+    node = end.index(length) if end else -1
     found: list[int] = []
     while node >= 0:
         found.append(node)

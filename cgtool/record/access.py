@@ -78,6 +78,10 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 
 
+_Sum = tuple[dict[int, None], int]
+"""Storages, in order, and bytes."""
+
+
 @dataclass(slots=True)
 class _Plan:
     """What an op's schema and name say."""
@@ -98,11 +102,11 @@ class AccessLog:
     """
 
     def __init__(self) -> None:
-        self._flops = FlopCounter()
-        self._plans: dict[Any, _Plan] = {}
-        self._numbers: dict[int, int] = {}
         self._shells: list[Any] = []
         self._free = torch.UntypedStorage._free_weak_ref
+        self._numbers: dict[int, int] = {}
+        self._plans: dict[Any, _Plan] = {}
+        self._flops = FlopCounter()
 
     def __del__(self) -> None:
         for shell in self._shells:
@@ -129,17 +133,18 @@ class AccessLog:
         given = _tensors(args)
         if kwargs:
             given += _tensors(kwargs.values())
-        results = [made] if isinstance(made, torch.Tensor) else _tensors((made,))
-        # Looked up before the results are, so that these are known to be new.
-        known = self._sum(given)
         written = list(written_by(func, args, kwargs)) if plan.writes else []
-        reads = known
-        if not plan.reads:
-            reads = ({}, 0)
-        elif plan.overwrites:
+        results: Sequence[torch.Tensor] = ()
+        if not (written and made is written[0]):
+            results = (made,) if isinstance(made, torch.Tensor) else _tensors((made,))
+        nothing: _Sum = {}, 0
+        known = self._sum(given) if results or not plan.overwrites else nothing
+        reads = known if plan.reads else nothing
+        if plan.reads and plan.overwrites:
             reads = self._sum(_left(given, written))
-        writes = self._sum(written) if written else ({}, 0)
-        fresh = self._sum(results, known[0])
+        writes = self._sum(written) if written else nothing
+        # What shares memory with an argument was not made here.
+        fresh = self._sum(results, known[0]) if results else nothing
         saved = 0
         if plan.partly is not None:
             # Of its first argument an op like this touches some rows.
@@ -154,12 +159,9 @@ class AccessLog:
             _floating(results) or _floating(written),
         )
 
-    def _sum(
-        self, tensors: Sequence[torch.Tensor], without: Container[int] = ()
-    ) -> tuple[dict[int, None], int]:
-        """Storages and bytes of some tensors, each once."""
-        numbers: dict[int, None] = {}
-        total = 0
+    def _sum(self, tensors: Sequence[torch.Tensor], without: Container[int] = ()) -> _Sum:
+        """Of some tensors, each once."""
+        all_numbers, numbers, total = self._numbers, dict[int, None](), 0
         for at, tensor in enumerate(tensors):
             if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
                 parts = [part for _, part in strided_parts(tensor)]
@@ -170,9 +172,9 @@ class AccessLog:
             size = tensor.nbytes if tensor.is_contiguous() else _bytes(tensor)
             storage = tensor.untyped_storage()
             key = storage._cdata
-            number = self._numbers.get(key)
+            number = all_numbers.get(key)
             if number is None:
-                number = self._numbers[key] = len(self._numbers)
+                number = all_numbers[key] = len(all_numbers)
                 self._shells.append(storage._weak_ref())
             if not size or number in without:
                 continue
@@ -194,7 +196,7 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     for one in values:
         if isinstance(one, torch.Tensor):
             found.append(one)
-        elif isinstance(one, list | tuple):
+        elif isinstance(one, (list, tuple)):
             found += _tensors(one)
         elif isinstance(one, dict):
             found += _tensors(one.values())

@@ -43,7 +43,7 @@ def may_write(func: Any) -> bool:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _tensors(one)
 

@@ -31,21 +31,26 @@ class FlopCounter:
     """Counts single calls. Never raises: what cannot be counted is None."""
 
     def __init__(self) -> None:
-        # Imports Triton where it is installed: where recording starts, not where cgtool does.
+        self._formulas: dict[Any, Callable[..., Any] | None] = {}
+        self._known: dict[Any, int | None] = {}
+        self._registries: tuple[Mapping[Any, Callable[..., Any]], ...] = ()
+        self._of_shapes: Any = None
+        # It imports Triton where that is installed (80 ms), and warns where it is not: so not at
+        # the head of this file.
         log = logging.getLogger("torch.utils.flop_counter")
         disabled, log.disabled = log.disabled, True
         try:
             from torch.utils import flop_counter
+
+            # PyTorch's own comes first: the user's code may add to it.
+            self._registries = (flop_counter.flop_registry, _more(flop_counter))
+            # A formula is wrapped to be given shapes, unless it asked for the tensors themselves.
+            self._of_shapes = flop_counter.shape_wrapper(lambda: 0).__code__
+        except Exception:
+            # A broken Triton, another PyTorch: no formulas.
+            return
         finally:
             log.disabled = disabled
-        self._registry: Mapping[Any, Callable[..., Any]] = {
-            **_composites(flop_counter),
-            **flop_counter.flop_registry,
-        }
-        # A formula is wrapped to be given shapes, unless it asked for the tensors themselves.
-        self._of_shapes = flop_counter.shape_wrapper(lambda: 0).__code__
-        self._formulas: dict[Any, Callable[..., Any] | None] = {}
-        self._known: dict[Any, int | None] = {}
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> Any:
         """Of one call that returned ``made``; an int or None."""
@@ -69,7 +74,8 @@ class FlopCounter:
 
     def _formula(self, func: Any) -> Callable[..., Any] | None:
         packet: Any = getattr(func, "_overloadpacket", func)
-        return self._registry.get(packet)
+        found = (registry.get(packet) for registry in self._registries)
+        return next((formula for formula in found if formula is not None), None)
 
     def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, made: Any) -> int | None:
         if formula.__code__ is not self._of_shapes:
@@ -94,7 +100,7 @@ def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
     return tuple(found)
 
 
-def _composites(library: Any) -> dict[Any, Callable[..., Any]]:
+def _more(library: Any) -> dict[Any, Callable[..., Any]]:
     def linear(x: Any, weight: Any, *_: Any, **_kwargs: Any) -> int:
         return int(2 * prod(x) * weight[0])
 

@@ -41,7 +41,7 @@ FEW = 2
 """Degrees of freedom below which the spread of the runs is not known at all."""
 ENOUGH = 10
 """Runs that a baseline should hold."""
-SEARCH = 500
+SEARCH = 200
 """So many more units are looked through for the number that would decide."""
 
 SLOWER, NOT_SLOWER, CANNOT_TELL = "slower", "not-slower", "cannot-tell"
@@ -222,7 +222,7 @@ def _needed(
 ) -> int | None:
     if levels.verdict(low, high) != CANNOT_TELL:
         return 0
-    for more in range(1, SEARCH):
+    for more in range(1, SEARCH + 1):
         if levels.verdict(*interval(count + more)) != CANNOT_TELL:
             return more
     return None

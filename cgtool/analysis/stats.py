@@ -74,6 +74,7 @@ def midmean(values: Sequence[float]) -> float:
     )
 
 
+@functools.cache
 def student(tail: float, freedom: int) -> float:
     """The value that Student's t with so many degrees of freedom exceeds with chance ``tail``.
 

@@ -5,6 +5,9 @@ drawn anew in each round, so that drift of the clock falls on both. Device time 
 say, host time what it took to enqueue. A backward is timed right behind its forward, eager and
 replayed alike, each iteration between a pair of events of its own: neither side begins on an idle
 GPU, and neither is helped by a queue of backwards alone, which nobody runs.
+
+The rounds of a replay are spread over several captures, made anew meanwhile
+(``cgtool.cuda.recapture``): the figure then stands for the code, and not for one place in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,15 +22,16 @@ import torch
 
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.backend import prepare, time_launches
-from cgtool.cuda.capturing import Captured, Session
+from cgtool.cuda.capturing import Session
 from cgtool.cuda.clock import ClockWatch
+from cgtool.cuda.recapture import Graphs, Once, Pads, recapture, replays
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.phases import iterate
 from cgtool.entry.surface import Surface, call, differentiable, flatten_outputs, grad_outputs, grads
 from cgtool.entry.workload import Workload
 from cgtool.hazards.errors import explain
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
-from cgtool.model.failure import usage
+from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.options import BenchOptions, CaptureOptions
 
 TIMER_GRAIN_NS = 500.0
@@ -44,8 +47,8 @@ class Side:
 
     name: str
     phase: str
-    once: Callable[[], None]
-    before: Callable[[], None] | None = None
+    once: Once
+    before: Once | None = None
     """What each iteration needs first and is not timed: the forward before a backward."""
     repeats: int = 1
     """Iterations in a round."""
@@ -53,7 +56,7 @@ class Side:
     host_ns: list[float] = field(default_factory=list)
 
 
-def _measure(side: Side, device: int) -> tuple[float, float]:
+def measure_round(side: Side, device: int) -> tuple[float, float]:
     """(device ns, host ns) of one iteration, as the mean over one pair of events."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
@@ -82,60 +85,35 @@ def _measure(side: Side, device: int) -> tuple[float, float]:
     return device_total / side.repeats, host_total / side.repeats
 
 
+def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
+    """Iterations that take so long."""
+    side.repeats = 3
+    device_ns, host_ns = measure_round(side, device)
+    each = max(device_ns, host_ns, 1.0)
+    return max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
+
+
 def _settle(side: Side, device: int, min_round_ms: float) -> None:
     """Choose the number of repeats, then run until two medians in a row agree."""
-    side.repeats = 3
-    device_ns, host_ns = _measure(side, device)
-    each = max(device_ns, host_ns, 1.0)
-    side.repeats = max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
+    side.repeats = repeats_for(side, device, min_round_ms)
     deadline = time.monotonic() + STEADY_SECONDS
     last = 0.0
     while time.monotonic() < deadline:
-        middle = sorted(_measure(side, device)[0] for _ in range(3))[1]
+        middle = sorted(measure_round(side, device)[0] for _ in range(3))[1]
         if abs(middle - last) <= STEADY * middle:
             return
         last = middle
 
 
-def _replay(graphs: list[Captured]) -> Callable[[], None]:
-    replays = [one.graph.replay for one in graphs]
-    if len(replays) == 1:
-        only: Callable[[], None] = replays[0]
-        return only
-
-    def all_of_them() -> None:
-        for replay in replays:
-            replay()
-
-    return all_of_them
-
-
 def sides_of(session: Session) -> dict[str, list[Side]]:
     """What can be timed: phase to its eager and its replay side."""
     parts = session.workload.parts
-    by_phase: dict[str, list[Captured]] = {}
-    for one in session.captured:
-        by_phase.setdefault(one.phase, []).append(one)
+    made = [(one.phase, one.graph) for one in session.captured]
 
     def eager_forward() -> None:
         for part in parts:
             call(part)
 
-    if session.workload.kind == "step":
-        return {
-            "step": [
-                Side("eager", "step", eager_forward),
-                Side("replay", "step", _replay(by_phase["step"])),
-            ]
-        }
-    found = {
-        "forward": [
-            Side("eager", "forward", eager_forward),
-            Side("replay", "forward", _replay(by_phase["forward"])),
-        ]
-    }
-    if "backward" not in by_phase:
-        return found
     ready: list[tuple[Surface, list[torch.Tensor]]] = []
 
     def run_forward() -> None:
@@ -153,20 +131,16 @@ def sides_of(session: Session) -> dict[str, list[Side]]:
         for part in parts:
             iterate(session, part)
 
-    found["backward"] = [
-        Side("eager", "backward", run_backward, before=run_forward),
-        Side(
-            "replay",
-            "backward",
-            _replay(by_phase["backward"]),
-            before=_replay(by_phase["forward"]),
-        ),
-    ]
-    found["both"] = [
-        Side("eager", "both", eager_both),
-        Side("replay", "both", _replay(session.captured)),
-    ]
-    return found
+    eager: dict[str, tuple[Once, Once | None]] = {
+        "step": (eager_forward, None),
+        "forward": (eager_forward, None),
+        "backward": (run_backward, run_forward),
+        "both": (eager_both, None),
+    }
+    return {
+        phase: [Side("eager", phase, *eager[phase]), Side("replay", phase, *replayed)]
+        for phase, replayed in replays(session.workload.kind, made).items()
+    }
 
 
 def run(
@@ -206,6 +180,10 @@ def measure(
     order = random.Random(0)
     part = session.workload.parts[0]
     deadline = time.monotonic() + options.max_seconds
+    captures = min(options.captures, options.rounds)
+    # The first round of each capture after the first; as many rounds each as can be.
+    anew = {number * options.rounds // captures for number in range(1, captures)}
+    places = _Places(session)
     gc.collect()
     gc.disable()
     try:
@@ -215,9 +193,11 @@ def measure(
                 _settle(side, session.device, options.min_round_ms)
             for number in range(options.rounds):
                 progress(f"round {number + 1}/{options.rounds}")
+                if number in anew and not places.moved(sides, caveats):
+                    break
                 clock.sample()
                 for side in order.sample(sides, len(sides)):
-                    device_ns, host_ns = _measure(side, session.device)
+                    device_ns, host_ns = measure_round(side, session.device)
                     side.device_ns.append(device_ns)
                     side.host_ns.append(host_ns)
                 if time.monotonic() > deadline:
@@ -241,6 +221,7 @@ def measure(
                 tuple(side.host_ns),
                 iterations=side.repeats if side.before is None else 1,
                 pairs=1 if side.before is None else side.repeats,
+                captures=places.captures if side.name == "replay" else 1,
                 behind=None if side.before is None else "forward",
             )
             for side in sides
@@ -248,3 +229,41 @@ def measure(
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )
+
+
+class _Places:
+    """Where the graphs that are timed lie, drawn anew now and then."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._pads = Pads(session.device)
+        self._graphs: Graphs | None = None
+        self.captures = 1
+
+    def moved(self, sides: list[Side], caveats: list[Caveat]) -> bool:
+        """Capture again and replay that from now on. False when it cannot be done: what is left
+        of a failed capture is nothing to measure with."""
+        session = self._session
+        self._graphs = None
+        self._pads.move()
+        try:
+            self._graphs = recapture(session.workload, session.options, session.stream)
+        except (CgtoolError, torch.OutOfMemoryError) as error:
+            caveats.append(
+                Caveat(
+                    "one-capture",
+                    f"the rounds are of {self.captures} captures only, since the next one failed: "
+                    f"{error}",
+                )
+            )
+            return False
+        self.captures += 1
+        made = replays(session.workload.kind, self._graphs.made)
+        for side in sides:
+            if side.name == "replay":
+                side.once, side.before = made[side.phase]
+            # Eager has to ask the driver for memory again.
+            if side.before is not None:
+                side.before()
+            side.once()
+        return True

@@ -303,7 +303,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Raw timings of one thing, one number a round."""
 
     name: str
-    """``eager`` or ``replay``."""
+    """``eager``, ``replay``, or ``against``: replays of the entry that this one is held against."""
     phase: str
     """``forward``, ``backward``, ``both`` or ``step``."""
     device_ns: tuple[float, ...] = ()
@@ -317,6 +317,10 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     run: int = 0
     """Which worker process measured it, from 0: what is laid out in memory anew differs from
     process to process."""
+    captures: int = 1
+    """How many captures the rounds are spread over, in equal parts, one after the other: two
+    captures of the same code differ by where they lie. Those of ``replay`` and ``against`` at one
+    place were made and measured one right after the other."""
     behind: str | None = None
     """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
 

@@ -218,6 +218,7 @@ def _bench(capture: Capture) -> None:
     _number("bench", "seed", (capture.bench.seed,), least=-MAX_NUMBER, bound=MAX_ADDRESS)
     _number("bench", "iterations", (one.iterations for one in capture.bench.samples), least=1)
     _number("bench", "pairs", (one.pairs for one in capture.bench.samples), least=1)
+    _number("bench", "captures", (one.captures for one in capture.bench.samples), least=1)
     _number("bench", "run", (one.run for one in capture.bench.samples))
     clock = capture.bench.clock
     if clock is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import time
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from cgtool.model.atomic import atomic
 from cgtool.model.capture import Capture, Caveat, Entry, Environment
 from cgtool.model.failure import machine, usage
 from cgtool.model.finding import Finding, Report
-from cgtool.model.options import Request
+from cgtool.model.options import BenchOptions, Request
 
 Progress = Callable[[str], None]
 _DEVICE = re.compile(r"simulated|cuda(:[0-9]{1,4})?")
@@ -142,6 +144,9 @@ def _on_gpu(
         )
         return
     before_load()
+    if request.bench is not None and request.bench.against is not None:
+        file.write(Path(request.output), *_against(request, request.bench, device, progress))
+        return
     workload = _load(request, device)
     with explained(workload):
         if request.bench is not None:
@@ -154,6 +159,31 @@ def _on_gpu(
     file.write(Path(request.output), capture, raw)
 
 
+def _against(
+    request: Request, asked: BenchOptions, device: str, progress: Progress
+) -> tuple[Capture, dict[str, str]]:
+    """Replays of two entries, side by side in this process."""
+    from cgtool.cuda import pairs
+    from cgtool.entry.beside import Beside
+
+    assert asked.against is not None
+    beside = Beside(request.spec, asked.against)
+
+    def entry(name: str, spec: str) -> pairs.Entry:
+        def load() -> Workload:
+            beside.turn(spec)
+            # It is loaded hundreds of times: what it prints is no news.
+            with contextlib.redirect_stdout(io.StringIO()):
+                return _load(msgspec.structs.replace(request, spec=spec), device)
+
+        return pairs.Entry(name, load, request.capture)
+
+    with beside.watched():
+        return pairs.run(
+            (entry("replay", request.spec), entry("against", asked.against)), asked, progress
+        )
+
+
 def _simulated(
     request: Request, progress: Progress, before_load: Callable[[], None], why: str
 ) -> None:
@@ -161,7 +191,12 @@ def _simulated(
         command = "bench" if request.bench is not None else "profile"
         reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
         joint = ": " if why.startswith("PyTorch") else ", and "
-        raise machine(f"{command} needs a GPU to measure on{joint}{reason}")
+        raise machine(
+            f"{command} needs a GPU to measure on{joint}{reason}",
+            fix="run it where an NVIDIA GPU is; what `cgtool profile` saves there can be shown here"
+            if request.profile is not None
+            else None,
+        )
     from cgtool.entry.empty import explained
 
     if request.capture.times:

@@ -203,7 +203,7 @@ def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
                 device_ns=tuple(time for time in each.device_ns if time > 0),
             )
             for each in mine
-            if any(time > 0 for time in each.device_ns)
+            if each.name in ("eager", "replay") and any(time > 0 for time in each.device_ns)
         ]
         found += kept
         runs = max((each.run + 1 for each in kept), default=runs)

@@ -69,9 +69,12 @@ def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
 
 def _encoded(kind: str, report: GateReport) -> bytes:
     if kind == "json":
+        from msgspec import to_builtins
+
+        from cgtool.model.document import encodable
         from cgtool.render.json import encode
 
-        return encode("cgtool-gate", report)
+        return encode("cgtool-gate", encodable(to_builtins(report)))
     if kind == "junit":
         from cgtool.render import junit
 

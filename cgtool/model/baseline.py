@@ -85,18 +85,7 @@ def _lines(value: Any, depth: int) -> Iterable[str]:
 
 
 def _compact(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(_encodable(value)), indent=0).decode()
-
-
-def _encodable(value: Any) -> Any:
-    """A file name that is not UTF-8 comes from Python as lone surrogates, which JSON has not."""
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encodable(inner) for inner in value]
-    return value
+    return msgspec.json.format(msgspec.json.encode(document.encodable(value)), indent=0).decode()
 
 
 def read(path: Path) -> Baseline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -81,3 +81,15 @@ def decode(path: Path, data: bytes, kind: type[T], what: str, fix: str) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
         raise bad(path, what, " ".join(str(error).split())[:300], fix) from error
+
+
+def encodable(value: Any) -> Any:
+    """Plain data that JSON can hold: a file name that is not UTF-8 comes from Python as lone
+    surrogates, which JSON has not; they become escapes."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(key): encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(inner) for inner in value]
+    return value

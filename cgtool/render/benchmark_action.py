@@ -12,16 +12,16 @@ import msgspec
 
 from cgtool.analysis.gate import GateReport, Judged
 from cgtool.analysis.metrics import BY_NAME
+from cgtool.model.document import encodable
 
 
 def encode(report: GateReport) -> bytes:
     """Every figure of every target that is better when it is smaller, judged or not."""
     rows = [row for target in report.targets for row in _rows(target)]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(encodable(rows)), indent=2) + b"\n"
 
 
 def _rows(target: Judged) -> list[dict[str, Any]]:
-    judged = {one.metric: one for one in target.verdicts}
     rows = []
     for name, value in target.figures.items():
         metric = BY_NAME[name.partition(".")[0]]
@@ -35,8 +35,8 @@ def _rows(target: Judged) -> list[dict[str, Any]]:
         spread = target.spreads.get(name)
         if spread is not None:
             row["range"] = f"± {spread:.3g}"
-        verdict = judged.get(name)
-        device = f"{target.device}, torch {target.torch}"
-        row["extra"] = f"{device}\n{verdict.held_to}: {verdict.verdict}" if verdict else device
+        judged = [one for one in target.verdicts if one.metric == name]
+        lines = [f"{one.held_to}: {one.verdict}" for one in judged]
+        row["extra"] = "\n".join((f"{target.device}, torch {target.torch}", *lines))
         rows.append(row)
     return rows

@@ -88,13 +88,14 @@ def summary(report: GateReport, most: int = MOST_BYTES) -> str:
 
 
 def cut(text: str, most: int = MOST_BYTES) -> str:
-    """At most so many bytes, whole lines, and a word where something was left out."""
+    """At most so many bytes, whole lines, and a word where something was left out, if even that
+    has room."""
     data = text.encode(errors="replace")
     if len(data) <= most:
         return data.decode()
     note = "\n\n_The rest is left out: GitHub shows no longer summary._\n"
-    kept = data[: most - len(note.encode())].decode(errors="ignore")
-    return kept.rpartition("\n")[0] + note
+    room = most - len(note.encode())
+    return data[:room].decode(errors="ignore").rpartition("\n")[0] + note if room >= 0 else ""
 
 
 def _section(target: Judged) -> str:

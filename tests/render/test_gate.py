@@ -1,0 +1,300 @@
+"""Verdicts in every format: gold files, and texts that try to break out of them."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from cgtool.analysis.budgets import Budgets, from_options
+from cgtool.analysis.gate import GateReport, Judged, gate, judge
+from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.metrics import measure
+from cgtool.model.capture import Frame
+from cgtool.model.file import read
+from cgtool.render import benchmark_action, gate_table, github, junit
+from cgtool.render.json import encode
+from tests.builders import HOSTILE_NAMES, capture
+from tests.gold_files import GOLD, check
+
+CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures"
+ROOT = Path.cwd()
+replace = msgspec.structs.replace
+
+texts = st.one_of(
+    st.sampled_from(HOSTILE_NAMES), st.text(max_size=40), st.text("\x00\t\r\n,:%|<&]>")
+)
+
+
+def recorded() -> GateReport:
+    """A capture of an H200 that fails, one of the simulated device that cannot be told."""
+    bench = measure([read(CAPTURES / "mlp-bench.cgt")])
+    before = measure([read(CAPTURES / "mlp.cgt")]).values
+    before = replace(
+        before,
+        counts={**before.counts, "nodes": 22, "pool-mib": 70.0},
+        ops={**before.ops, "mm": 3},
+        samples=bench.values.samples,
+        environment=replace(before.environment, torch="2.10.0+cu130"),
+    )
+    held = from_options(
+        {
+            "max-nodes": ["400"],
+            "max-pool-mib": ["64"],
+            "max-findings": ["0"],
+            "min-speedup": ["4", "forward=2.8"],
+        }
+    )
+    source = "/home/me/pyproject.toml: [tool.cgtool.gate] max-pool-mib"
+    held = replace(
+        held,
+        limits=tuple(
+            replace(one, source=source) if one.metric == "pool-mib" else one for one in held.limits
+        ),
+    )
+    simulated = measure([read(GOLD / "captures" / "mlp-separate-simulated.cgt")])
+    return gate(
+        (
+            judge(bench, held, before, files=("mlp-bench.cgt",), baseline_file="mlp.json"),
+            judge(simulated, from_options({"max-nodes": ["17"], "max-kernels": ["9"]})),
+        )
+    )
+
+
+def one(verdict: Verdict, **fields: object) -> GateReport:
+    """A report of one verdict."""
+    judged = Judged(
+        "model.py:build", "NVIDIA H200", False, "2.13.0", (), None, (verdict,), (), {}, {}
+    )
+    return gate((replace(judged, **fields),))
+
+
+def failing(text: str = "2 over", **fields: object) -> Verdict:
+    return replace(
+        Verdict("nodes", "", FAIL, "at most 3", "--max-nodes", text, 5.0, limit=3.0), **fields
+    )
+
+
+# --- gold files
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_table(width: int) -> None:
+    buffer = StringIO()
+    Console(file=buffer, width=width, color_system=None, highlight=False).print(
+        gate_table.render(recorded())
+    )
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    assert max(map(len, text.splitlines())) <= width
+    check(f"gate/table-{width}.txt", text)
+
+
+@pytest.mark.parametrize("width", [80])
+def test_table_of_what_is_held_to_nothing(width: int) -> None:
+    buffer = StringIO()
+    report = gate((judge(measure([read(CAPTURES / "mlp.cgt")]), Budgets()),))
+    Console(file=buffer, width=width, color_system=None).print(gate_table.render(report))
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    check(f"gate/figures-{width}.txt", text)
+
+
+def test_json() -> None:
+    check("gate/report.json", encode("cgtool-gate", recorded()).decode())
+
+
+def test_junit() -> None:
+    check("gate/report.xml", junit.encode(recorded()).decode())
+
+
+def test_github_commands() -> None:
+    check("gate/commands.txt", github.commands(recorded(), ROOT))
+
+
+def test_github_summary() -> None:
+    check("gate/summary.md", github.summary(recorded()))
+
+
+def test_benchmark_action() -> None:
+    check("gate/benchmark-action.json", benchmark_action.encode(recorded()).decode())
+
+
+# --- JUnit
+
+
+def parsed(report: GateReport) -> ET.Element:
+    return ET.fromstring(junit.encode(report))
+
+
+def test_junit_counts_what_it_holds() -> None:
+    root = parsed(recorded())
+    cases = root.findall(".//testcase")
+    assert (
+        int(root.get("tests", ""))
+        == len(cases)
+        == sum(len(target.verdicts) for target in recorded().targets)
+    )
+    assert int(root.get("failures", "")) == len(root.findall(".//failure")) > 0
+    assert int(root.get("skipped", "")) == len(root.findall(".//skipped")) > 0
+    for suite in root:
+        assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
+    names = [(case.get("classname"), case.get("name")) for case in cases]
+    assert len(set(names)) == len(names)
+
+
+@given(texts, texts)
+def test_junit_holds_any_text_and_reads_back(text: str, name: str) -> None:
+    """What XML can hold comes back as it was; what it cannot is left out."""
+    report = one(failing(text, metric=name, evidence=(text,)), entry=name, device=text)
+    case = parsed(report).find(".//testcase")
+    assert case is not None
+    assert case.get("classname") == junit.allowed(name)
+    failure = case.find("failure")
+    assert failure is not None
+    message = failure.get("message") or ""
+    assert message.endswith(junit.allowed(f"at most 3: {text}" if text else "at most 3"))
+    assert (
+        (failure.text or "")
+        .replace("\n", "")
+        .endswith(junit.allowed(text).replace("\r\n", "").replace("\r", "").replace("\n", ""))
+    )
+
+
+@given(st.text())
+def test_characters_that_xml_allows_stay(text: str) -> None:
+    kept = junit.allowed(text)
+    element = ET.Element("a", b=kept)
+    assert ET.fromstring(ET.tostring(element)).get("b") == kept
+    assert all(ord(one) < 32 or 0xD800 <= ord(one) < 0xE000 or ord(one) in (0xFFFE, 0xFFFF)
+               for one in text if one not in kept)  # fmt: skip
+
+
+# --- GitHub
+
+
+def read_command(line: str) -> tuple[str, dict[str, str], str]:
+    """A workflow command as GitHub's runner reads it (actions/runner, ActionCommand.cs)."""
+    assert line.startswith("::")
+    head, _, data = line[2:].partition("::")
+    kind, _, properties = head.partition(" ")
+
+    def plain(text: str, *more: tuple[str, str]) -> str:
+        for escape, character in (("%0D", "\r"), ("%0A", "\n"), *more, ("%25", "%")):
+            text = text.replace(escape, character)
+        return text
+
+    found = {}
+    for pair in properties.split(",") if properties else ():
+        name, _, value = pair.partition("=")
+        found[name] = plain(value, ("%3A", ":"), ("%2C", ","))
+    return kind, found, plain(data)
+
+
+@given(texts, texts)
+def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
+    frame = Frame(name or "model.py", 12, "f")
+    verdict = failing(text, metric=name, evidence=(text,), frame=frame)
+    written = github.commands(one(verdict, entry=text), Path("/nowhere"))
+    lines = written.split("\n")
+    assert (len(lines), lines[1]) == (2, "")
+    assert "\r" not in lines[0]
+    kind, properties, message = read_command(lines[0])
+    assert kind == "error"
+    assert properties["title"] == f"{text}: {name} fail"
+    assert (properties["file"], properties["line"]) == (frame.file, "12")
+    assert message.endswith(f": {text}\n{text}" if text else "at most 3\n")
+
+
+def test_files_are_named_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    for name, shown in (
+        ("model.py", "sub/model.py"),
+        (f"{tmp_path}/a.py", "a.py"),
+        ("../a.py", "a.py"),
+        ("/usr/lib/a.py", "/usr/lib/a.py"),
+    ):
+        verdict = failing(frame=Frame(name, 3, "f"))
+        _, properties, _ = read_command(github.commands(one(verdict), tmp_path).strip())
+        assert properties["file"] == shown
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 60])
+def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -> None:
+    some = tuple(failing(f"text {at}") for at in range(count))
+    doubtful = tuple(failing(f"text {at}", verdict=UNKNOWN) for at in range(count))
+    report = one(failing(), verdicts=(*some, *doubtful, failing(verdict=PASS)))
+    lines = github.commands(report, ROOT).splitlines()
+    for kind in ("error", "warning"):
+        mine = [line for line in lines if line.startswith(f"::{kind} ")]
+        assert len(mine) == min(count, 10)
+        if count > 10:
+            assert mine[0].endswith("text 0")
+            assert mine[-1].endswith(f"::{count - 9} more: see the job summary")
+    assert len(lines) == 2 * min(count, 10)
+
+
+def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
+    long = tuple(failing("é" * 300, evidence=("evidence " * 40,)) for _ in range(6000))
+    text = github.summary(one(failing(), verdicts=long))
+    assert 1023 << 10 < len(text.encode()) <= 1024 << 10
+    assert text.endswith("\n_The rest is left out: GitHub shows no longer summary._\n")
+    assert github.cut("short") == "short"
+    assert len(github.cut("x\n" * 100, 90).encode()) <= 90
+    assert github.cut("x" * 100, 10) == github.cut("x" * 100, -5) == ""
+
+
+@given(texts)
+def test_text_in_a_summary_is_one_cell_and_no_markup(text: str) -> None:
+    shown = github.cell(text)
+    assert "\n" not in shown and "\r" not in shown
+    bare = shown
+    for character in "\\`*_{}[]<>|#~$":
+        bare = bare.replace(f"\\{character}", "")
+    assert not set(bare) & set("`*_{}[]<>|#~$")
+    row = github.summary(one(failing(text))).split("|---|---|---:|---|---|\n")[1].split("\n")[0]
+    assert row.replace("\\\\", "").replace("\\|", "").count("|") == 6
+
+
+# --- the rest
+
+
+@settings(deadline=None)
+@given(texts, texts)
+def test_every_format_takes_any_name(text: str, name: str) -> None:
+    verdict = failing(text, metric=name, evidence=(name, text), source=text)
+    report = one(verdict, entry=text, device=name, notes=(text,), figures={"nodes": 5.0})
+    Console(file=StringIO(), width=80).print(gate_table.render(report))
+    assert json.loads(benchmark_action.encode(report))[0]["value"] == 5.0
+    github.summary(report).encode()
+
+
+def test_what_is_better_when_larger_is_not_for_smaller_is_better() -> None:
+    rows = json.loads(benchmark_action.encode(recorded()))
+    names = [row["name"] for row in rows]
+    assert "samples/mlp.py:build replay-us" in names
+    assert not any("speedup" in name for name in names)
+    assert all(isinstance(row["value"], int | float) for row in rows)
+
+
+def test_numbers() -> None:
+    shown = [number(0), number(1234567), number(0.5, "MiB"), number(73.2136, "us")]
+    assert shown == ["0", "1,234,567", "0.5 MiB", "73.21 us"]
+    assert [number(2.9333, "x"), number(123456.7, "us"), number(1e300)] == [
+        "2.933x", "123,457 us", number(1e300),
+    ]  # fmt: skip
+
+
+def test_an_empty_report() -> None:
+    report = gate(())
+    assert parsed(report).get("tests") == "0"
+    assert github.commands(report, ROOT) == ""
+    assert benchmark_action.encode(report) == b"[]\n"
+    empty = gate((judge(measure([capture([])]), Budgets()),))
+    assert parsed(empty).find("testsuite") is not None

@@ -317,12 +317,12 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     run: int = 0
     """Which worker process measured it, from 0: what is laid out in memory anew differs from
     process to process."""
+    behind: str | None = None
+    """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
     captures: int = 1
     """How many captures the rounds are spread over, in equal parts, one after the other: two
     captures of the same code differ by where they lie. Those of ``replay`` and ``against`` at one
     place were made and measured one right after the other."""
-    behind: str | None = None
-    """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):

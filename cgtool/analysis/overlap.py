@@ -170,20 +170,23 @@ def _finding(capture: Capture, found: Overlap) -> Finding:
         tuple(capture.frames[index] for index in one.frames) if one is not None else ()
         for one in (origin, forward)
     )
-    across = any(pair.across for pair in found.pairs)
+    fix = "put one of the two on a stream of its own, and join it where its result is read"
+    if forward is not None:
+        fix = (
+            "backward launches on the stream that the forward op ran on: branches of the forward "
+            "on streams of their own get theirs; what one forward op leads to stays in order"
+        )
     return Finding(
         "concurrency-lost-or-false-dependency",
         f"{graph.name}: work that needs nothing of each other runs in turn, "
-        + ("kept in order by waits between streams" if across else "captured on one stream")
+        + ("kept in order by waits between streams" if first.across else "captured on one stream")
         + f": side by side it would gain at most {found.gain_ns / 1e3:.1f} us of "
         f"{found.length_ns / 1e3:.1f} us ({found.gain:.0%})",
         frames,
         module=origin.module if origin is not None else None,
         forward=forward_frames,
         phase=graph.phase,
-        fix=None
-        if across
-        else "put one of the two on a stream of its own, and join it where its result is read",
+        fix=None if first.across else fix,
         evidence=tuple(_evidence(capture, found)),
     )
 
@@ -197,6 +200,6 @@ def _evidence(capture: Capture, found: Overlap) -> Iterator[str]:
         yield sentence(capture, found, pair)
     if found.more_bytes:
         yield (
-            f"up to {found.more_bytes / 2**20:.1f} MiB more in the pool: memory that is given out "
-            "anew would be in use at once"
+            f"it would need up to {found.more_bytes / 2**20:.2f} MiB more in the pool: memory that "
+            "is given out anew would be in use at once"
         )

@@ -16,13 +16,15 @@ import pytest
 import typer
 from rich.console import Console
 
+from cgtool.analysis.profile import explain
 from cgtool.analysis.summary import summarize
 from cgtool.analysis.view import whole
 from cgtool.cli.app import COMMANDS
 from cgtool.cli.group import app
 from cgtool.model import capture
 from cgtool.model.file import read
-from cgtool.render import dot, picture, summary_table
+from cgtool.render import dot, picture, profile_table, summary_table
+from tests.recorded import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT / "samples" / "captures"
@@ -161,6 +163,18 @@ def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
 def test_docs_show_what_pools_prints():
     command = "cgtool pools samples/captures/transformer.cgt --holders 5"
     assert shown_after("docs/cli.md", command) == printed_by(*command.split()[1:])
+
+
+def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    made = profile_table.render(explain(recorded("profile-train_step")))
+    buffer = StringIO()
+    Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
+    printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
+    command = "cgtool profile samples/train_step.py:build"
+    *shown, more = shown_after("docs/cli.md", command)
+    assert more == "..."
+    assert shown == printed[: len(shown)]
 
 
 def test_the_picture_in_the_readme_is_what_dump_draws():

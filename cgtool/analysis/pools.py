@@ -11,8 +11,8 @@ asked for   sum over all allocations; memory counts as often as it was given out
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -57,6 +57,8 @@ class GroupRow(msgspec.Struct, frozen=True):
     live: int
     peak: int
     """Most bytes of this group held at once."""
+    time_ns: int | None
+    """Device time of its nodes in one replay; None where none was measured."""
 
 
 class HolderRow(msgspec.Struct, frozen=True):
@@ -96,6 +98,23 @@ class PoolsReport(msgspec.Struct, frozen=True):
     """Device memory that the driver took for the executable graphs, outside the pools."""
     rounding_bytes: int
     """Live bytes beyond what was asked for."""
+
+
+class _Timed(msgspec.Struct, frozen=True):
+    """A node's time, and what it is grouped by, as of an allocation."""
+
+    graph: int
+    origin: int | None
+    stream: int | None
+    duration_ns: int
+
+
+def _timed(capture: Capture, pool: int) -> Iterator[_Timed]:
+    """The timed nodes of the graphs that use a pool."""
+    for index, graph in enumerate(capture.graphs):
+        for node in graph.nodes if graph.pool == pool else ():
+            if node.duration_ns is not None:
+                yield _Timed(index, node.origin, node.stream, node.duration_ns)
 
 
 def _peak(allocations: Iterable[Allocation], size: Callable[[Allocation], int]) -> tuple[int, int]:
@@ -167,7 +186,7 @@ def explain(
     for one in memory.allocations:
         by_pool[one.pool].append(one)
 
-    def group_of(one: Allocation) -> str:
+    def group_of(one: Allocation | _Timed) -> str:
         if by == "stream":
             return (
                 capture.streams[one.stream].name if one.stream is not None else "(another stream)"
@@ -210,6 +229,9 @@ def explain(
         members: dict[str, list[Allocation]] = defaultdict(list)
         for one in mine:
             members[group_of(one)].append(one)
+        spent: Counter[str] = Counter()
+        for node in _timed(capture, index):
+            spent[group_of(node)] += node.duration_ns
         split = [
             GroupRow(
                 pool.name,
@@ -218,6 +240,7 @@ def explain(
                 sum(one.requested_bytes for one in some),
                 sum(one.bytes for one in some if one.freed_at is None),
                 _peak(some, lambda one: one.bytes)[0],
+                spent.get(name),
             )
             for name, some in members.items()
         ]

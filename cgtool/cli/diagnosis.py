@@ -28,7 +28,12 @@ def all_causes(
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         dry = structs.replace(
-            request, output=str(saved), bench=None, verify=None, check=CheckOptions()
+            request,
+            output=str(saved),
+            bench=None,
+            profile=None,
+            verify=None,
+            check=CheckOptions(),
         )
         try:
             work(dry, timeout=timeout, quiet=quiet)

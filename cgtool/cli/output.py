@@ -17,7 +17,7 @@ from cgtool.model.capture import Capture
 from cgtool.model.failure import CgtoolError, Failure, usage
 from cgtool.model.file import atomic, read
 from cgtool.model.finding import Finding
-from cgtool.model.options import BenchOptions, CaptureOptions, Request
+from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Request
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,12 +77,14 @@ def attempt(
     inputs: tuple[str, ...] = (),
     options: CaptureOptions | None = None,
     bench: BenchOptions | None = None,
+    profile: ProfileOptions | None = None,
     timeout: float | None = None,
     quiet: bool = False,
 ) -> Capture:
     """Capture an ENTRY in a worker process; the file is in place when this returns."""
     with atomic(output) as temporary:
-        request = Request(spec, str(temporary), inputs, options or CaptureOptions(), bench)
+        asked = options or CaptureOptions()
+        request = Request(spec, str(temporary), inputs, asked, bench, profile)
         try:
             work(request, timeout=timeout, quiet=quiet)
         except CgtoolError as error:

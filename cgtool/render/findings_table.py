@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from rich.text import Text
 from cgtool.analysis.findings import Shown, show
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Finding, Report
+from cgtool.render.source import source_line
 from cgtool.render.table import BAD, DOUBT, GOOD, plain
 
 _STYLE = {ERROR: BAD, "warning": DOUBT, NOTE: "cyan"}
@@ -131,7 +131,7 @@ def _frame(frame: Frame) -> Text:
 
 
 def _source(frame: Frame) -> Text | None:
-    line = linecache.getline(frame.file, frame.line).strip()
+    line = source_line(frame)
     if not line:
         return None
     text = plain(f"{frame.line:>5} │ ", "dim")

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 
 from cgtool.analysis.pools import DEFINITIONS, PoolsReport
 from cgtool.render.table import Words, add, explained, plain, table
-from cgtool.render.units import bytes_text
+from cgtool.render.units import bytes_text, time_text
 
 Size = Callable[[int], str]
 
@@ -60,11 +60,14 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
     if report.driver_bytes is not None:
         driver = f"{size(report.driver_bytes)} beside the pools, for the executable graphs"
         beside.append(("driver", driver))
+    if any(row.time_ns is not None for row in report.groups):
+        beside.append(("time", "of the nodes of that row, in one replay of each graph"))
     parts += ["", explained([*DEFINITIONS.items(), *beside])]
     return Group(*parts)
 
 
 def _groups(report: PoolsReport, size: Size) -> RenderableType:
+    timed = any(row.time_ns is not None for row in report.groups)
     made = table(
         f"Allocations by {report.by}",
         "pool",
@@ -73,6 +76,7 @@ def _groups(report: PoolsReport, size: Size) -> RenderableType:
         ("asked for", "right"),
         ("peak", "right"),
         ("live", "right"),
+        *([("time", "right")] if timed else []),
         simulated=report.simulated,
     )
     for row in report.groups:
@@ -84,6 +88,7 @@ def _groups(report: PoolsReport, size: Size) -> RenderableType:
             size(row.requested),
             size(row.peak),
             size(row.live),
+            *([time_text(row.time_ns)] if timed else []),
         )
     return made
 

@@ -13,6 +13,8 @@ from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
 
+from cgtool.render.text import cut
+
 GOOD, DOUBT, BAD = "green4", "dark_orange3", "red3"
 """At least 3.5 to 1 against black and against white; ANSI green and yellow vanish on white."""
 
@@ -60,6 +62,10 @@ class Words:
                 line = line[at:]
         return [*lines, line]
 
+    def pieces(self) -> list[str]:
+        """What is broken only when nothing else is left to give."""
+        return _BREAK.sub(lambda match: f"{match[0]} ", self.text.plain).split()
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = "\n".join(self.lines(options.max_width))
         yield Text(text, self.text.style, overflow="fold", justify=options.justify)
@@ -67,6 +73,18 @@ class Words:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = self.text.cell_len
         return Measurement(min(width, _LEAST), width)
+
+
+class Cut(Words):
+    """A cell of one line: what does not fit is left out of its middle."""
+
+    def lines(self, width: int) -> list[str]:
+        """The text, or its two ends."""
+        return [cut(self.text.plain, max(width, 1))]
+
+    def pieces(self) -> list[str]:
+        """Nothing asks for room before it is cut."""
+        return []
 
 
 def _break(word: str, width: int) -> int:
@@ -137,10 +155,7 @@ def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: i
 
 def _longest(cell: Any) -> int:
     """Of the pieces that a cell can be broken into without breaking a name."""
-    if not isinstance(cell, Words):
-        return 0
-    spaced = _BREAK.sub(lambda match: f"{match[0]} ", cell.text.plain)
-    return max((cell_len(piece) for piece in spaced.split()), default=0)
+    return max(map(cell_len, cell.pieces()), default=0) if isinstance(cell, Words) else 0
 
 
 def _width(cell: Any) -> int:

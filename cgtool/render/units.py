@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cgtool.analysis.durations import time_text
+
+__all__ = ["bytes_text", "count_text", "rate_text", "time_text", "types_text"]
+
 
 def bytes_text(value: int | None) -> str:
     """``2.0 MiB``; exact below one KiB."""
@@ -19,17 +23,16 @@ def bytes_text(value: int | None) -> str:
     return f"{size:.1f} {unit}" if size < 100 else f"{size:.0f} {unit}"
 
 
-def time_text(value_ns: float | None) -> str:
-    """``28.9 us``, three digits; — when there is none."""
-    if value_ns is None:
+def rate_text(value: float | None, unit: str) -> str:
+    """``4.2 TB/s``, ``31 GFLOP/s``: powers of 1000, two or three digits."""
+    if value is None:
         return "—"
-    value = float(value_ns)
-    for unit in ("ns", "us", "ms", "s"):
-        if round(value, 1) < 999.5 or unit == "s":
+    prefix = ""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if round(value, 1) < 999.5 or prefix == "P":
             break
         value /= 1000
-    digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2
-    return f"{value:.{digits}f} {unit}"
+    return f"{value:.0f} {prefix}{unit}" if value >= 10 else f"{value:.1f} {prefix}{unit}"
 
 
 def count_text(value: int, one: str, many: str | None = None) -> str:

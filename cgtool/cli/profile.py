@@ -1,0 +1,183 @@
+"""``cgtool profile``: where the GPU time of a replay goes, and whether a graph helps."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cgtool.cli import options as opt
+from cgtool.cli.capture import default_file
+from cgtool.model.failure import machine, usage
+from cgtool.model.options import CaptureOptions, ProfileOptions
+
+if TYPE_CHECKING:
+    from cgtool.model.capture import Capture
+    from cgtool.model.failure import CgtoolError
+
+EPILOG = opt.INPUT_GRAMMAR
+_MEASURING = {
+    "save": "--save",
+    "replays": "--replays",
+    "rounds": "--rounds",
+    "max_seconds": "--max-seconds",
+    "input_": "--input",
+    "device": "--device",
+    "warmup_iters": "--warmup-iters",
+    "allow_unused_input": "--allow-unused-input",
+    "pool": "--pool",
+    "no_backward": "--no-backward",
+    "seed": "--seed",
+}
+"""Options that say how an ENTRY is measured."""
+
+
+class By(StrEnum):
+    LINE = "line"
+    MODULE = "module"
+    OP = "op"
+    KERNEL = "kernel"
+    NODE = "node"
+
+
+class ProfileFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    PERFETTO = "perfetto"
+
+
+def profile(
+    context: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENTRY|CAPTURE", help="an ENTRY to measure, or a .cgt file that holds times"
+        ),
+    ],
+    by: Annotated[
+        By | None, typer.Option(help="One table by this, instead of the overview.")
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows of each table; 10, or 20 with --by, and all in JSON."),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Names of a module path; as many as 16 rows allow by default."),
+    ] = None,
+    format_: Annotated[
+        ProfileFormat,
+        typer.Option("--format", help="perfetto: a trace for ui.perfetto.dev."),
+    ] = ProfileFormat.TABLE,
+    output: opt.Output = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Save the capture with its times here; MODEL-NAME-profile.cgt by default.",
+        ),
+    ] = None,
+    replays: Annotated[
+        int, typer.Option(min=3, help="Replays of each graph that are traced, and that are timed.")
+    ] = 20,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Interleaved rounds of eager against replay.")
+    ] = 12,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Begin no further round after this long.")
+    ] = 60.0,
+    input_: opt.Inputs = None,
+    device: opt.DeviceOption = None,
+    warmup_iters: opt.WarmupIters = None,
+    allow_unused_input: opt.AllowUnused = False,
+    pool: opt.Pool = opt.PoolMode.SHARED,
+    no_backward: opt.NoBackward = False,
+    seed: opt.Seed = None,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
+    from cgtool.analysis.profile import explain, has_times
+    from cgtool.cli.output import attempt, show_table, write_bytes
+    from cgtool.model.file import read
+
+    if _is_file(target):
+        _only_to_show(context)
+        measured, saved = read(Path(target)), None
+        if not has_times(measured):
+            raise _without(target, measured, "no times of its nodes")
+    else:
+        saved = save or _default_file(target)
+        measured = attempt(
+            target,
+            saved,
+            inputs=tuple(input_ or ()),
+            options=CaptureOptions(
+                device=device,
+                warmup_iters=warmup_iters,
+                allow_unused_input=allow_unused_input,
+                pool=pool.value,
+                backward=not no_backward,
+                seed=seed,
+            ),
+            profile=ProfileOptions(replays, rounds, max_seconds),
+            timeout=timeout,
+            quiet=quiet,
+        )
+    # The capture stays until the end: no collection needs to look through it again.
+    gc.freeze()
+    if format_ is ProfileFormat.PERFETTO:
+        from cgtool.render.perfetto import render as render_trace
+
+        if not any(node.start_ns is not None for one in measured.graphs for node in one.nodes):
+            raise _without(target, measured, "no starts of its nodes, which a trace needs")
+        write_bytes(render_trace(measured), output)
+    elif format_ is ProfileFormat.JSON:
+        from cgtool.render.json import encode
+
+        report = explain(measured, by=by, top=top, depth=depth, whole=True)
+        write_bytes(encode("cgtool-profile", report), output)
+    elif saved is None or not quiet or output is not None:
+        from cgtool.render.profile_table import render
+
+        report = explain(measured, by=by, top=top, depth=depth)
+        show_table(render(report, overview=by is None), output)
+    if saved is not None:
+        sys.stderr.write(f"saved {saved}\n")
+
+
+def _is_file(target: str) -> bool:
+    return target.endswith(".cgt") or (":" not in target and Path(target).is_file())
+
+
+def _default_file(spec: str) -> Path:
+    """``model.py:build`` is saved as ``model-build-profile.cgt`` in the current folder."""
+    plain = default_file(spec)
+    return plain.with_name(f"{plain.stem}-profile.cgt")
+
+
+def _only_to_show(context: typer.Context) -> None:
+    """Raises CgtoolError: exit 2 for an option that a saved capture cannot heed."""
+    for name, option in _MEASURING.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise usage(
+                f"{option} says how an ENTRY is measured; a saved capture is only shown",
+                fix=f"leave it out, or give an ENTRY instead of {context.params['target']}",
+            )
+
+
+def _without(target: str, capture: Capture, what: str) -> CgtoolError:
+    """The file cannot be shown, and what brings one that can."""
+    simulated = capture.environment.simulated
+    return machine(
+        f"{target} holds {what}",
+        why="it was made on the simulated device, which has no GPU times"
+        if simulated
+        else "they are measured on a GPU, and only when they are asked for",
+        fix=f"on a machine with an NVIDIA GPU: cgtool profile {capture.entry.spec}",
+    )

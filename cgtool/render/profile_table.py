@@ -1,0 +1,326 @@
+"""The screen of ``cgtool profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cgtool.analysis import gain
+from cgtool.analysis.gaps import Timeline
+from cgtool.analysis.profile import PathRow, ProfileReport
+from cgtool.analysis.roofline import COMPUTE, LATENCY, MEANS, MEMORY
+from cgtool.analysis.time_tables import KERNEL, LINE, MODULE, NODE, OP, TimeRow, TimeTable
+from cgtool.model.capture import Frame
+from cgtool.render.findings_table import render as render_findings
+from cgtool.render.source import source_line
+from cgtool.render.table import BAD, DOUBT, GOOD, Cut, Words, add, explained, plain, table
+from cgtool.render.units import count_text, rate_text, time_text
+
+_ANSWERS = {gain.YES: GOOD, gain.HARDLY: DOUBT, gain.NO: BAD, gain.UNKNOWN: DOUBT}
+_BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: DOUBT}
+_FEELS = 0.97
+"""Copies of inputs that leave more of the speed-up than this are not worth a line."""
+_TITLES = {LINE: "line", MODULE: "module", OP: "op", KERNEL: "kernel", NODE: "node"}
+
+
+def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
+    """Verdict, replays, tables, gaps, order, findings; without ``overview`` the tables alone,
+    under verdict and replays."""
+    parts: list[RenderableType] = [*_head(report), "", _replays(report)]
+    for one in report.tables:
+        parts += ["", _table(report, one)]
+    if overview:
+        for part in (_gaps(report), _order(report)):
+            if part is not None:
+                parts += ["", part]
+    parts += ["", explained(_words(report, overview=overview))]
+    doubts = [("doubt", one) for one in report.gain.doubts]
+    doubts += [("note", one.text) for one in report.caveats]
+    if report.untimed:
+        doubts.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
+    if doubts:
+        parts.append(explained(doubts, DOUBT))
+    if overview and report.gain.findings:
+        parts += ["", render_findings(report.gain.findings)]
+    return Group(*parts)
+
+
+def _head(report: ProfileReport) -> Iterable[Text]:
+    head = plain(report.spec, "bold")
+    head.append_text(plain(f" on {report.device}"))
+    yield head
+    yield plain(report.gain.sentence, f"bold {_ANSWERS[report.gain.answer]}")
+    if report.gain.why:
+        yield plain(report.gain.why)
+    copied, whole = report.gain.with_copies, report.gain.speedup
+    if copied is not None and whole is not None and copied < _FEELS * whole:
+        yield plain(f"with a copy of every input before each replay: {copied:.1f} times")
+
+
+def _replays(report: ProfileReport) -> RenderableType:
+    measured = any(one.replay_ns is not None for one in report.replays)
+    around = any(one.queued_ns is not None for one in report.costs)
+    made = table(
+        "Replays",
+        "graph",
+        ("nodes", "right"),
+        ("replay" if measured else "traced", "right"),
+        ("busy", "right"),
+        ("gaps", "right"),
+        ("launch", "right"),
+        *([("in a row", "right"), ("waited for", "right"), ("first", "right")] if around else []),
+    )
+    for line, cost in zip(report.replays, report.costs, strict=True):
+        add(
+            made,
+            line.name,
+            f"{line.nodes:,}",
+            time_text(line.total_ns),
+            f"{min(1.0, line.busy_ns / (line.total_ns or 1)):.0%}",
+            f"{line.idle_ns / (line.total_ns or 1):.0%}",
+            time_text(cost.launch_ns),
+            *(time_text(one) for one in (cost.queued_ns, cost.synced_ns, cost.first_ns) if around),
+        )
+    if len(report.replays) > 1:
+        busy = sum(one.busy_ns for one in report.replays) / (report.total_ns or 1)
+        launches = [one.launch_ns for one in report.costs if one.launch_ns is not None]
+        add(
+            made,
+            Words("together", "dim"),
+            f"{sum(one.nodes for one in report.replays):,}",
+            time_text(report.total_ns),
+            f"{min(1.0, busy):.0%}",
+            f"{report.idle_ns / (report.total_ns or 1):.0%}",
+            time_text(sum(launches) if len(launches) == len(report.costs) else None),
+            *([""] * (len(made.columns) - 6)),
+        )
+    if all(one.at_roofs_ns is None and one.kind is None for one in report.bounds):
+        unknown = "no op's bytes and operations are known: nothing is held against the roofs"
+        return Group(made, plain(unknown, "dim"))
+    return Group(made, *(plain(f"{one.sentence}.") for one in report.bounds))
+
+
+def _table(report: ProfileReport, found: TimeTable) -> RenderableType:
+    title = f"Time by {_TITLES[found.by]}"
+    if found.depth is not None:
+        title += f", to depth {found.depth}"
+    beside, cell = _beside(found)
+    rated = found.by in (OP, KERNEL, NODE)
+    known = any(row.bound is not None for row in found.rows)
+    made = table(
+        title,
+        _TITLES[found.by],
+        *([("nodes", "right")] if found.by != NODE else []),
+        ("time", "right"),
+        ("share", "right"),
+        *([("backward", "right")] if found.has_backward and not rated else []),
+        *([("reaches", "right"), ("of roof", "right")] if rated and known else []),
+        *([("bound", "left")] if known else []),
+        beside,
+        *(["kernel"] if found.by == NODE else []),
+    )
+    for row in found.rows:
+        add(
+            made,
+            row.name,
+            *([f"{row.nodes:,}"] if found.by != NODE else []),
+            time_text(row.total_ns),
+            f"{row.share:.1%}",
+            *([_part(row)] if found.has_backward and not rated else []),
+            *([_rate(row), _of_roof(row)] if rated and known else []),
+            *([plain(row.bound or "—", _BOUNDS.get(row.bound or "", "dim"))] if known else []),
+            cell(row),
+            *([Cut(row.kernel)] if found.by == NODE else []),
+        )
+    empty = [""] * (len(made.columns) - (4 if found.by != NODE else 3))
+    total = report.total_ns or 1.0
+    if found.left_out:
+        _rest(made, found.by, f"{found.left_out:,} more", found.left_out_ns, total, empty)
+    if report.idle_ns:
+        _rest(made, found.by, "(no node runs)", report.idle_ns, total, empty)
+    return made
+
+
+def _rest(made: Table, by: str, name: str, time_ns: float, total: float, empty: list[str]) -> None:
+    cells = [Words(name, "dim"), *([""] if by != NODE else [])]
+    add(made, *cells, time_text(time_ns), f"{time_ns / total:.1%}", *empty)
+
+
+def _beside(found: TimeTable) -> tuple[str, Callable[[TimeRow], Cut]]:
+    """The last column: what a reader asks of such a row next."""
+    if found.by == LINE:
+        sources = {
+            row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
+            for row in found.rows
+        }
+        if any(sources.values()):
+            return "source", lambda row: Cut(sources[row.name] or f"in {row.function}")
+        return "most of it", lambda row: Cut(f"{row.op or row.kernel} in {row.function}")
+    if found.by == MODULE:
+        return "type", lambda row: Cut(row.module)
+    if found.by == OP:
+        return "most often at", lambda row: Cut(row.line)
+    return "op", lambda row: Cut(f"{row.op} {row.line}".strip())
+
+
+def _part(row: TimeRow) -> str:
+    return f"{row.backward_ns / row.total_ns:.0%}" if row.total_ns else "—"
+
+
+def _rate(row: TimeRow) -> str:
+    """Towards the nearer roof."""
+    if row.nearer == COMPUTE:
+        return rate_text(row.flops_per_s, "FLOP/s")
+    return rate_text(row.bytes_per_s, "B/s")
+
+
+def _of_roof(row: TimeRow) -> str:
+    if row.of_roof is None:
+        return "—"
+    return ">100%" if row.of_roof > 1.005 else f"{row.of_roof:.0%}"
+
+
+def _gaps(report: ProfileReport) -> RenderableType | None:
+    lines = [one for one in report.replays if one.gap_count]
+    if not lines:
+        return None
+    parts: list[RenderableType] = [plain("What the stream waited for", "bold")]
+    parts += [plain(_gap_sentence(one)) for one in lines]
+    if report.gaps:
+        several = len(report.replays) > 1
+        made = table(
+            "Gaps that stand out",
+            *([("graph", "left")] if several else []),
+            "after",
+            "before",
+            ("gap", "right"),
+            ("traced", "right"),
+            "waits for",
+        )
+        for row in report.gaps:
+            waits = f"{row.over} node" if row.over else count_text(row.waits_for, "node")
+            add(
+                made,
+                *([row.graph] if several else []),
+                row.after,
+                row.before,
+                time_text(row.gap.ns),
+                time_text(row.gap.traced_ns),
+                waits,
+            )
+        parts.append(made)
+    return Group(*parts)
+
+
+def _gap_sentence(line: Timeline) -> str:
+    count = count_text(line.gap_count, "gap")
+    if line.replay_ns is not None and line.gaps_ns < 1:
+        return f"{line.name}: nothing; {count} under the profiler, none without it"
+    text = f"{line.name}: {count} of {time_text(line.gaps_ns)} in all"
+    if line.gap_count > 1:
+        text += f", {time_text(line.gap_median_ns)} the median"
+    if line.replay_ns is None:
+        return f"{text}, under the profiler"
+    if line.around_ns >= 1:
+        text += f"; {time_text(line.around_ns)} before the first node and after the last"
+    return text
+
+
+def _order(report: ProfileReport) -> RenderableType | None:
+    """Critical path, what ran side by side, and what could."""
+    rows = [one for one in report.paths if one.path.timed]
+    if not rows:
+        return None
+    made = table(
+        "Order",
+        "graph",
+        ("critical path", "right"),
+        ("of work", "right"),
+        ("at once", "right"),
+        ("overlapped", "right"),
+        ("could gain", "right"),
+    )
+    lines = {one.graph: one for one in report.replays}
+    for row in rows:
+        line = lines[row.path.graph]
+        add(
+            made,
+            line.name,
+            time_text(row.path.length_ns),
+            f"{row.path.length_ns / (line.work_ns or 1):.0%}",
+            f"{line.at_once}",
+            time_text(line.work_ns - line.busy_ns) if line.work_ns > line.busy_ns else "—",
+            _could(row),
+        )
+    below = [
+        plain(
+            f"on the critical path of {lines[row.path.graph].name}: "
+            + ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
+        )
+        for row in rows
+        if row.path.length_ns < 0.95 * row.path.busy_ns
+    ]
+    return Group(made, *below)
+
+
+def _could(row: PathRow) -> str:
+    gain_ns = row.overlap.gain_ns
+    return f"{time_text(gain_ns)} ({row.overlap.gain:.0%})" if gain_ns else "—"
+
+
+def _words(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
+    """What the words above mean, as far as they were used."""
+    measured = [one for one in report.replays if one.replay_ns is not None]
+    found = []
+    if measured:
+        found.append(("replay", "one replay on a device that was busy before, without a profiler"))
+    found.append(("busy, gaps", "some node runs; no node runs"))
+    found += _tracing(report)
+    if any(one.queued_ns is not None for one in report.costs):
+        found += [
+            ("launch", "time of one replay() on the host, on an idle stream"),
+            ("in a row", "wall time of one of many replays that nobody waits for"),
+            ("waited for", "wall time of one replay with a synchronize behind it"),
+            ("first", "the same of the first one, which uploads the graph"),
+        ]
+    if overview and any(one.path.timed for one in report.paths):
+        found += [
+            ("critical path", "the longest chain of nodes that wait for one another"),
+            ("overlapped", "time of nodes that ran beside others"),
+            ("could gain", "at most, if all that needs nothing of each other ran side by side"),
+        ]
+    shown = {row.bound for one in report.tables for row in one.rows}
+    found += [(name, text) for name, text in MEANS.items() if name in shown]
+    if shown & set(MEANS) and report.memory_bytes_per_s is not None:
+        peaks = [f"{one.dtype} {rate_text(one.flops_per_s, 'FLOP/s')}" for one in report.peaks]
+        roofs = [f"memory {rate_text(report.memory_bytes_per_s, 'B/s')}", *peaks]
+        found.append(("roofs", f"measured on this device: {', '.join(roofs)}"))
+    return found
+
+
+def _tracing(report: ProfileReport) -> list[tuple[str, str]]:
+    """How nodes were timed, and how much longer that made the replays."""
+    route = {
+        "cupti": "CUPTI's records, which name the node",
+        "profiler": "PyTorch's profiler, nodes told by their order",
+    }.get(report.route or "", "PyTorch's profiler")
+    spans = [
+        (one.name, one.span_ns / one.replay_ns - 1, one.scale)
+        for one in report.replays
+        if one.replay_ns and one.span_ns
+    ]
+    if not spans:
+        return [("times", f"of nodes: {route}; gaps are as long as under it, which is too long")]
+    over = ", ".join(f"{name} {longer:+.1%}" for name, longer, _ in spans)
+    scales = ", ".join(f"{scale:.2f}" for _, _, scale in spans)
+    return [
+        ("times", f"of nodes: {route}; it made the replays longer: {over}"),
+        (
+            "gap",
+            f"the traced gap times {scales}, so that nodes and gaps make up the replay without a "
+            "profiler",
+        ),
+    ]

@@ -1,0 +1,234 @@
+"""Whether a graph helps, and the findings of what costs beside it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from cgtool.analysis import critical_path, gain, gaps
+from cgtool.analysis.durations import time_text
+from cgtool.model.capture import (
+    Bench,
+    Edge,
+    Graph,
+    KernelLaunch,
+    Node,
+    Origin,
+    Samples,
+    Stream,
+)
+from cgtool.model.profile import GraphTimes, InputCopy, Profile
+from tests.builders import capture, chain
+
+US = 1000.0
+
+
+def made(
+    *,
+    eager=300.0,
+    replay=100.0,
+    host=290.0,
+    busy=90.0,
+    wobble=0.0,
+    capture_us=2000.0,
+    inputs=(),
+    times=None,
+    launch=None,
+    graphs=None,
+):
+    """A forward that was profiled; all in microseconds."""
+    swing = [1 + wobble * (round % 5 - 2) for round in range(12)]
+    samples = [
+        Samples("eager", "forward", tuple(eager * US * one for one in swing), (host * US,) * 12),
+        Samples("replay", "forward", tuple(replay * US * one for one in reversed(swing)), (5e3,)),
+    ]
+    node = Node(0, "kernel", 0, 0, 0, KernelLaunch(0, (1, 1, 1), (1, 1, 1)))
+    node = structs.replace(node, start_ns=0, duration_ns=round(busy * US))
+    forward = Graph(
+        "forward",
+        "forward",
+        nodes=(node,),
+        capture_ns=round(capture_us * US),
+        launch_ns=(round(launch * US),) if launch else (),
+    )
+    times = times or GraphTimes(0, (replay * US + 1000,), (1000.0,))
+    return capture(
+        graphs or [forward],
+        bench=Bench(tuple(samples)),
+        profile=Profile("cupti", (times,), inputs=tuple(inputs)),
+        origins=(Origin("aten::relu", "act", "ReLU"), Origin("aten::copy_", "", "Model")),
+        streams=(Stream(1, "capture stream"), Stream(2, "side stream")),
+    )
+
+
+def judge(one):
+    top = range(len(one.graphs))
+    lines = [gaps.find(one, index) for index in top]
+    return gain.judge(one, lines, [critical_path.find(one, index) for index in top])
+
+
+def finding(one, code):
+    (found,) = [each for each in judge(one).findings if each.code == code]
+    return found
+
+
+def codes(one):
+    return {each.code for each in judge(one).findings}
+
+
+def test_yes():
+    found = judge(made())
+    assert found.answer == "yes"
+    assert found.sentence == (
+        "Yes: 3.0 times faster (3.0–3.0); the capture has paid for itself after 10 replays."
+    )
+    assert found.why == (
+        "eager takes 300 us for 90.0 us of work on the GPU: the host needs 290 us to launch it"
+    )
+    assert found.at_most == pytest.approx(300 / 90)
+    assert found.findings == ()
+
+
+def test_hardly():
+    found = judge(made(eager=105.0, replay=100.0))
+    assert found.answer == "hardly"
+    assert found.sentence.startswith("Hardly: 1.05 times faster (1.05–1.05); ")
+    assert "(86%), which no graph makes shorter: 1.17 times is the most" in found.why
+
+
+def test_no_because_the_gpu_is_busy_anyway():
+    one = made(eager=1000.0, replay=1000.0, host=100.0, busy=990.0, wobble=0.001)
+    found = judge(one)
+    assert found.answer == "no"
+    assert found.sentence.startswith("No: replays are as fast as eager (1.00 times, ")
+    assert "the GPU works 990 us (99%)" in found.why
+    assert "1.01 times is the most" in found.why
+    assert "gpu-bound-no-gain" in codes(one)
+
+
+def test_no_because_it_is_slower():
+    found = judge(made(eager=100.0, replay=125.0))
+    assert (found.answer, found.break_even) == ("no", None)
+    assert found.sentence == "No: replays are slower, 0.80 times as fast (0.80–0.80)."
+
+
+def test_cannot_tell():
+    found = judge(made(eager=120.0, replay=100.0, wobble=0.3))
+    assert found.answer == "cannot tell"
+    assert "is possible" in found.sentence
+    assert found.doubts
+
+
+def test_not_timed_against_eager():
+    found = judge(structs.replace(made(), bench=None))
+    assert (found.answer, found.speedup) == ("cannot tell", None)
+    assert "not timed against eager" in found.sentence
+
+
+def test_the_answer_is_for_the_whole_iteration():
+    one = made()
+    both = [structs.replace(each, phase="both") for each in one.bench.samples]
+    one = structs.replace(one, bench=Bench((*one.bench.samples, *both)))
+    assert judge(one).phase == "both"
+
+
+def test_copies_of_inputs_count():
+    # 26 us, of which the events take one.
+    found = judge(made(inputs=[InputCopy("input x", 1 << 20, 26 * US)]))
+    assert found.with_copies == pytest.approx(300 / 125)
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize(("eager", "copy"), [(300.0, 120.0), (110.0, 15.0)])
+def test_copies_that_cost_more_than_the_graph_or_than_it_saves(eager, copy):
+    one = made(eager=eager, inputs=[InputCopy("input x", 4 << 20, (copy + 1) * US, 500 * US)])
+    found = finding(one, "input-copy-dominates")
+    assert (
+        f"copying the inputs takes {time_text(copy * US)} before each replay of 100 us"
+        in found.reason
+    )
+    assert ("the replay saves 10.0 us" in found.reason) == (eager == 110.0)
+    assert found.evidence == (
+        f"input x: 4.0 MiB, {time_text(copy * US)} from the device, 500 us from pinned memory",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"), [(1500, True), (1024, True), (1000, False), (None, False)]
+)
+def test_padding(rows, found):
+    one = made(inputs=[InputCopy("input x", 4096, US, rows=2048, padding_rows=rows)])
+    assert ("padding-waste" in codes(one)) == found
+    if found:
+        reason = finding(one, "padding-waste").reason
+        assert f"{rows} of the 2048 rows of input x hold one and the same value" in reason
+
+
+def test_the_first_replay():
+    times = GraphTimes(0, (100 * US,), (), (), 900 * US, (110 * US,), 105 * US)
+    found = finding(made(times=times), "first-replay-latency")
+    assert "takes 900 us in all, later ones take 110 us" in found.reason
+    quick = structs.replace(times, first_ns=150 * US)
+    assert codes(made(times=quick)) == set()
+
+
+def test_a_wait_behind_each_replay():
+    times = GraphTimes(0, (100 * US,), (), (), 150 * US, (135 * US,), 100 * US)
+    found = finding(made(times=times), "per-step-sync-around-replay")
+    assert "takes 135 us an iteration, one that does not 100 us: 35% more" in found.reason
+    cheap = structs.replace(times, synced_ns=(110 * US,))
+    assert codes(made(times=cheap)) == set()
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, False), (4, True)])
+def test_many_small_graphs(count, found):
+    one = made(busy=2.0, launch=6.0)
+    graphs = tuple(
+        structs.replace(one.graphs[0], name=f"forward {number}") for number in range(count)
+    )
+    times = tuple(GraphTimes(number, (3 * US,)) for number in range(count))
+    profile = structs.replace(one.profile, graphs=times)
+    one = structs.replace(one, graphs=graphs, profile=profile)
+    assert ("too-many-small-graphs" in codes(one)) == found
+    if found:
+        reason = finding(one, "too-many-small-graphs").reason
+        assert "4 graphs are shorter than their launch: the host needs 24.0 us" in reason
+        assert "the GPU ends in 12.0 us" in reason
+
+
+def test_a_capture_that_pays_late():
+    one = made(eager=100.1, replay=100.0, capture_us=5000.0)
+    assert "50,000 replays only" in finding(one, "capture-time-not-amortised").reason
+    assert "capture-time-not-amortised" not in codes(made(eager=101.0, capture_us=5000.0))
+
+
+@pytest.mark.parametrize(("copying_ns", "found"), [(45_000, True), (30_000, False)])
+def test_time_in_copies_and_casts(copying_ns, found):
+    launch = KernelLaunch(0, (1, 1, 1), (1, 1, 1))
+    nodes = (
+        Node(0, "kernel", 0, 0, 0, launch, start_ns=0, duration_ns=100_000 - copying_ns),
+        Node(1, "kernel", 1, 1, 0, launch, start_ns=100_000, duration_ns=copying_ns),
+    )
+    one = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=chain(2))])
+    assert ("memcpy-memset-node-overhead" in codes(one)) == found
+    if found:
+        told = finding(one, "memcpy-memset-node-overhead")
+        assert "take 45.0 us of the 100 us in which nodes run (45%), 1 of 2 nodes" in told.reason
+        assert told.module == ""
+
+
+@pytest.mark.parametrize(("start", "found"), [(40_000, True), (35_000, True), (0, False)])
+def test_branches_that_run_in_turn(start, found):
+    launch = KernelLaunch(0, (1, 1, 1), (1, 1, 1))
+    nodes = (
+        Node(0, "kernel", 0, 0, 0, launch, start_ns=0, duration_ns=40_000),
+        Node(1, "kernel", 0, 1, 1, launch, start_ns=start, duration_ns=40_000),
+        Node(2, "kernel", 0, 2, 0, launch, start_ns=start + 40_000, duration_ns=1_000),
+    )
+    edges = (Edge(0, 2), Edge(1, 2))
+    one = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=edges)])
+    assert ("concurrency-lost-or-false-dependency" in codes(one)) == found
+    if found:
+        did = (40_000 - start) / 1e3
+        reason = finding(one, "concurrency-lost-or-false-dependency").reason
+        assert f"could run side by side for 40.0 us, and did for {time_text(did * US)}" in reason

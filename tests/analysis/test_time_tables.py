@@ -1,0 +1,147 @@
+"""Time by line, module, op, kernel and node."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from msgspec import structs
+
+from cgtool.analysis.roofline import reaches
+from cgtool.analysis.time_tables import BY, Tables
+from cgtool.model.capture import Frame
+from tests.builders import capture, hostile, small, timed
+from tests.strategies import captures
+
+
+def tables(made, total_ns=None):
+    work = sum(node.duration_ns or 0 for graph in made.graphs for node in graph.nodes)
+    return Tables(made, [reaches(made, graph) for graph in made.graphs], total_ns or work)
+
+
+def shown(table):
+    return {row.name: (row.nodes, row.total_ns) for row in table.rows}
+
+
+@given(captures())
+def test_no_nanosecond_is_lost_in_any_table(made):
+    made = timed(made)
+    work = [node for graph in made.graphs for node in graph.nodes if node.duration_ns is not None]
+    for by in BY:
+        found = tables(made).table(by)
+        assert sum(row.total_ns for row in found.rows) == sum(node.duration_ns for node in work)
+        assert sum(row.nodes for row in found.rows) == len(work)
+        totals = [row.total_ns for row in found.rows]
+        assert totals == sorted(totals, reverse=True)
+        assert all(0 <= row.backward_ns <= row.total_ns for row in found.rows)
+        short = tables(made).table(by, top=2)
+        if by != "module":
+            assert short.rows == found.rows[:2]
+            assert short.left_out == len(found.rows) - len(short.rows)
+        assert sum(totals) == sum(row.total_ns for row in short.rows) + short.left_out_ns
+
+
+def test_work_in_backward_belongs_to_the_forward_line():
+    found = tables(timed(small())).table("line")
+    # Two blocks: addmm forward at line 12 and its gradient in backward; the norm at line 13.
+    rows = {row.name: row for row in found.rows}
+    assert set(rows) == {"model.py:12", "model.py:13", "train.py:7", "(no line)"}
+    assert rows["model.py:12"].nodes == 4
+    assert rows["model.py:12"].function == "Block.forward"
+    assert 0 < rows["model.py:12"].backward_ns < rows["model.py:12"].total_ns
+    assert rows["model.py:13"].backward_ns == 0
+    assert found.has_backward
+
+
+def test_a_step_has_its_backward_inside_one_graph():
+    made = timed(small())
+    step = structs.replace(made.graphs[1], phase="step", name="step")
+    found = tables(structs.replace(made, graphs=(step,))).table("op")
+    rows = {row.name: row for row in found.rows}
+    assert rows["mm"].backward_ns == rows["mm"].total_ns > 0
+
+
+def test_by_op_and_kernel_and_node():
+    made = tables(timed(small()))
+    assert shown(made.table("op"))["addmm"] == (2, 1000 + 1900)
+    assert shown(made.table("kernel"))["memcpy dtod"] == (1, 2800)
+    assert shown(made.table("kernel"))["memset"] == (1, 1000)
+    nodes = made.table("node", top=3)
+    assert [row.name for row in nodes.rows] == ["forward 6", "forward 5", "forward 4"]
+    assert (nodes.rows[1].kernel, nodes.left_out) == ("triton_poi_fused_add_gelu_0", 9)
+
+
+@pytest.mark.parametrize(
+    ("depth", "names"),
+    [
+        (1, {"layers", "(root)", "(no module)"}),
+        (2, {"layers.0", "layers.1", "(root)", "(no module)"}),
+        (
+            None,
+            {"layers.0", "layers.0.linear", "layers.0.norm", "layers.1", "layers.1.linear",
+             "layers.1.norm", "(root)", "(no module)"},
+        ),
+    ],
+)  # fmt: skip
+def test_modules_to_a_depth(depth, names):
+    found = tables(timed(small())).table("module", depth=depth)
+    assert {row.name for row in found.rows} == names
+    assert found.depth == (depth or 3)
+    types = {row.name: row.module for row in found.rows}
+    if depth is None:
+        assert types["layers.0.linear"] == "Linear"
+        assert types["layers.0"] == "Block"
+        assert types["(root)"] == "Model"
+
+
+def test_outside_every_module_the_range_is_the_name():
+    made = timed(small())
+    origins = tuple(
+        structs.replace(one, annotations=("Optimizer.step#AdamW.step",))
+        if one.module is None
+        else one
+        for one in made.origins
+    )
+    found = tables(structs.replace(made, origins=origins)).table("module", depth=1)
+    names = {row.name for row in found.rows}
+    assert names == {"layers", "(root)", "(Optimizer.step#AdamW.step)"}
+
+
+def test_modules_are_as_deep_as_the_rows_allow():
+    found = tables(timed(small())).table("module", top=4)
+    assert found.depth == 2
+    assert len(found.rows) == 4
+
+
+def test_the_modules_of_several_callables_are_told_apart():
+    made = timed(small())
+    entry = structs.replace(made.entry, callables=("G", "D"))
+    forward, backward = made.graphs
+    made = structs.replace(
+        made, entry=entry, graphs=(forward, structs.replace(backward, callable=1))
+    )
+    names = {row.name for row in tables(made).table("module", depth=1).rows}
+    assert names == {"G: layers", "G: (root)", "D: layers", "D: (no module)"}
+
+
+def test_files_of_one_name_are_told_apart():
+    made = timed(small())
+    frames = (Frame("/home/me/other/model.py", 12, "f"), *made.frames[1:])
+    names = {row.name for row in tables(structs.replace(made, frames=frames)).table("line").rows}
+    assert "/home/me/other/model.py:12" in names
+    assert "/home/me/model.py:13" in names
+
+
+def test_shares_are_of_the_whole_replay():
+    made = tables(timed(small()), total_ns=50_000.0)
+    assert sum(row.share for row in made.table("op").rows) == pytest.approx(
+        sum(row.total_ns for row in made.table("op").rows) / 50_000
+    )
+
+
+def test_hostile_names_and_an_empty_capture():
+    made = timed(hostile())
+    for by in BY:
+        assert sum(row.nodes for row in tables(made).table(by).rows) == sum(
+            node.duration_ns is not None for graph in made.graphs for node in graph.nodes
+        )
+        assert tables(capture([])).table(by).rows == ()

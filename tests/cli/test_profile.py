@@ -1,0 +1,144 @@
+"""``cgtool profile`` of saved captures, and what it says where it cannot measure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgtool.cli.app import main
+from cgtool.model.file import write
+from tests.builders import small, timed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RECORDED = ROOT / "samples" / "captures" / "profile-train_step.cgt"
+UNTIMED = ROOT / "samples" / "captures" / "train_step.cgt"
+SIMULATED = ROOT / "tests" / "gold" / "captures" / "mlp-separate-simulated.cgt"
+RAW = {"0.dot": "digraph {}"}
+TABLES = ["line", "module", "op", "kernel", "node"]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Run the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cgtool", "profile", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capfd.readouterr())
+
+    return run
+
+
+def test_a_saved_profile_is_shown_again(run):
+    code, out, err = run(RECORDED)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1].startswith("Yes: 9.6 times faster (9.3–9.9)")
+    for title in ("Replays", "Time by line", "Time by module", "Order"):
+        assert title in out
+
+
+def test_one_table_instead_of_the_overview(run):
+    code, out, _ = run(RECORDED, "--by", "kernel", "--top", 3)
+    assert code == 0
+    assert "Time by kernel" in out
+    assert "Time by line" not in out
+    assert " more " in out
+
+
+def test_json_has_every_row_of_every_table(run):
+    _, out, _ = run(RECORDED, "--format", "json")
+    told = json.loads(out)
+    assert (told["schema"], told["schema_version"]) == ("cgtool-profile", 1)
+    assert [one["by"] for one in told["tables"]] == TABLES
+    work = told["replays"][0]["work_ns"]
+    for one in told["tables"]:
+        assert one["left_out"] == 0
+        assert sum(row["total_ns"] for row in one["rows"]) == work
+    assert told["gain"]["answer"] == "yes"
+    _, out, _ = run(RECORDED, "--format", "json", "--by", "op", "--top", 2)
+    (table,) = json.loads(out)["tables"]
+    assert (table["by"], len(table["rows"])) == ("op", 2)
+
+
+def test_nodes_and_gaps_are_the_replay_that_was_measured_without_a_profiler(run):
+    told = json.loads(run(RECORDED, "--format", "json")[1])
+    for one in told["replays"]:
+        whole = one["busy_ns"] + one["gaps_ns"] + one["around_ns"]
+        assert whole == pytest.approx(one["replay_ns"], rel=0.02)
+
+
+def test_a_trace_in_a_file(run, tmp_path: Path):
+    target = tmp_path / "trace.json"
+    assert run(RECORDED, "--format", "perfetto", "-o", target)[:2] == (0, "")
+    assert len(json.loads(target.read_bytes())["traceEvents"]) > 100
+
+
+@pytest.mark.parametrize("by", TABLES)
+def test_every_table_of_a_capture_without_any_profile_but_the_nodes(run, tmp_path: Path, by):
+    path = tmp_path / "small.cgt"
+    write(path, timed(small()), RAW)
+    code, out, _ = run(path, "--by", by)
+    assert code == 0
+    assert "Cannot tell whether a graph helps" in out
+    assert f"Time by {by}" in out
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [(UNTIMED, "measured on a GPU"), (SIMULATED, "made on the simulated device")],
+)
+def test_a_capture_without_times(run, path, why):
+    code, out, err = run(path)
+    assert (code, out) == (3, "")
+    assert f"{path} holds no times of its nodes" in err
+    assert why in err
+    assert "cgtool profile samples/" in err
+
+
+def test_a_trace_needs_starts(run, tmp_path: Path):
+    from msgspec import structs
+
+    made = timed(small())
+    graphs = tuple(
+        structs.replace(
+            graph, nodes=tuple(structs.replace(node, start_ns=None) for node in graph.nodes)
+        )
+        for graph in made.graphs
+    )
+    path = tmp_path / "small.cgt"
+    write(path, structs.replace(made, graphs=graphs), RAW)
+    code, out, err = run(path, "--format", "perfetto")
+    assert (code, out) == (3, "")
+    assert "holds no starts of its nodes" in err
+    assert run(path)[0] == 0
+
+
+@pytest.mark.parametrize("option", [["--device", "cuda"], ["--rounds", "3"], ["--save", "x.cgt"]])
+def test_an_option_that_a_saved_capture_cannot_heed(run, option):
+    code, out, err = run(RECORDED, *option)
+    assert (code, out) == (2, "")
+    assert f"{option[0]} says how an ENTRY is measured" in err
+
+
+def test_a_file_that_is_not_there(run):
+    code, out, err = run("nothing.cgt")
+    assert (code, out) == (2, "")
+    assert "nothing.cgt" in err
+
+
+def test_without_a_gpu(run, tmp_path: Path):
+    (tmp_path / "model.py").write_text("import torch\n\ndef f(x):\n    return x + 1\n")
+    entry = ["model.py:f", "--input", "x=float32[4]", "--device", "simulated"]
+    code, out, err = run(*entry)
+    assert (code, out) == (3, "")
+    assert "profile needs a GPU to measure on" in err
+    assert "run it where an NVIDIA GPU is" in err
+    assert not list(tmp_path.glob("*.cgt"))

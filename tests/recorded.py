@@ -1,0 +1,26 @@
+"""Captures of a GPU as if they had been recorded from this checkout, whose sources they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import structs
+
+from cgtool.model.capture import Capture
+from cgtool.model.file import read
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def recorded(name: str) -> Capture:
+    """``samples/captures/NAME.cgt``, with the files of its frames in this checkout."""
+    made = read(ROOT / "samples" / "captures" / f"{name}.cgt")
+    file, spec = made.entry.file or "", made.entry.spec.partition(":")[0]
+    there = file.removesuffix(spec)
+    frames = tuple(
+        structs.replace(one, file=str(ROOT / one.file.removeprefix(there)))
+        if one.file.startswith(there)
+        else one
+        for one in made.frames
+    )
+    return structs.replace(made, frames=frames)

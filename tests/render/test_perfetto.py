@@ -1,0 +1,199 @@
+"""The trace: valid JSON, slices that lie inside each other, arrows that lead somewhere."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from cgtool.model.capture import Edge
+from cgtool.render.perfetto import render
+from tests.builders import capture, hostile, small, timed, unusual
+from tests.strategies import captures
+
+
+def trace(made):
+    return json.loads(render(made))["traceEvents"]
+
+
+def ns(event, name="ts"):
+    """As Perfetto reads a time: the nearest nanosecond."""
+    return round(event[name] * 1000)
+
+
+def slices(events):
+    """Complete events by thread, in the order of the file."""
+    found = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            found[event["pid"], event["tid"]].append(event)
+    return found
+
+
+def assert_nested(events):
+    """Each slice lies inside the one before it that is still open, or begins after it."""
+    for some in slices(events).values():
+        open_ends = []
+        last = 0
+        for event in some:
+            start, end = ns(event), ns(event) + ns(event, "dur")
+            assert start >= last and end >= start
+            last = start
+            while open_ends and open_ends[-1] <= start and not (open_ends[-1] == start == end):
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1]
+            open_ends.append(end)
+
+
+@st.composite
+def jittered(draw):
+    """Captures with any starts and durations at all, as medians may have them."""
+    made = draw(captures())
+    graphs = []
+    for graph in made.graphs:
+        nodes = tuple(
+            structs.replace(
+                node,
+                start_ns=draw(st.integers(0, 50)),
+                duration_ns=draw(st.none() | st.integers(0, 20)),
+            )
+            for node in graph.nodes
+        )
+        graphs.append(structs.replace(graph, nodes=nodes))
+    return structs.replace(made, graphs=tuple(graphs))
+
+
+@given(jittered())
+def test_slices_are_nested_and_every_timed_node_is_there(made):
+    events = trace(made)
+    assert_nested(events)
+    shown = [
+        (event["pid"], event["args"]["node"])
+        for event in events
+        if event["ph"] == "X" and "node" in event.get("args", ())
+    ]
+    assert sorted(shown) == [
+        (index + 1, node.id)
+        for index, graph in enumerate(made.graphs)
+        for node in graph.nodes
+        if node.duration_ns is not None
+    ]
+
+
+@given(jittered())
+def test_arrows_leave_and_enter_slices(made):
+    events = trace(made)
+    by_thread = slices(events)
+    arrows = defaultdict(dict)
+    for event in events:
+        if event["ph"] in "sf":
+            arrows[event["id"]][event["ph"]] = event
+            inside = by_thread[event["pid"], event["tid"]]
+            assert any(ns(one) <= ns(event) <= ns(one) + ns(one, "dur") for one in inside)
+    for both in arrows.values():
+        assert ns(both["s"]) <= ns(both["f"])
+        assert both["s"]["tid"] != both["f"]["tid"]
+        assert both["f"]["bp"] == "e"
+
+
+def names(some, kind):
+    return [event["name"] for event in some if event.get("cat") == kind]
+
+
+def test_modules_lines_ops_and_kernels_lie_inside_each_other():
+    events = trace(timed(small()))
+    assert_nested(events)
+    threads = slices(events)
+    forward = threads[1, 1]
+    assert names(forward, "module")[:4] == [
+        "layers",
+        "layers.0",
+        "layers.0.linear",
+        "layers.0.norm",
+    ]
+    assert names(forward, "op")[:2] == ["aten::addmm", "aten::native_layer_norm"]
+    assert names(forward, "line")[:2] == ["model.py:12 Block.forward", "model.py:13 Block.forward"]
+    # One slice for all that runs in a row inside of it.
+    assert names(forward, "module").count("layers") == 1
+    assert [event["cat"] for event in forward[:6]] == ["module"] * 3 + ["line", "op", "kernel"]
+    kernel = next(event for event in threads[2, 1] if event["cat"] == "kernel")
+    assert kernel["args"]["grid"] == [4, 2, 1]
+    assert kernel["args"]["registers"] == 35
+    gradient = next(event for event in threads[2, 1] if event["name"].startswith("cutlass_80"))
+    assert gradient["args"]["forward line"] == "model.py:12 Block.forward"
+    assert gradient["args"]["autograd node"] == "AddmmBackward0"
+
+
+def test_one_graph_after_the_other():
+    threads = slices(trace(timed(small())))
+    first = max(ns(event) + ns(event, "dur") for event in threads[1, 1])
+    second = min(ns(event) for (pid, _), some in threads.items() for event in some if pid == 2)
+    assert first < second
+
+
+def test_processes_are_graphs_and_threads_are_streams():
+    told = {
+        (event["name"], event["pid"], event["tid"]): event["args"]
+        for event in trace(timed(small()))
+        if event["ph"] == "M"
+    }
+    assert told["process_name", 1, 0] == {"name": "forward"}
+    assert told["process_name", 2, 0] == {"name": "backward"}
+    assert told["thread_name", 2, 1] == {"name": "capture stream"}
+    assert told["thread_name", 2, 2] == {"name": "side stream"}
+
+
+def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():
+    made = timed(small())
+    backward = made.graphs[1]
+    # The last node no longer waits for the one before it on its stream: both begin at once.
+    nodes = (
+        *backward.nodes[:4],
+        structs.replace(backward.nodes[4], start_ns=backward.nodes[2].start_ns),
+    )
+    edges = (Edge(0, 1), Edge(1, 2), Edge(1, 3), Edge(1, 4))
+    made = structs.replace(
+        made, graphs=(made.graphs[0], structs.replace(backward, nodes=nodes, edges=edges))
+    )
+    events = trace(made)
+    assert_nested(events)
+    told = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert "capture stream, beside it (1)" in told
+
+
+def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_short():
+    made = timed(small())
+    forward = made.graphs[0]
+    early = structs.replace(forward.nodes[1], start_ns=forward.nodes[0].duration_ns - 7)
+    nodes = (forward.nodes[0], early, *forward.nodes[2:])
+    made = structs.replace(made, graphs=(structs.replace(forward, nodes=nodes),))
+    first = next(event for event in slices(trace(made))[1, 1] if event["cat"] == "kernel")
+    assert ns(first, "dur") == forward.nodes[0].duration_ns - 7
+    assert first["args"]["ns"] == forward.nodes[0].duration_ns
+
+
+def test_the_source_of_a_line_that_lies_here(tmp_path):
+    file = tmp_path / "model.py"
+    file.write_text("\n" * 11 + "        x = self.linear(x)\n")
+    made = timed(small())
+    frame = structs.replace(made.frames[0], file=str(file))
+    secret = tmp_path / "secret.txt"
+    secret.write_text("\n" * 12 + "hidden\n")
+    other = structs.replace(made.frames[1], file=str(secret))
+    made = structs.replace(made, frames=(frame, other, *made.frames[2:]))
+    lines = {e["name"]: e["args"] for e in slices(trace(made))[1, 1] if e["cat"] == "line"}
+    assert lines["model.py:12 Block.forward"]["source"] == "x = self.linear(x)"
+    assert "source" not in lines["secret.txt:13 Block.forward"]
+
+
+@pytest.mark.parametrize("made", [hostile(), unusual(), capture([])])
+def test_names_of_any_kind_and_graphs_of_any_nodes(made):
+    made = timed(made)
+    text = render(made)
+    assert json.loads(text)["displayTimeUnit"] == "ns"
+    assert b"\x1b" not in text and b"\x00" not in text
+    assert_nested(json.loads(text)["traceEvents"])

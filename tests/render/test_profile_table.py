@@ -1,0 +1,59 @@
+"""The screen of ``cgtool profile``, from captures of an H200, at 80 and 160 columns.
+
+`UPDATE_GOLD=1 pytest tests/render/test_profile_table.py` writes the gold files anew.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from msgspec import structs
+from rich.console import Console
+
+from cgtool.analysis.profile import explain
+from cgtool.render.profile_table import render
+from tests.builders import hostile, small, timed
+from tests.gold_files import check
+from tests.recorded import ROOT, recorded
+
+
+def text_of(made, width, **asked):
+    by = asked.get("by")
+    buffer = StringIO()
+    console = Console(file=buffer, width=width, color_system=None, highlight=False)
+    console.print(render(explain(made, **asked), overview=by is None))
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("sample", ["transformer", "train_step", "two_streams"])
+def test_overview(sample, width, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    made = recorded(f"profile-{sample}")
+    check(f"tables/profile-{sample}-{width}.txt", text_of(made, width))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("by", ["op", "kernel", "node"])
+def test_one_table(by, width):
+    made = recorded("profile-transformer")
+    check(f"tables/profile-transformer-by-{by}-{width}.txt", text_of(made, width, by=by, top=8))
+
+
+@pytest.mark.parametrize("made", [timed(small()), timed(hostile())])
+def test_node_times_alone_are_shown_with_what_they_can_tell(made):
+    text = text_of(made, 100)
+    assert "Cannot tell whether a graph helps" in text
+    assert "gaps are as long as under it, which is too long" in text
+    assert "\x1b" not in text
+
+
+def test_nodes_without_a_time_are_counted():
+    made = timed(small())
+    forward = made.graphs[0]
+    nodes = (structs.replace(forward.nodes[0], duration_ns=None, start_ns=None), *forward.nodes[1:])
+    made = structs.replace(made, graphs=(structs.replace(forward, nodes=nodes),))
+    assert "1 node could not be timed" in text_of(made, 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,13 @@ def test_every_node_of_a_sample_is_timed(sample, tmp_path):
     cgtool("dump", target, "--dot", "--color", "time", "-o", tmp_path / "out.dot")
 
 
-def test_a_kernel_that_runs_on_two_branches_keeps_no_time(tmp_path):
+def test_without_cupti_python_a_kernel_on_two_branches_keeps_no_time(tmp_path, monkeypatch):
+    (tmp_path / "cupti.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     target = tmp_path / "out.cgt"
     cgtool("capture", f"{SAMPLES / 'two_streams'}.py:build", "--times", "-o", target)
     capture = read(target)
     untimed = [node for node in capture.graphs[0].nodes if node.duration_ns is None]
     assert untimed
     assert any(one.code == "untimed" and str(len(untimed)) in one.text for one in capture.caveats)
+    assert any("cgtool[cupti]" in one.text for one in capture.caveats)

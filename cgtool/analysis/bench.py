@@ -8,6 +8,8 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis import bench_findings, stats
+from cgtool.analysis.bench_verdicts import PhaseVerdict
+from cgtool.analysis.runs import by_side
 from cgtool.model.capture import Bench, Capture, Samples
 from cgtool.model.finding import Finding
 
@@ -45,6 +47,14 @@ class BenchReport(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     """Why there is no gain, or too much of it."""
+    runs: int = 1
+    """Worker processes that measured."""
+    against: str | None = None
+    """The baseline's file, or the other entry."""
+    verdicts: tuple[PhaseVerdict, ...] = ()
+    """Slower than that, not slower, or cannot tell."""
+    notes: tuple[str, ...] = ()
+    """What the reader must know to judge the verdicts."""
 
 
 def report(capture: Capture) -> BenchReport:
@@ -52,9 +62,7 @@ def report(capture: Capture) -> BenchReport:
     bench = capture.bench
     if bench is None:
         raise ValueError("the capture holds no timings")
-    by_phase: dict[str, dict[str, Samples]] = {}
-    for one in bench.samples:
-        by_phase.setdefault(one.phase, {})[one.name] = one
+    by_phase = by_side(bench.samples)
     rows = []
     for phase, sides in by_phase.items():
         if "eager" in sides and "replay" in sides and all(map(_timed, sides.values())):
@@ -70,6 +78,7 @@ def report(capture: Capture) -> BenchReport:
         tuple(rows),
         tuple(_doubts(bench, rows)),
         bench_findings.look(capture, timed),
+        runs=1 + max((one.run for one in bench.samples), default=0),
     )
 
 
@@ -113,7 +122,7 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
             f"only {count} {'round' if count == 1 else 'rounds'}: the interval is a guess; "
             "raise --rounds or --max-seconds"
         )
-    for one in bench.samples:
+    for one in (side for sides in by_side(bench.samples).values() for side in sides.values()):
         wide = stats.spread(one.device_ns)
         if wide is not None and wide > WIDE_SPREAD:
             found.append(

@@ -9,6 +9,7 @@ from cgtool.model.capture import Clock, Environment
 APART = 0.03
 """Typical SM clocks further apart than this make other times of the same code."""
 
+_STEADY = frozenset(("power cap",))
 _SAME = (
     ("device", "GPU"),
     ("driver", "driver"),
@@ -30,25 +31,34 @@ def reasons(
             was, now = was or "default", now or "default"
         if was and now and was != now:
             found.append(f"another {name}: {was} in the baseline, {now} here")
+    # A GPU at its power limit in both is at home there, and the clocks below say how far.
+    shared = _STEADY & _slowed(base_clock) & _slowed(head_clock)
     for clock, where in ((base_clock, "while the baseline was recorded"), (head_clock, "here")):
-        found += disturbed(clock, where)
+        found += disturbed(clock, where, besides=shared)
     was_mhz, now_mhz = typical_mhz(base_clock), typical_mhz(head_clock)
     if was_mhz and now_mhz and abs(now_mhz - was_mhz) > APART * was_mhz:
         found.append(f"another SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here")
     return tuple(found)
 
 
-def disturbed(clock: Clock | None, where: str) -> list[str]:
+def disturbed(
+    clock: Clock | None, where: str, *, besides: frozenset[str] = frozenset()
+) -> list[str]:
     """What slowed the GPU down meanwhile, for no fault of the code: one sentence each."""
     if clock is None:
         return []
     found = []
-    if clock.throttle_reasons:
-        found.append(f"the GPU slowed itself down {where}: {', '.join(clock.throttle_reasons)}")
+    slowed = [one for one in clock.throttle_reasons if one not in besides]
+    if slowed:
+        found.append(f"the GPU slowed itself down {where}: {', '.join(slowed)}")
     others = clock.other_processes
     if others:
         found.append(f"{others} other process{'es' * (others > 1)} had the GPU at work {where}")
     return found
+
+
+def _slowed(clock: Clock | None) -> frozenset[str]:
+    return frozenset(clock.throttle_reasons if clock is not None else ())
 
 
 def typical_mhz(clock: Clock | None) -> int | None:

@@ -1,7 +1,8 @@
-"""``cgtool bench``: eager against replay."""
+"""``cgtool bench``: eager against replay, and replays against a baseline or another entry."""
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Annotated
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.model.failure import usage
 from cgtool.model.options import BenchOptions, CaptureOptions
 
-EPILOG = opt.INPUT_GRAMMAR
+EPILOG = (
+    "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell.\n\n"
+    + opt.INPUT_GRAMMAR
+)
 
 
 class Phase(StrEnum):
@@ -24,11 +29,39 @@ class Phase(StrEnum):
 
 def bench(
     entry: opt.Entry,
-    phase: Annotated[Phase | None, typer.Option(help="Time only this; all by default.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds.")] = 30,
+    phase: Annotated[
+        Phase | None,
+        typer.Option(
+            help="Time only this; all by default, and the whole iteration with --against."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of a run.")] = 30,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Worker processes that measure, 1; at least, 3, with --baseline."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Hold replays against this: a baseline or a .cgt file."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="ENTRY2", help="Hold replays against those of ENTRY2."),
+    ] = None,
+    max_regression: Annotated[
+        str | None,
+        typer.Option(metavar="N%", help="How much slower is allowed: 1%, or 0.2% with --against."),
+    ] = None,
+    max_runs: Annotated[
+        int, typer.Option(min=1, help="Worker processes with --baseline, at most.")
+    ] = 12,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Stop adding rounds after this long.")
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Begin no further round, pair or run after this long: 60, or 300 for all runs.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Save the capture with its raw samples (.cgt)."),
@@ -45,18 +78,32 @@ def bench(
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up."""
-    from cgtool.analysis.bench import report
-    from cgtool.cli.output import attempt, show_table, write_bytes
+    """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
+
+    With --baseline or --against, say whether its replays are slower, not slower, or that it cannot
+    be told."""
+    from cgtool.analysis.bench_verdicts import exit_code
+    from cgtool.cli.bench_runs import Runs, held_to_baseline, held_to_entry, measured, open_base
+    from cgtool.cli.output import show_table, write_bytes
+    from cgtool.model.file import atomic, write
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode
 
-    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        captured = attempt(
+    if baseline is not None and against is not None:
+        raise usage("--baseline and --against are two comparisons: give one of them")
+    if max_regression is not None and baseline is None and against is None:
+        raise usage("--max-regression needs --baseline FILE or --against ENTRY2 to be held against")
+    if runs is not None and against is not None:
+        raise usage("--runs counts worker processes, and --against measures in one")
+    tolerance = None if max_regression is None else opt.share("--max-regression", max_regression)
+    base = None if baseline is None else open_base(baseline, entry)
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
+        # Opened first: a place that cannot be written is told before anything is measured.
+        kept = None if save is None else stack.enter_context(atomic(save))
+        asked = Runs(
             entry,
-            save or Path(folder) / "bench.cgt",
-            inputs=tuple(input_ or ()),
-            options=CaptureOptions(
+            tuple(input_ or ()),
+            CaptureOptions(
                 device=device,
                 warmup_iters=warmup_iters,
                 allow_unused_input=allow_unused_input,
@@ -64,14 +111,27 @@ def bench(
                 backward=not no_backward,
                 seed=seed,
             ),
-            bench=BenchOptions(
-                phase=phase.value if phase else None, rounds=rounds, max_seconds=max_seconds
+            BenchOptions(
+                phase=phase.value if phase else None,
+                rounds=rounds,
+                max_seconds=max_seconds or BenchOptions().max_seconds,
             ),
-            timeout=timeout,
-            quiet=quiet,
+            Path(folder),
+            timeout,
+            quiet,
         )
-    found = report(captured)
+        if base is not None:
+            found = held_to_baseline(asked, base, tolerance, runs, max_runs, max_seconds)
+        elif against is not None:
+            found = held_to_entry(asked, against, tolerance)
+        else:
+            found = measured(asked, runs or 1)
+        if kept is not None:
+            write(kept, asked.merged(), asked.raw())
     if format_ is opt.Format.JSON:
         write_bytes(encode("cgtool-bench", found), output)
     else:
         show_table(render(found), output)
+    code = exit_code(found.verdicts)
+    if code:
+        raise typer.Exit(code)

@@ -6,13 +6,34 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.bench import BenchReport
+from cgtool.analysis.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, DOUBT, GOOD, add, explained, plain, table
 from cgtool.render.units import count_text, time_text
 
+_VERDICTS = {
+    SLOWER: ("slower", BAD),
+    NOT_SLOWER: ("not slower", GOOD),
+    CANNOT_TELL: ("cannot tell", DOUBT),
+}
+
 
 def render(report: BenchReport) -> RenderableType:
-    """One row a phase, then what the times mean, then the doubts."""
+    """Eager against replay, replays against what they are held to, then the doubts."""
+    parts: list[RenderableType] = []
+    if report.rows:
+        parts += _eager_against_replay(report)
+    if report.verdicts:
+        parts += [*([""] if parts else []), *_held(report)]
+    if report.doubts:
+        parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
+    if report.findings:
+        parts += ["", render_findings(report.findings)]
+    return Group(*parts)
+
+
+def _eager_against_replay(report: BenchReport) -> list[RenderableType]:
+    """One row a phase, then what the times mean."""
     made = table(
         f"Eager against replay, {report.device}",
         ("phase", "left"),
@@ -35,12 +56,12 @@ def render(report: BenchReport) -> RenderableType:
             time_text(row.replay_host_ns),
             "never" if row.break_even is None else f"{row.break_even:,} replays",
         )
-    rounds = report.rows[0].rounds if report.rows else 0
+    rounds = count_text(report.rows[0].rounds, "interleaved round")
+    runs = f" of {report.runs} processes" if report.runs > 1 else ""
     means = [
         (
             "eager, replay",
-            f"device time of one iteration: median of {count_text(rounds, 'interleaved round')}, "
-            "± half the middle half",
+            f"device time of one iteration: median of {rounds}{runs}, ± half the middle half",
         ),
         ("speed-up", "eager over replay, and its 95 % interval"),
         ("host", "time to enqueue one iteration, median"),
@@ -51,12 +72,42 @@ def render(report: BenchReport) -> RenderableType:
         for row in report.rows
         if row.behind is not None
     ]
-    parts: list[RenderableType] = [made, explained(means)]
-    if report.doubts:
-        parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
-    if report.findings:
-        parts += ["", render_findings(report.findings)]
-    return Group(*parts)
+    return [made, explained(means)]
+
+
+def _held(report: BenchReport) -> list[RenderableType]:
+    """One verdict a phase, and the evidence of each."""
+    made = table(
+        f"Replays against {report.against}",
+        ("phase", "left"),
+        ("there", "right"),
+        ("here", "right"),
+        ("change", "right"),
+        ("between", "right"),
+        ("allowed", "right"),
+        ("by", "left"),
+        ("verdict", "left"),
+    )
+    for one in report.verdicts:
+        word, style = _VERDICTS[one.verdict]
+        answer = one.answer
+        add(
+            made,
+            one.phase,
+            time_text(one.base_ns),
+            time_text(one.head_ns),
+            "—" if answer is None else percent(answer.ratio),
+            "—" if answer is None else f"{percent(answer.low)} and {percent(answer.high)}",
+            "—" if answer is None else percent(1 + answer.tolerance),
+            "—" if answer is None else answer.counted,
+            plain(word, style),
+        )
+    reasons = [reason for one in report.verdicts for reason in one.reasons]
+    lines = [("not compared", reason) for reason in dict.fromkeys(reasons)]
+    answers = [(one.phase, one.answer) for one in report.verdicts if one.answer is not None]
+    lines += [(phase, answer.remedy) for phase, answer in answers if answer.remedy]
+    lines += [("note", note) for note in report.notes]
+    return [made, explained(lines)] if lines else [made]
 
 
 def _spread(value: float | None) -> str:

@@ -19,7 +19,8 @@ from cgtool.model.capture import Capture, Frame, Graph, Node
 
 LINE, MODULE, OP, KERNEL, NODE = BY = ("line", "module", "op", "kernel", "node")
 _MOST_DEEP = 8
-_MIXED = 0.6
+MIXED = "mixed"
+_MOST = 0.5
 """Of a row's time: with less in one bound, the row has several."""
 
 
@@ -123,7 +124,7 @@ class _Sum:
 
     def bound(self) -> str | None:
         (name, most), *_ = self.bounds.most_common(1)
-        return name if most >= _MIXED * self.total else "mixed"
+        return name if most >= _MOST * self.total else MIXED
 
 
 _ADDED = (

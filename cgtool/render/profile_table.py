@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cgtool.analysis import gain
 from cgtool.analysis.gaps import Timeline
 from cgtool.analysis.profile import PathRow, ProfileReport
-from cgtool.analysis.roofline import COMPUTE, LATENCY, MEANS, MEMORY
-from cgtool.analysis.time_tables import KERNEL, LINE, MODULE, NODE, OP, TimeRow, TimeTable
-from cgtool.model.capture import Frame
+from cgtool.analysis.roofline import MEANS
+from cgtool.analysis.time_tables import MIXED
+from cgtool.render import time_table
 from cgtool.render.findings_table import render as render_findings
-from cgtool.render.source import source_line
-from cgtool.render.table import BAD, DOUBT, GOOD, Cut, Words, add, explained, plain, table
+from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table
 from cgtool.render.units import count_text, rate_text, time_text
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: DOUBT, gain.NO: BAD, gain.UNKNOWN: DOUBT}
-_BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: DOUBT}
 _FEELS = 0.97
 """Copies of inputs that leave more of the speed-up than this are not worth a line."""
-_TITLES = {LINE: "line", MODULE: "module", OP: "op", KERNEL: "kernel", NODE: "node"}
 
 
 def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
@@ -31,7 +27,7 @@ def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
     under verdict and replays."""
     parts: list[RenderableType] = [*_head(report), "", _replays(report)]
     for one in report.tables:
-        parts += ["", _table(report, one)]
+        parts += ["", time_table.render(one, report.total_ns, report.idle_ns)]
     if overview:
         for part in (_gaps(report), _order(report)):
             if part is not None:
@@ -101,86 +97,6 @@ def _replays(report: ProfileReport) -> RenderableType:
         unknown = "no op's bytes and operations are known: nothing is held against the roofs"
         return Group(made, plain(unknown, "dim"))
     return Group(made, *(plain(f"{one.sentence}.") for one in report.bounds))
-
-
-def _table(report: ProfileReport, found: TimeTable) -> RenderableType:
-    title = f"Time by {_TITLES[found.by]}"
-    if found.depth is not None:
-        title += f", to depth {found.depth}"
-    beside, cell = _beside(found)
-    rated = found.by in (OP, KERNEL, NODE)
-    known = any(row.bound is not None for row in found.rows)
-    made = table(
-        title,
-        _TITLES[found.by],
-        *([("nodes", "right")] if found.by != NODE else []),
-        ("time", "right"),
-        ("share", "right"),
-        *([("backward", "right")] if found.has_backward and not rated else []),
-        *([("reaches", "right"), ("of roof", "right")] if rated and known else []),
-        *([("bound", "left")] if known else []),
-        beside,
-        *(["kernel"] if found.by == NODE else []),
-    )
-    for row in found.rows:
-        add(
-            made,
-            row.name,
-            *([f"{row.nodes:,}"] if found.by != NODE else []),
-            time_text(row.total_ns),
-            f"{row.share:.1%}",
-            *([_part(row)] if found.has_backward and not rated else []),
-            *([_rate(row), _of_roof(row)] if rated and known else []),
-            *([plain(row.bound or "—", _BOUNDS.get(row.bound or "", "dim"))] if known else []),
-            cell(row),
-            *([Cut(row.kernel)] if found.by == NODE else []),
-        )
-    empty = [""] * (len(made.columns) - (4 if found.by != NODE else 3))
-    total = report.total_ns or 1.0
-    if found.left_out:
-        _rest(made, found.by, f"{found.left_out:,} more", found.left_out_ns, total, empty)
-    if report.idle_ns:
-        _rest(made, found.by, "(no node runs)", report.idle_ns, total, empty)
-    return made
-
-
-def _rest(made: Table, by: str, name: str, time_ns: float, total: float, empty: list[str]) -> None:
-    cells = [Words(name, "dim"), *([""] if by != NODE else [])]
-    add(made, *cells, time_text(time_ns), f"{time_ns / total:.1%}", *empty)
-
-
-def _beside(found: TimeTable) -> tuple[str, Callable[[TimeRow], Cut]]:
-    """The last column: what a reader asks of such a row next."""
-    if found.by == LINE:
-        sources = {
-            row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
-            for row in found.rows
-        }
-        if any(sources.values()):
-            return "source", lambda row: Cut(sources[row.name] or f"in {row.function}")
-        return "most of it", lambda row: Cut(f"{row.op or row.kernel} in {row.function}")
-    if found.by == MODULE:
-        return "type", lambda row: Cut(row.module)
-    if found.by == OP:
-        return "most often at", lambda row: Cut(row.line)
-    return "op", lambda row: Cut(f"{row.op} {row.line}".strip())
-
-
-def _part(row: TimeRow) -> str:
-    return f"{row.backward_ns / row.total_ns:.0%}" if row.total_ns else "—"
-
-
-def _rate(row: TimeRow) -> str:
-    """Towards the nearer roof."""
-    if row.nearer == COMPUTE:
-        return rate_text(row.flops_per_s, "FLOP/s")
-    return rate_text(row.bytes_per_s, "B/s")
-
-
-def _of_roof(row: TimeRow) -> str:
-    if row.of_roof is None:
-        return "—"
-    return ">100%" if row.of_roof > 1.005 else f"{row.of_roof:.0%}"
 
 
 def _gaps(report: ProfileReport) -> RenderableType | None:
@@ -294,6 +210,8 @@ def _words(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
         ]
     shown = {row.bound for one in report.tables for row in one.rows}
     found += [(name, text) for name, text in MEANS.items() if name in shown]
+    if MIXED in shown:
+        found.append((MIXED, "none of these holds back half of that time"))
     if shown & set(MEANS) and report.memory_bytes_per_s is not None:
         peaks = [f"{one.dtype} {rate_text(one.flops_per_s, 'FLOP/s')}" for one in report.peaks]
         roofs = [f"memory {rate_text(report.memory_bytes_per_s, 'B/s')}", *peaks]

@@ -1,0 +1,96 @@
+"""The pytest plugin: the fixture ``cudagraph``, its marker, its options, its part of the summary.
+
+Loaded with every pytest run where cgtool is installed, so nothing but pytest is imported here: what
+the fixture needs is imported when a test asks for it. docs/ci.md shows how it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgtool.pytest_plugin.tally import REPORTED, Tally
+
+if TYPE_CHECKING:
+    from cgtool.pytest_plugin.factory import Factory
+
+_MARKER = (
+    "cudagraph(max_nodes=400, ..., device='simulated', input=[...], seed=0, requires_gpu=True): "
+    "budgets that graph.gate() holds the test to, by the names of `cgtool gate`; options of its "
+    "captures; a skip, with the reason, where there is no GPU"
+)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"simulated|cuda(:[0-9]{1,4})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: one of cuda, cuda:N, simulated")
+    return text
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cudagraph", "CUDA graphs (cgtool)")
+    group.addoption(
+        "--cudagraph-update",
+        action="store_true",
+        help="write the baselines of the tests that run, as they are now",
+    )
+    group.addoption(
+        "--cudagraph-device",
+        type=_device,
+        metavar="DEVICE",
+        help="cuda, cuda:N or simulated, where a test leaves it open; with cuda a test fails where "
+        "there is no GPU (default: a GPU if there is one)",
+    )
+    group.addoption(
+        "--cudagraph-no-times",
+        action="store_true",
+        help="time no replays: budgets for their times and the speed-up are not judged",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+    config.pluginmanager.register(Tally(config), "cgtool-tally")
+
+
+@pytest.fixture
+def cudagraph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Factory:
+    """Captures an entry point in a process of its own: ``graph = cudagraph("model.py:build")``, or
+    ``cudagraph(build)``. What comes back has counts (``graph.nodes``), ``graph.verify()``,
+    ``graph.check()`` and ``graph.gate(max_nodes=400)``."""
+    from cgtool.pytest_plugin.factory import Factory
+
+    return Factory(request.node, tmp_path_factory)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cudagraph") is not None:
+        from cgtool.pytest_plugin.marked import prepare
+
+        prepare(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if item.get_closest_marker("cudagraph") is not None:
+        from cgtool.pytest_plugin.marked import check_held
+
+        check_held(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    records: Any = item.stash.get(REPORTED, None)
+    if records and call.when == "call":
+        # An attribute of plain data: it comes through from the processes of pytest-xdist.
+        report.cudagraph = records  # type: ignore[attr-defined]
+    return report

@@ -1,0 +1,159 @@
+"""What ``cudagraph(...)`` returns: a capture, and what a test can ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from cgtool.analysis.budgets import Budgets
+from cgtool.analysis.gate import GateReport
+from cgtool.analysis.metrics import measure
+from cgtool.model.capture import Capture
+from cgtool.model.finding import Report
+from cgtool.model.options import VerifyOptions
+from cgtool.pytest_plugin import gating, proving
+from cgtool.pytest_plugin.words import plainly
+from cgtool.pytest_plugin.workers import Workers
+
+
+class Graph:
+    """One entry point, captured."""
+
+    def __init__(self, item: pytest.Item, number: int, workers: Workers, budgets: Budgets) -> None:
+        self._item, self._number, self._workers, self._budgets = item, number, workers, budgets
+        self.capture: Capture = workers.capture(workers.entry.name)
+        """All of it, as ``cgtool.model.capture`` describes it."""
+        self._measured = measure([self.capture])
+        if self.simulated:
+            # Settled: what is measured later is measured there too, without looking for a GPU.
+            workers.options = replace(workers.options, device="simulated")
+
+    def __repr__(self) -> str:
+        device = "the simulated device" if self.simulated else self.capture.environment.device
+        return f"<cudagraph {self.entry} on {device}>"
+
+    @property
+    def entry(self) -> str:
+        """``model.py:build``, files from the root of the run."""
+        return self._workers.entry.name
+
+    @property
+    def path(self) -> Path:
+        """The ``.cgt`` file, which pytest keeps for a while: ``cgtool dump`` draws it."""
+        return self._workers.folder / "0.cgt"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether there was no GPU: nodes are ops then, and nothing has a time."""
+        return self.capture.environment.simulated
+
+    @property
+    def counts(self) -> Mapping[str, int | float]:
+        """Every exact figure, of the whole (``nodes``) and by phase (``nodes.backward``)."""
+        return self._measured.values.counts
+
+    @property
+    def graphs(self) -> int:
+        """Graphs captured."""
+        __tracebackhide__ = True
+        return int(self._count("graphs"))
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all graphs; on the simulated device, ops."""
+        __tracebackhide__ = True
+        return int(self._count("nodes"))
+
+    @property
+    def edges(self) -> int:
+        """Dependencies between nodes."""
+        __tracebackhide__ = True
+        return int(self._count("edges"))
+
+    @property
+    def kernels(self) -> int:
+        """Kernel nodes. Skips the test on the simulated device, which has none."""
+        __tracebackhide__ = True
+        return int(self._count("kernels"))
+
+    @property
+    def copies(self) -> int:
+        """Memcpy nodes. Skips the test on the simulated device."""
+        __tracebackhide__ = True
+        return int(self._count("copies"))
+
+    @property
+    def memsets(self) -> int:
+        """Memset nodes. Skips the test on the simulated device."""
+        __tracebackhide__ = True
+        return int(self._count("memsets"))
+
+    @property
+    def pool_mib(self) -> float:
+        """MiB reserved for the pools."""
+        __tracebackhide__ = True
+        return self._count("pool-mib")
+
+    @property
+    def live_mib(self) -> float:
+        """MiB of the pools still held when the capture ends."""
+        __tracebackhide__ = True
+        return self._count("live-mib")
+
+    @property
+    def exec_mib(self) -> float:
+        """MiB that the driver took for the executable graphs. Skips the test on the simulated
+        device."""
+        __tracebackhide__ = True
+        return self._count("exec-mib")
+
+    def _count(self, name: str) -> int | float:
+        __tracebackhide__ = True
+        if name not in self.counts:
+            pytest.skip(f"{self.entry} has no {name} here: {self._measured.unknown[name]}")
+        return self.counts[name]
+
+    @plainly
+    def verify(self, *, replays: int = 3, trials: int = 2) -> Report:
+        """Prove that replays give what eager gives, as ``cgtool verify`` does.
+
+        Raises AssertionError with the table of what parts and why; also when eager differs so much
+        from itself that nothing can be proved.
+        """
+        return proving.verify(self._workers, VerifyOptions(replays, trials))
+
+    @plainly
+    def check(self, *, allow: tuple[str, ...] | list[str] = ()) -> Report:
+        """Find what would fail, or freeze, when this is captured, as ``cgtool check`` does.
+
+        Raises AssertionError with every error and warning but those of the codes in ``allow``.
+        """
+        return proving.check(self._workers, tuple(allow))
+
+    @plainly
+    def gate(
+        self,
+        *,
+        baseline: bool = True,
+        max_runs: int = 20,
+        max_seconds: float = 300.0,
+        **budgets: object,
+    ) -> GateReport:
+        """Hold the figures to budgets and to the test's baseline, as ``cgtool gate`` does.
+
+        ``budgets`` are named as its options are, in the units of their names: ``max_nodes=400``,
+        ``max_nodes={"backward": 300}``, ``min_speedup=1.5``, ``max_increase={"nodes": "2%"}``,
+        ``max_regression="3%"``. They go before those of the marker, which go before
+        ``[tool.cgtool.gate]`` in ``pyproject.toml``. Times are measured where a budget or the
+        baseline has one, in at most ``max_runs`` processes, none begun after ``max_seconds``.
+
+        Raises AssertionError with the evidence of what does not hold. Skips the test when there
+        was nothing that could be judged.
+        """
+        self._workers.max_runs, self._workers.max_seconds = max_runs, max_seconds
+        return gating.Gate(self._item, self._number, self._workers, self.simulated).hold(
+            budgets, self._budgets, baseline=baseline
+        )

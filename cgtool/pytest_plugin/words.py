@@ -1,0 +1,70 @@
+"""How what went wrong is told in a test: in cgtool's words, at the user's line, with no frame of
+ours."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+
+from cgtool.cli.output import show_bug, show_failure
+from cgtool.model.failure import EXIT_MACHINE, EXIT_USAGE, CgtoolError, Failure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WIDTH = 96
+"""Columns of a table; pytest puts four more before each line."""
+
+
+class NotHeld(Exception):
+    """The graph is not what the test says it is. The text is all of the message."""
+
+
+def drawn(renderable: Any) -> str:
+    """A rich renderable as plain text."""
+    from rich.console import Console
+
+    buffer = StringIO()
+    Console(file=buffer, width=WIDTH, highlight=False, color_system=None).print(renderable)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().strip("\n").splitlines())
+
+
+def told(failure: Failure) -> str:
+    """What, where, why and what to do, as the command line has it."""
+    with redirect_stderr(StringIO()) as text:
+        show_failure(failure)
+    return text.getvalue().removeprefix("cgtool: ").rstrip("\n")
+
+
+def _bug(error: Exception) -> str:
+    with redirect_stderr(StringIO()) as text:
+        show_bug(error)
+    return text.getvalue().rstrip("\n")
+
+
+def plainly(call: Callable[P, T]) -> Callable[P, T]:
+    """The same, where every error of ours is the test's: AssertionError for what the code under
+    test does wrong, ``pytest.fail`` for wrong use and for a machine that cannot."""
+
+    @functools.wraps(call)
+    def plain(*args: P.args, **kwargs: P.kwargs) -> T:
+        # pytest leaves out frames with this name, so what it shows is the line of the test.
+        __tracebackhide__ = True
+        try:
+            return call(*args, **kwargs)
+        except NotHeld as error:
+            raise AssertionError(str(error)) from None
+        except CgtoolError as error:
+            text = told(error.failure)
+            if error.failure.exit_code in (EXIT_USAGE, EXIT_MACHINE):
+                raise pytest.fail.Exception(text) from None
+            raise AssertionError(text) from None
+        except Exception as error:
+            raise pytest.fail.Exception(_bug(error)) from None
+
+    return plain

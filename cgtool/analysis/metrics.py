@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cgtool.analysis import comparable
 from cgtool.analysis.findings import Shown, is_hazard, show
 from cgtool.analysis.places import Places
 from cgtool.analysis.pools import live_bytes, reserved_bytes
@@ -104,7 +105,8 @@ def key(metric: str, phase: str | None) -> str:
 
 def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) -> Measured:
     """All figures of one entry: counts from its first capture, times from all of them (each from
-    a process of its own), findings and mismatches from its reports.
+    a process of its own; those that ran on a disturbed GPU are left out while others are there),
+    findings and mismatches from its reports.
 
     Raises ValueError when there is neither a capture nor a report.
     """
@@ -119,6 +121,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         counts["findings"] = len(hazards)
     if "mismatches" not in unknown:
         counts["mismatches"] = sum(map(_mismatches, reports))
+    calm = [one for one in captures if not _disturbed(one)] or list(captures)
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -127,14 +130,20 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         counts=counts,
         ops=_ops(capture) if capture is not None else {},
         capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
-        samples=_samples(captures),
-        clock=_clock([one.bench.clock for one in captures if one.bench and one.bench.clock]),
+        samples=_samples(calm),
+        clock=_clock([one.bench.clock for one in calm if one.bench and one.bench.clock]),
     )
     for name in ("replay-us", "eager-us", "speedup"):
         if name not in unknown and not runs_of(values, BY_NAME[name], None):
             unknown[name] = "it was not timed: `cgtool bench ENTRY --save FILE.cgt` does"
     return Measured(
-        first.entry.spec, values, unknown, capture, hazards, tuple(reports), _notes(captures)
+        first.entry.spec,
+        values,
+        unknown,
+        capture,
+        hazards,
+        tuple(reports),
+        _notes(captures, len(captures) - len(calm)),
     )
 
 
@@ -210,6 +219,10 @@ def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
     return tuple(found)
 
 
+def _disturbed(capture: Capture) -> list[str]:
+    return comparable.disturbed(capture.bench.clock if capture.bench else None, "meanwhile")
+
+
 def _clock(clocks: Sequence[Clock]) -> Clock | None:
     if not clocks:
         return None
@@ -268,8 +281,11 @@ def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, st
     return found
 
 
-def _notes(captures: Sequence[Capture]) -> tuple[str, ...]:
+def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
     found = []
+    if left_out:
+        why = next(reason for one in captures for reason in _disturbed(one))
+        found.append(f"{left_out} of {len(captures)} runs are left out of the times: {why}")
     counts = [count(one) for one in captures]
     for name in ("nodes", "pool-mib"):
         seen = sorted({each[name] for each in counts})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from cgtool.analysis import gate, graph_findings, metrics
+from cgtool.analysis import comparable, gate, graph_findings, metrics
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate_verdict import UNKNOWN
 from cgtool.analysis.regression import ENOUGH, LOOKS
@@ -202,8 +202,7 @@ def _until_told(
             unknown = dict.fromkeys(("replay-us", "eager-us", "speedup"), no_times)
             found = structs.replace(found, unknown={**found.unknown, **unknown})
         judged = _judged(target, found, held)
-        wanted = [one.more_runs for one in judged.verdicts if one.verdict == UNKNOWN]
-        runs = max((one for one in wanted if one), default=0)
+        runs = _wanted(judged, found, len(target.captures))
         if not runs or look == LOOKS:
             break
         before = len(target.captures)
@@ -215,3 +214,20 @@ def _until_told(
             )
             return structs.replace(judged, notes=(*judged.notes, note)), found
     return judged, found
+
+
+def _wanted(judged: gate.Judged, found: metrics.Measured, had: int) -> int:
+    """How many more runs to make: as many as would tell, about."""
+    disturbed = comparable.disturbed(found.values.clock, "meanwhile")
+    wanted = 0
+    for one in judged.verdicts:
+        metric = metrics.BY_NAME.get(one.metric.partition(".")[0])
+        if one.verdict != UNKNOWN or one.measured is None or metric is None:
+            continue
+        if one.low is not None or one.ratio is not None:
+            # What lies too near to tell by a few runs may not by more.
+            wanted = max(wanted, one.more_runs or ENOUGH - had)
+        elif metric.source == "bench" and disturbed:
+            # The next run may be left in peace.
+            wanted = max(wanted, 1)
+    return wanted

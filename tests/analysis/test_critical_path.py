@@ -1,0 +1,182 @@
+"""The critical path, held against all paths of small graphs."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgtool.analysis import critical_path, reach
+from cgtool.analysis.schedule import longest, schedule
+from cgtool.model.capture import Capture, Edge, Graph, Node
+from cgtool.model.order import topological
+from tests import builders
+from tests.strategies import edges
+
+
+def of(durations, pairs, starts=None, types=None) -> Capture:
+    """A graph of kernels with these times."""
+    nodes = tuple(
+        Node(
+            number,
+            types[number] if types else "kernel",
+            duration_ns=duration,
+            start_ns=starts[number] if starts else None,
+        )
+        for number, duration in enumerate(durations)
+    )
+    made = tuple(pair if isinstance(pair, Edge) else Edge(*pair) for pair in pairs)
+    return builders.capture([Graph("forward", "forward", nodes=nodes, edges=made)])
+
+
+def finishes(capture: Capture, durations=None) -> int:
+    """The end of the last node, by the definition: a target starts when its sources have ended, or
+    at a programmatic edge as long after the source's start as was measured."""
+    nodes, found = capture.graphs[0].nodes, capture.graphs[0].edges
+    times = durations or [node.duration_ns or 0 for node in nodes]
+    start = [0] * len(nodes)
+    for _ in nodes:
+        for edge in found:
+            source, target = nodes[edge.source], nodes[edge.target]
+            delay = times[edge.source]
+            if edge.type == 1:
+                known = source.start_ns is not None and target.start_ns is not None
+                lag = max(0, target.start_ns - source.start_ns) if known else 0
+                if lag < (source.duration_ns or 0):
+                    delay = lag
+            start[edge.target] = max(start[edge.target], start[edge.source] + delay)
+    return max((one + time for one, time in zip(start, times, strict=True)), default=0)
+
+
+@st.composite
+def timed(draw) -> Capture:
+    count = draw(st.integers(1, 7))
+    times = st.none() | st.integers(0, 9)
+    durations = [draw(times) for _ in range(count)]
+    starts = draw(st.none() | st.lists(st.integers(0, 30), min_size=count, max_size=count))
+    return of(durations, draw(edges(count)), starts)
+
+
+@given(timed())
+@settings(max_examples=300)
+def test_the_path_is_as_long_as_the_schedule(capture):
+    found = critical_path.find(capture, 0)
+    nodes = capture.graphs[0].nodes
+    assert found.length_ns == finishes(capture)
+    assert found.busy_ns == sum(node.duration_ns or 0 for node in nodes)
+    assert found.untimed == sum(node.duration_ns is None for node in nodes)
+    follows = {(edge.source, edge.target) for edge in capture.graphs[0].edges}
+    assert all(pair in follows for pair in zip(found.nodes, found.nodes[1:], strict=False))
+
+
+@given(timed())
+@settings(max_examples=300)
+def test_a_node_may_take_its_slack_longer_and_no_more(capture):
+    found = critical_path.find(capture, 0)
+    if not found.timed:
+        return
+    durations = [node.duration_ns or 0 for node in capture.graphs[0].nodes]
+    for node, slack in enumerate(found.slack_ns):
+        longer = list(durations)
+        longer[node] += slack
+        assert finishes(capture, longer) == found.length_ns
+        longer[node] += 1
+        assert finishes(capture, longer) == found.length_ns + 1
+
+
+@given(timed())
+@settings(max_examples=300)
+def test_the_width_is_that_of_an_antichain(capture):
+    graph = capture.graphs[0]
+    count = len(graph.nodes)
+    after = [[False] * count for _ in range(count)]
+    for edge in sorted(graph.edges, key=lambda one: -one.source):
+        after[edge.source][edge.target] = True
+        for node in range(count):
+            after[edge.source][node] |= after[edge.target][node]
+    widest = max(
+        len(chosen)
+        for number in range(1 << count)
+        for chosen in [[node for node in range(count) if number >> node & 1]]
+        if not any(after[one][other] for one in chosen for other in chosen)
+    )
+    assert 1 <= critical_path.find(capture, 0).width <= widest
+    order = list(range(count))
+    known = reach.find(graph, order, critical_path.waits(graph))
+    assert known is not None
+    assert [[known.before(one, other) for other in order] for one in order] == after
+
+
+@given(timed())
+def test_the_length_alone_is_that_of_the_schedule(capture):
+    graph = capture.graphs[0]
+    order = topological(len(graph.nodes), graph.edges)
+    before, times = critical_path.waits(graph), [node.duration_ns or 0 for node in graph.nodes]
+    assert longest(order, times, before) == schedule(order, times, before).length
+
+
+def test_two_branches():
+    # 0 -> 1 -> 3, 0 -> 2 -> 3: the branch over 2 is the longer one.
+    found = critical_path.find(of([5, 10, 30, 5], [(0, 1), (0, 2), (1, 3), (2, 3)]), 0)
+    assert found.nodes == (0, 2, 3)
+    assert found.length_ns == 40
+    assert found.slack_ns == (0, 20, 0, 0)
+    assert found.width == 2
+    assert (found.replay_ns, found.share) == (None, None)
+
+
+def test_the_share_of_the_replay_by_the_same_clock():
+    # A gap of 5 between the two.
+    found = critical_path.find(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
+    assert (found.length_ns, found.replay_ns) == (25, 30)
+    assert found.share == 25 / 30
+
+
+def test_programmatic_edges_are_not_added_in_full():
+    early = Edge(0, 1, 1, 0, 1)
+    # The second starts 6 after the first, which takes 10.
+    found = critical_path.find(of([10, 10], [early], starts=[0, 6]), 0)
+    assert (found.length_ns, found.overlapping) == (16, 1)
+    assert found.slack_ns == (6, 0)
+    # It started when the first had ended: nothing overlapped.
+    found = critical_path.find(of([10, 10], [early], starts=[0, 11]), 0)
+    assert (found.length_ns, found.overlapping) == (20, 0)
+    # Starts that were not measured: as if they had started together.
+    assert critical_path.find(of([10, 10], [early]), 0).length_ns == 10
+    # An ordinary edge beside it wins.
+    found = critical_path.find(of([10, 10], [early, (0, 1)], starts=[0, 6]), 0)
+    assert (found.length_ns, found.overlapping) == (20, 0)
+
+
+def test_without_times_the_path_has_the_most_nodes():
+    capture = of([None] * 4, [(0, 1), (1, 2), (0, 3)], types=["kernel", "op", "memset", "kernel"])
+    found = critical_path.find(capture, 0)
+    assert found.nodes == (0, 1, 2)
+    assert (found.length_ns, found.busy_ns, found.timed, found.untimed) == (0, 0, False, 4)
+
+
+def test_empty_nodes_take_no_time_and_lack_none():
+    capture = of([4, None, 3], [(0, 1), (1, 2)], types=["kernel", "empty", "kernel"])
+    found = critical_path.find(capture, 0)
+    assert (found.length_ns, found.untimed, found.width) == (7, 0, 1)
+
+
+def test_a_child_node_takes_as_long_as_its_body():
+    (inner,) = of([3, 4], [(0, 1)]).graphs
+    owner = Graph(
+        "step", "step", nodes=(Node(0, "kernel", duration_ns=5), Node(1, "child", body=(1,))),
+        edges=(Edge(0, 1),),
+    )  # fmt: skip
+    body = msgspec.structs.replace(inner, name="step/node 1", parent=(0, 1))
+    assert critical_path.find(builders.capture([owner, body]), 0).length_ns == 12
+
+
+def test_an_empty_graph():
+    found = critical_path.find(of([], []), 0)
+    assert (found.nodes, found.length_ns, found.width) == ((), 0, 0)
+
+
+def test_many_nodes():
+    found = critical_path.find(builders.huge(20_000), 0)
+    assert found.width == 2
+    assert len(found.slack_ns) == 10_000

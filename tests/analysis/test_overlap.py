@@ -1,0 +1,430 @@
+"""What could overlap, held against a pairwise test of everything that nodes touch."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgtool.analysis import dependencies, overlap
+from cgtool.analysis.pages import page
+from cgtool.analysis.reuse import more_bytes
+from cgtool.analysis.schedule import schedule
+from cgtool.model.capture import (
+    Allocation,
+    Call,
+    Capture,
+    Copy,
+    Edge,
+    Fill,
+    Frame,
+    Function,
+    Graph,
+    KernelLaunch,
+    Memory,
+    Node,
+    Origin,
+    PointerArgument,
+    Pool,
+    Stream,
+)
+from tests import builders
+
+SMS = 132
+BLOCKS = 8
+
+
+def launch(share: float = 0.0, pointers: tuple[int, ...] = (), **fields) -> KernelLaunch:
+    """A kernel whose blocks fill this share of the device."""
+    blocks = round(share * SMS * BLOCKS)
+    return KernelLaunch(
+        0, (max(1, blocks), 1, 1), (128, 1, 1), active_blocks=BLOCKS,
+        pointers=tuple(PointerArgument(0, 0, 512 * one, one) for one in pointers), **fields,
+    )  # fmt: skip
+
+
+def capture(nodes, calls, edges=None, **tables) -> Capture:
+    if edges is None:
+        edges = builders.chain(len(nodes))
+    apart = tuple(Allocation(4096 * at, 512, 500, 0, 0, at) for at in range(10))
+    tables = {"memory": Memory((Pool((0, 1), "graphs"),), apart), **tables}
+    graph = Graph("forward", "forward", nodes=tuple(nodes), edges=edges, calls=tuple(calls))
+    return builders.capture([graph], functions=(Function("k"),), **tables)
+
+
+def chain(*calls: tuple[tuple[int, ...], tuple[int, ...]], times=None, shares=None) -> Capture:
+    """One kernel for each (reads, writes), on one stream, each at a line of its own."""
+    count = len(calls)
+    nodes = [
+        Node(
+            at, "kernel", at, at, 0, launch(shares[at] if shares else 0.0),
+            duration_ns=times[at] if times else None,
+        )
+        for at in range(count)
+    ]  # fmt: skip
+    return capture(
+        nodes,
+        [Call(*call) for call in calls],
+        frames=tuple(Frame("/home/me/model.py", 31 + at, "f") for at in range(count)),
+        origins=tuple(Origin("aten::mm", f"layers.{at}", "Linear", (at,)) for at in range(count)),
+        streams=(Stream(1, "capture stream"), Stream(2, "side stream")),
+    )
+
+
+THREE = (((0, 1), (2,)), ((0, 3), (4,)), ((2, 4), (5,)))
+"""Two that read one input, and one that reads both results."""
+
+
+def test_two_branches_on_one_stream():
+    found = overlap.find(chain(*THREE, times=[12_000, 60_000, 8_000]), 0)
+    assert (found.length_ns, found.needed_ns, found.gain_ns) == (80_000, 68_000, 12_000)
+    assert found.gain == pytest.approx(0.15)
+    assert (found.length_nodes, found.needed_nodes) == (3, 2)
+    assert found.unneeded_edges == 1
+    (pair,) = found.pairs
+    assert (pair.one, pair.other, pair.nodes, pair.times) == (0, 1, (0,), 1)
+    assert (pair.busy_ns, pair.gain_ns, pair.across) == (12_000, 12_000, False)
+    assert overlap.sentence(chain(*THREE), found, pair) == (
+        "aten::mm at model.py:31 (layers.0) and aten::mm at model.py:32 (layers.1) are "
+        "independent: 12.0 us of 80.0 us could run beside the others at most"
+    )
+
+
+def test_without_times_it_counts_nodes():
+    made = chain(*THREE)
+    found = overlap.find(made, 0)
+    assert (found.timed, found.gain_ns, found.gain) == (False, 0, 0.0)
+    assert "1 of 3 nodes could run beside" in overlap.sentence(made, found, found.pairs[0])
+    assert overlap.look(made) == ()
+
+
+@pytest.mark.parametrize(
+    ("shares", "gain"),
+    [((0.0, 0.0, 0.0), 12_000), ((0.5, 0.5, 0.0), 12_000), ((1, 1, 1), 0), ((1, 0.9, 1), 6_000)],
+)
+def test_a_device_that_is_full_gains_nothing(shares, gain):
+    found = overlap.find(chain(*THREE, times=[12_000, 60_000, 8_000], shares=shares), 0)
+    assert found.gain_ns == pytest.approx(gain, abs=100)
+    assert sum(pair.gain_ns for pair in found.pairs) == pytest.approx(gain, abs=100)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        (((0,), (1,)), ((1,), (2,))),
+        (((0,), (1,)), ((2,), (0,))),
+        (((0,), (2,)), ((1,), (2,))),
+        (((0,), (0,)), ((0,), (0,))),
+    ],
+    ids=["read after write", "write after read", "write after write", "in place"],
+)
+def test_what_must_stay_in_order(calls):
+    found = overlap.find(chain(*calls, times=[10, 10]), 0)
+    assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
+
+
+def test_branches_that_run_side_by_side_already_are_no_pairs():
+    made = chain(*THREE, times=[12, 60, 8])
+    forked = tuple(
+        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in made.graphs[0].nodes
+    )
+    graph = msgspec.structs.replace(made.graphs[0], nodes=forked, edges=(Edge(0, 2), Edge(1, 2)))
+    found = overlap.find(msgspec.structs.replace(made, graphs=(graph,)), 0)
+    assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
+
+
+def test_a_wait_between_streams_is_named():
+    made = chain(*THREE, times=[12_000, 60_000, 8_000])
+    nodes = tuple(
+        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in made.graphs[0].nodes
+    )
+    graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
+    (found,) = overlap.look(msgspec.structs.replace(made, graphs=(graph,)))
+    assert "kept in order by waits between streams" in found.reason
+    assert found.fix is None
+
+
+def test_the_finding():
+    (found,) = overlap.look(chain(*THREE, times=[12_000, 60_000, 8_000]))
+    assert page(found.code) is not None
+    assert "at most 12.0 us of 80.0 us (15%)" in found.reason
+    assert "captured on one stream" in found.reason
+    assert [frame.line for frame in found.frames] == [31]
+    assert found.module == "layers.0"
+    assert any("model.py:31" in line and "model.py:32" in line for line in found.evidence)
+
+
+def test_a_small_gain_is_no_finding():
+    assert overlap.look(chain(*THREE, times=[7_900, 64_100, 8_000])) == ()
+    assert overlap.look(chain(*THREE, times=[8_100, 63_900, 8_000])) != ()
+
+
+def test_layers_that_repeat_are_one_pair():
+    calls, times = [], []
+    for layer in range(3):
+        base = 10 * layer
+        calls += [
+            ((base,), (base + 1,)),
+            ((base,), (base + 2,)),
+            ((base + 1, base + 2), (base + 10,)),
+        ]
+        times += [10, 30, 10]
+    made = chain(*calls, times=times)
+    nodes = tuple(
+        msgspec.structs.replace(node, origin=node.id % 3) for node in made.graphs[0].nodes
+    )
+    graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
+    found = overlap.find(msgspec.structs.replace(made, graphs=(graph,)), 0)
+    (pair,) = found.pairs
+    assert (pair.times, pair.nodes, pair.gain_ns) == (3, (0, 3, 6), 30)
+
+
+def kernel(at, call=None, pointers=(), unread=None):
+    made = launch(0.0, pointers, arguments_unread=unread)
+    return Node(at, "kernel", call=call, stream=0, kernel=made)
+
+
+def before(nodes, calls):
+    return [list(one) for one in dependencies.find(capture(nodes, calls), 0).before]
+
+
+A, B = Call((0,), (1,)), Call((0,), (2,))
+
+
+BY_HAND = {
+    "two calls that read the same": ([kernel(0, 0), kernel(1, 1)], [A, B], [[], []]),
+    "nodes of one call": (
+        [kernel(0, 0), kernel(1, 0), kernel(2, 1)],
+        [A, B],
+        [[], [0], []],
+    ),
+    "Triton kernels by their pointers": (
+        [kernel(0, None, (1,)), kernel(1, None, (2,)), kernel(2, None, (1, 2))],
+        [],
+        [[], [], [0, 1]],
+    ),
+    "a Triton kernel and an op call with a pointer to the same memory": (
+        [kernel(0, 0, (5, 6)), kernel(1, 1, (5, 7)), kernel(2, None, (6,))],
+        [A, B],
+        [[], [], [0]],
+    ),
+    "an op call with fewer pointers than storages might touch anything": (
+        [kernel(0, 0, (5,)), kernel(1, 1, (5, 7)), kernel(2, None, (9,))],
+        [A, B],
+        [[], [], [0]],
+    ),
+    "no pointers": ([kernel(0, 0), kernel(1), kernel(2, 1)], [A, B], [[], [0], [1]]),
+    "arguments that could not be read": (
+        [kernel(0, 0), kernel(1, None, (3,), unread="why"), kernel(2, 1)],
+        [A, B],
+        [[], [0], [1]],
+    ),
+    "a host node, though a call owns it": (
+        [kernel(0, 0), Node(1, "host", call=1), kernel(2, 1)],
+        [A, B],
+        [[], [0], [1]],
+    ),
+    "a call that says nothing of what it wrote": (
+        [kernel(0, 0), kernel(1, 1), kernel(2, 2)],
+        [A, Call((0,)), B],
+        [[], [0], [1]],
+    ),
+    "an empty node does nothing": (
+        [kernel(0, 0), Node(1, "empty"), kernel(2, 1)],
+        [A, B],
+        [[], [], []],
+    ),
+    "all between two barriers": (
+        [Node(0, "host"), kernel(1, 0), kernel(2, 1), Node(3, "host")],
+        [A, B],
+        [[], [0], [0], [1, 2]],
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "calls", "expected"), BY_HAND.values(), ids=BY_HAND)
+def test_dependencies_by_hand(nodes, calls, expected):
+    assert before(nodes, calls) == expected
+
+
+def test_copies_and_fills_say_where_they_write():
+    fill = Node(0, "memset", fill=Fill(64, 0, destination_allocation=1))
+    other = Node(1, "memset", fill=Fill(64, 0, destination_tensor=1))
+    copy = Node(2, "memcpy", copy=Copy("dtod", 64, source_tensor=1, destination_allocation=3))
+    up = Node(3, "memcpy", copy=Copy("htod", 64, source=99, destination_allocation=1))
+    lost = Node(4, "memset", fill=Fill(64, 0))
+    assert before([fill, other, copy, up, lost], []) == [[], [], [1], [0], [2, 3]]
+
+
+def test_an_old_capture_says_that_it_knows_little():
+    made = capture([kernel(0, 0, (1,)), kernel(1, 1, (2,))], [])
+    found = overlap.find(made, 0)
+    assert (found.recorded, found.guessed, found.barriers) == (False, 2, 0)
+
+
+TYPES = ("call", "call", "call", "same", "guessed", "barrier", "empty")
+
+
+@st.composite
+def mixed(draw) -> Capture:
+    """Nodes of all kinds in a chain. The nodes of one call hold the same pointers."""
+    some = st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple)
+    nodes: list[Node] = []
+    calls: list[Call] = []
+    held: list[tuple[int, ...]] = []
+    for at in range(draw(st.integers(0, 9))):
+        kind = draw(st.sampled_from(TYPES))
+        if kind == "same" and not calls:
+            kind = "call"
+        duration = draw(st.integers(0, 9))
+        if kind == "call":
+            writes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
+            calls.append(Call(draw(some), tuple(writes)))
+            held.append(draw(some))
+        if kind in ("call", "same"):
+            number = len(calls) - 1 if kind == "call" else draw(st.integers(0, len(calls) - 1))
+            node = kernel(at, number, held[number])
+        elif kind == "guessed":
+            node = kernel(at, None, draw(some))
+        else:
+            node = Node(at, "host" if kind == "barrier" else "empty")
+        nodes.append(msgspec.structs.replace(node, duration_ns=duration))
+    return capture(nodes, calls)
+
+
+def conflicts(made: Capture) -> set[tuple[int, int]]:
+    """Pairs of nodes that must stay in order, each held against each."""
+    graph = made.graphs[0]
+    guessed = [node for node in graph.nodes if node.call is None and node.kernel is not None]
+
+    def places(node: Node) -> set[int]:
+        return {one.allocation for one in node.kernel.pointers}
+
+    def barrier(node: Node) -> bool:
+        return node.type == "host" or (node in guessed and not places(node))
+
+    def meet(one: Node, other: Node) -> bool:
+        if "empty" in (one.type, other.type):
+            return False
+        if barrier(one) or barrier(other):
+            return True
+        if one.call is not None and other.call is not None:
+            a, b = graph.calls[one.call], graph.calls[other.call]
+            touched = set(b.reads) | set(b.writes)
+            clash = set(a.writes) & touched or set(a.reads) & set(b.writes)
+            return one.call == other.call or bool(clash)
+        known = next((node for node in (one, other) if node.call is not None), None)
+        if known is not None:
+            call = graph.calls[known.call]
+            if len(places(known)) < len({*call.reads, *call.writes}):
+                return True
+        return bool(places(one) & places(other))
+
+    return {(one.id, other.id) for one, other in combinations(graph.nodes, 2) if meet(one, other)}
+
+
+def closed(count: int, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    found = set(pairs)
+    for middle in range(count):
+        for one in range(count):
+            for other in range(count):
+                if (one, middle) in found and (middle, other) in found:
+                    found.add((one, other))
+    return found
+
+
+@given(mixed())
+@settings(max_examples=400)
+def test_dependencies_are_those_of_all_pairs(made):
+    found = dependencies.find(made, 0)
+    count = len(made.graphs[0].nodes)
+    pairs = {(source, node) for node in range(count) for source in found.before[node]}
+    unseen = any(
+        node.call is not None
+        and len({one.allocation for one in node.kernel.pointers})
+        < len({*made.graphs[0].calls[node.call].reads, *made.graphs[0].calls[node.call].writes})
+        for node in made.graphs[0].nodes
+    )
+    expected, got = closed(count, conflicts(made)), closed(count, pairs)
+    # With calls that might touch anything, what is guessed keeps its order among itself too.
+    assert got >= expected if unseen else got == expected
+
+
+@given(mixed())
+@settings(max_examples=400)
+def test_pairs_need_nothing_of_each_other(made):
+    found = overlap.find(made, 0)
+    nodes = made.graphs[0].nodes
+    needs = closed(len(nodes), conflicts(made))
+    assert found.needed_ns <= found.length_ns == sum(node.duration_ns or 0 for node in nodes)
+    assert found.bound_ns + found.gain_ns == found.length_ns
+    for pair in found.pairs:
+        assert (pair.one, pair.other) not in needs
+        assert (pair.other, pair.one) not in needs
+        assert pair.gain_ns <= found.gain_ns
+        assert pair.busy_ns == sum(nodes[node].duration_ns for node in pair.nodes)
+    # All gain comes from somewhere: the pieces cover it.
+    assert sum(pair.busy_ns for pair in found.pairs) >= found.gain_ns
+
+
+@given(mixed())
+def test_edges_that_are_not_needed_are_between_independent_nodes(made):
+    needs = closed(len(made.graphs[0].nodes), conflicts(made))
+    free = [edge for edge in made.graphs[0].edges if (edge.source, edge.target) not in needs]
+    assert overlap.find(made, 0).unneeded_edges <= len(free)
+
+
+def test_memory_that_is_given_out_anew_must_wait_or_be_more():
+    # 0 and 2 use the same memory one after the other, and need nothing of each other.
+    nodes = [kernel(0, 0, (0,)), kernel(1, 1, (1,)), kernel(2, 2, (2,)), kernel(3, 3, (3,))]
+    nodes = [msgspec.structs.replace(node, duration_ns=10) for node in nodes]
+    calls = [Call((9,), (0,)), Call((0,), (1,)), Call((9,), (2,)), Call((1, 2), (3,))]
+
+    def made(addresses):
+        allocations = tuple(
+            Allocation(address, 1024, 1000, 0, 0, 2 * at, 2 * at + 1)
+            for at, address in enumerate(addresses)
+        )
+        return capture(nodes, calls, memory=Memory((Pool((0, 1), "p"),), allocations))
+
+    assert overlap.find(made([0, 4096, 0, 8192]), 0).more_bytes == 1024
+    assert overlap.find(made([0, 4096, 512, 8192]), 0).more_bytes == 512
+    assert overlap.find(made([0, 4096, 16384, 8192]), 0).more_bytes == 0
+    # What waits for the first use anyway needs no more.
+    assert overlap.find(made([0, 4096, 16384, 0]), 0).more_bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=8))
+def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
+    # Nodes that need nothing of each other: every byte that had an owner is counted.
+    allocations = tuple(
+        Allocation(start, size, size, 0, 0, at) for at, (start, size) in enumerate(blocks)
+    )
+    nodes = [
+        msgspec.structs.replace(kernel(at, at, (at,)), duration_ns=1) for at in range(len(blocks))
+    ]
+    made = capture(
+        nodes,
+        [Call((), (at,)) for at in range(len(blocks))],
+        memory=Memory((Pool((0, 1), "p"),), allocations),
+    )
+    owned: set[int] = set()
+    expected = 0
+    for start, size in blocks:
+        expected += len(owned & set(range(start, start + size)))
+        owned |= set(range(start, start + size))
+    free = schedule(range(len(nodes)), [1] * len(nodes), [()] * len(nodes))
+    assert more_bytes(made, made.graphs[0], free) == expected
+
+
+def test_a_graph_of_many_nodes():
+    found = overlap.find(builders.huge(20_000), 0)
+    assert found.guessed + found.barriers == 10_000
+
+
+def test_an_empty_graph():
+    found = overlap.find(capture([], []), 0)
+    assert (found.gain, found.pairs) == (0.0, ())

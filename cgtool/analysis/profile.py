@@ -193,8 +193,11 @@ def _gap(capture: Capture, places: Places, gap: Gap) -> GapRow:
 
 
 def _on_path(capture: Capture, places: Places, path: Path) -> tuple[tuple[str, int], ...]:
-    times: Counter[str] = Counter()
+    by_origin: Counter[int | None] = Counter()
     nodes = capture.graphs[path.graph].nodes
     for node in path.nodes:
-        times[_words(places.of(nodes[node]))] += nodes[node].duration_ns or 0
+        by_origin[nodes[node].origin] += nodes[node].duration_ns or 0
+    times: Counter[str] = Counter()
+    for origin, time in by_origin.items():
+        times[_words(places.of_origin(origin))] += time
     return tuple(times.most_common(_ON_PATH))

@@ -22,6 +22,7 @@ from cgtool.model.capture import (
     Segment,
 )
 from cgtool.model.file import read
+from tests.builders import small, timed
 
 CAPTURES = sorted((Path(__file__).parent.parent.parent / "samples" / "captures").glob("*.cgt"))
 
@@ -152,3 +153,25 @@ def test_bytes_of_holders_that_are_not_listed():
     short = explain(made, holders=3)
     listed = sum(row.bytes for row in short.holders)
     assert listed + short.bytes_left_out == short.pools[0].live
+
+
+@pytest.mark.parametrize("by", ["graph", "module", "line"])
+def test_times_of_the_nodes_stand_beside_the_memory_that_they_hold(by):
+    made = timed(small())
+    times = {row.group: row.time_ns for row in explain(made, by=by).groups}
+    work = [[node.duration_ns for node in graph.nodes] for graph in made.graphs]
+    # Two of forward stand in that line, and two of backward belong to it.
+    assert (
+        times
+        == {
+            "graph": {"forward": sum(work[0]), "backward": sum(work[1])},
+            "module": {
+                "layers.0": sum(work[0][:3]) + work[1][3],
+                "layers.1": sum(work[0][3:6]) + work[1][1],
+            },
+            "line": {
+                "model.py:12": work[0][0] + work[0][3] + work[1][1] + work[1][3],
+            },
+        }[by]
+    )
+    assert all(row.time_ns is None for row in explain(small(), by=by).groups)

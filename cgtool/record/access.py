@@ -78,8 +78,8 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 
 
-_Sum = tuple[dict[int, None], int]
-"""Storages, in order, and bytes."""
+_Sum = tuple[dict[int, torch.Tensor], int]
+"""Storages, in order, each with a tensor on it, and bytes."""
 
 
 @dataclass(slots=True)
@@ -161,12 +161,13 @@ class AccessLog:
 
     def _sum(self, tensors: Sequence[torch.Tensor], without: Container[int] = ()) -> _Sum:
         """Of some tensors, each once."""
-        all_numbers, numbers, total = self._numbers, dict[int, None](), 0
-        for at, tensor in enumerate(tensors):
+        all_numbers, found, total = self._numbers, dict[int, torch.Tensor](), 0
+        places: set[tuple[Any, ...]] = set()
+        for tensor in tensors:
             if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
                 parts = [part for _, part in strided_parts(tensor)]
                 more, size = self._sum(parts, without)
-                numbers |= more
+                found |= more
                 total += size
                 continue
             size = tensor.nbytes if tensor.is_contiguous() else _bytes(tensor)
@@ -178,16 +179,17 @@ class AccessLog:
                 self._shells.append(storage._weak_ref())
             if not size or number in without:
                 continue
-            if number in numbers and any(_same(tensor, one) for one in tensors[:at]):
+            if number not in found:
+                found[number] = tensor
+                total += size
                 continue
-            numbers[number] = None
-            total += size
-        return numbers, total
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """They are the same memory from the same start."""
-    return one is other or (one.data_ptr() == other.data_ptr() and _bytes(one) == _bytes(other))
+            # Another part of this storage, or the same once more.
+            first, place = found[number], (number, tensor.storage_offset(), size)
+            places.add((number, first.storage_offset(), _bytes(first)))
+            if place not in places:
+                places.add(place)
+                total += size
+        return found, total
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:

@@ -272,3 +272,12 @@ def test_nodes_of_one_call_share_its_record():
     assert of_node == [0, None, 1, 0]
     first.access = None
     assert numbered([first]) == ((Call(),), [0])
+
+
+def test_many_tensors_on_one_storage_count_each_part_once():
+    flat = torch.ones(300)
+    parts = [flat[3 * at : 3 * at + 3] for at in range(100)]
+    found = access(lambda: torch._foreach_add(parts + parts[:7], 1.0))
+    assert (len(found.reads), found.read_bytes, found.written_bytes) == (1, 1200, 1200 + 84)
+    # At the same place of another storage.
+    assert access(lambda: torch.ones(4) + torch.ones(4)).read_bytes == 32

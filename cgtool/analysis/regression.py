@@ -177,6 +177,12 @@ def schedule(first: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(one for one in counts | {most} if one >= first))
 
 
+def pair_precision(tolerance: float) -> float:
+    """Standard error of the ratio that pairs are to be measured to: nothing is then told from a
+    slowdown of 2.5 tolerances, the tolerance lying between."""
+    return max(tolerance / 4, FLOOR / 2)
+
+
 class _Levels:
     """What one look may spend, and the tolerance as a difference of logs."""
 

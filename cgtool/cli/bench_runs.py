@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from cgtool.analysis import bench_verdicts, metrics
 from cgtool.analysis.bench import BenchReport, report
-from cgtool.analysis.regression import CANNOT_TELL, PAIR_TOLERANCE, TOLERANCE, schedule
+from cgtool.analysis.regression import (
+    CANNOT_TELL,
+    PAIR_TOLERANCE,
+    TOLERANCE,
+    pair_precision,
+    schedule,
+)
 from cgtool.analysis.runs import merge
 from cgtool.cli.gate_targets import Base, open_baseline
 from cgtool.cli.output import attempt
@@ -22,9 +28,6 @@ from cgtool.model.options import BenchOptions, CaptureOptions
 FIRST_RUNS = 3
 """Before the first look at a baseline."""
 MAX_SECONDS = 300.0
-PRECISE = 4
-"""The standard error that pairs are measured to is this part of the tolerance: a ratio of one is
-then told from a difference of twice the tolerance."""
 
 
 @dataclass
@@ -142,7 +145,7 @@ def _verdicts(
 def held_to_entry(asked: Runs, against: str, tolerance: float | None) -> BenchReport:
     """Pairs of captures in one worker process, to a precision that the tolerance asks for."""
     tolerance = PAIR_TOLERANCE if tolerance is None else tolerance
-    asked.one(against=against, precision=tolerance / PRECISE)
+    asked.one(against=against, precision=pair_precision(tolerance))
     capture = asked.merged()
     return replace(
         report(capture),

@@ -33,13 +33,11 @@ from cgtool.entry.workload import Workload
 from cgtool.hazards.errors import explain
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
-from cgtool.model.options import BenchOptions, CaptureOptions
+from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions
 
-FEWEST, MOST = 16, 1000
-"""Pairs."""
 _ROUNDS = 3
-_EVERY = 8
-"""Pairs between two looks at the precision."""
+_MOST = 1000
+"""Pairs."""
 
 
 @dataclass
@@ -103,14 +101,14 @@ def measure(
     gc.disable()
     phase = options.phase or ""
     try:
-        for number in range(MOST):
+        for number in range(_MOST):
             progress(f"pair {number + 1}")
             clock.sample()
             pads.move()
             for one in order.sample(entries, 2):
-                phase = _once(one, stream, device, options)
+                phase = once(one, stream, device, options)
             done = number + 1
-            if done >= FEWEST and done % _EVERY == 0 and _error(*entries) <= options.precision:
+            if _precise_enough(done, entries, options.precision):
                 break
             if time.monotonic() > deadline:
                 caveats.append(
@@ -145,7 +143,7 @@ def measure(
     )
 
 
-def _once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
+def once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
     """Load, capture, time and drop an entry; the phase that was timed."""
     workload = one.load()
     sow(one.options.seed)
@@ -199,15 +197,21 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
     ]
 
 
+def _precise_enough(done: int, entries: tuple[Entry, Entry], precision: float) -> bool:
+    """Looked at now and then: what is looked at all the time is found precise by chance."""
+    looked = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
+    return looked and _error(*entries) <= precision
+
+
 def _error(one: Entry, other: Entry) -> float:
     """Relative standard error of the ratio, by what pairs differ by."""
     ratios = [
         math.log(median(top) / median(bottom))
-        for top, bottom in zip(_by_capture(one), _by_capture(other), strict=True)
+        for top, bottom in zip(by_capture(one), by_capture(other), strict=True)
     ]
     return stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
 
 
-def _by_capture(one: Entry) -> list[list[float]]:
+def by_capture(one: Entry) -> list[list[float]]:
     count = len(one.device_ns)
     return [one.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]

@@ -26,6 +26,10 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: int | None = None
 
 
+FEWEST_PAIRS, PAIRS_A_LOOK = 16, 8
+"""Of ``bench --against``: pairs before the precision is looked at, and between two looks."""
+
+
 class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of ``cgtool bench``."""
 

@@ -9,7 +9,7 @@ from cgtool.cuda import times
 from cgtool.cuda.capturing import Session
 from cgtool.cuda.cupti import CuptiUnavailable
 from cgtool.cuda.nodes import TIMED
-from cgtool.cuda.tracing import Trace, Tracer
+from cgtool.cuda.tracing import REPLAYS, Trace, Tracer
 from cgtool.entry.attempt import Progress
 from cgtool.model.capture import Capture, Caveat, Graph
 
@@ -54,8 +54,8 @@ class NodeTimes(msgspec.Struct, frozen=True):
         return made
 
 
-def record(session: Session, progress: Progress) -> NodeTimes:
-    """Replay every graph under a profiler.
+def record(session: Session, progress: Progress, replays: int = REPLAYS) -> NodeTimes:
+    """Replay every graph under a profiler, so many times where CUPTI's records name the node.
 
     Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name
     no node: their order has to tell. Raises CuptiUnavailable when another tool holds CUPTI, so that
@@ -67,7 +67,7 @@ def record(session: Session, progress: Progress) -> NodeTimes:
         with torch.cuda.stream(session.stream):
             for one in session.captured:
                 progress(f"time the nodes of {one.name}")
-                traces.append(tracer.trace(one.graph))
+                traces.append(tracer.trace(one.graph, replays))
         return NodeTimes(CUPTI, tuple(traces))
     except CuptiUnavailable as error:
         first = str(error)

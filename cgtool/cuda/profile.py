@@ -60,7 +60,7 @@ def run(
         progress("time copies of inputs")
         inputs = tuple(_inputs(session))
         try:
-            timed = node_times.record(session, progress)
+            timed = node_times.record(session, progress, asked.replays)
         except CuptiUnavailable as error:
             raise machine(
                 "the nodes of a replay cannot be timed here",

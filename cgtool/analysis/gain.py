@@ -139,7 +139,7 @@ def _verdict(row: BenchRow, copies: float, busy: int) -> Gain:
 
 
 def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | None:
-    if not busy or at_most is None:
+    if not busy or not row.eager_ns or at_most is None:
         return None
     eager, work = time_text(row.eager_ns), time_text(busy)
     if answer in (YES, UNKNOWN):

@@ -11,6 +11,8 @@ from cgtool.model.order import topological
 MAX_NUMBER = 1 << 63
 MAX_ADDRESS = 1 << 64
 MAX_NESTING = 64
+MAX_MEASURE = 1e21
+"""Nanoseconds, bytes or operations a second: more than any device has."""
 
 
 class _Unsound(Exception):
@@ -48,6 +50,13 @@ def _number(
         for value in (min(given), max(given)):
             if not least <= value < bound:
                 raise _Unsound(f"{where}: {what} {_short(value)}")
+
+
+def _measure(where: str, what: str, values: Iterable[float | None], least: float = 0.0) -> None:
+    for value in values:
+        # Neither is true of a NaN.
+        if value is not None and not least <= value <= MAX_MEASURE:
+            raise _Unsound(f"{where}: {what} {value:g}")
 
 
 def _short(value: int) -> str:
@@ -220,6 +229,9 @@ def _bench(capture: Capture) -> None:
     _number("bench", "pairs", (one.pairs for one in capture.bench.samples), least=1)
     _number("bench", "captures", (one.captures for one in capture.bench.samples), least=1)
     _number("bench", "run", (one.run for one in capture.bench.samples))
+    for sample in capture.bench.samples:
+        _measure("bench", "a time", (*sample.device_ns, *sample.host_ns))
+    _measure("bench", "grain", (capture.bench.timer_grain_ns,))
     clock = capture.bench.clock
     if clock is not None:
         numbers = (*clock.sm_mhz, *clock.memory_mhz, *clock.temperature_c)
@@ -232,5 +244,11 @@ def _profile(capture: Capture) -> None:
     if profile is None:
         return
     _index("profile", "graph", (one.graph for one in profile.graphs), len(capture.graphs))
+    for times in profile.graphs:
+        several = (*times.replay_ns, *times.empty_ns, *times.traced_ns, *times.synced_ns)
+        _measure("profile", "a time", (*several, times.first_ns, times.queued_ns))
     for one in profile.inputs:
         _number("profile", "bytes or rows", (one.bytes, one.rows, one.padding_rows))
+        _measure("profile", "a copy's time", (one.copy_ns, one.host_copy_ns))
+    roofs = (profile.memory_bytes_per_s, *(one.flops_per_s for one in profile.peaks))
+    _measure("profile", "a roof", roofs, least=1.0)

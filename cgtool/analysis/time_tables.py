@@ -44,6 +44,8 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Share of the nearer roof that its nodes reach, where a roof is known."""
     nearer: str | None = None
     """That roof, for most of its time: ``memory`` or ``compute``."""
+    filled: float | None = None
+    """Share of the device's room for blocks that its kernels take, on average over their time."""
     line: str = ""
     """The line with most of its time."""
     op: str = ""
@@ -91,6 +93,8 @@ class _Sum:
     roof_ns: int = 0
     compute_ns: int = 0
     """Of ``roof_ns``: nearer to the compute roof."""
+    filled: float = 0.0
+    sized_ns: int = 0
     bounds: Counter[str | None] = field(default_factory=Counter)
     origins: Counter[int | None] = field(default_factory=Counter)
     kernels: Counter[int | str] = field(default_factory=Counter)
@@ -111,6 +115,9 @@ class _Sum:
             self.at_roof += max(memory, compute) * duration
             self.roof_ns += duration
             self.compute_ns += duration if compute >= memory else 0
+        if reach.waves is not None:
+            self.filled += min(1.0, reach.waves) * duration
+            self.sized_ns += duration
         self.bounds[reach.bound] += duration
         self.origins[node.origin] += duration
         self.kernels[_kernel_key(node)] += duration
@@ -129,7 +136,7 @@ class _Sum:
 
 _ADDED = (
     "nodes", "total", "backward", "bytes", "bytes_ns", "flops", "flops_ns", "at_roof", "roof_ns",
-    "compute_ns",
+    "compute_ns", "filled", "sized_ns",
 )  # fmt: skip
 
 
@@ -273,6 +280,7 @@ class Tables:
             flops_per_s=one.flops / one.flops_ns * 1e9 if one.flops_ns else None,
             of_roof=one.at_roof / one.roof_ns if one.roof_ns else None,
             nearer=_nearer(one) if one.roof_ns else None,
+            filled=one.filled / one.sized_ns if one.sized_ns else None,
             line=self._lines.name(frame),
             op="" if op is None else short_op(op),
             kernel=self._kernel(one.kernels.most_common(1)[0][0]),

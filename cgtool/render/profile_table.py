@@ -11,7 +11,7 @@ from cgtool.analysis import gain
 from cgtool.analysis.gaps import Timeline
 from cgtool.analysis.profile import PathRow, ProfileReport
 from cgtool.analysis.roofline import MEANS
-from cgtool.analysis.time_tables import MIXED
+from cgtool.analysis.time_tables import KERNEL, MIXED, NODE, OP
 from cgtool.render import time_table
 from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table
@@ -32,7 +32,8 @@ def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
         for part in (_gaps(report), _order(report)):
             if part is not None:
                 parts += ["", part]
-    parts += ["", explained(_words(report, overview=overview))]
+    words = (explained(_words(report, overview=overview, wide=wide)) for wide in (True, False))
+    parts += ["", time_table.ByWidth(*words)]
     doubts = [("doubt", one) for one in report.gain.doubts]
     doubts += [("note", one.text) for one in report.caveats]
     if report.untimed:
@@ -187,7 +188,7 @@ def _could(row: PathRow) -> str:
     return f"{time_text(gain_ns)} ({row.overlap.gain:.0%})" if gain_ns else "—"
 
 
-def _words(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
+def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[str, str]]:
     """What the words above mean, as far as they were used."""
     measured = [one for one in report.replays if one.replay_ns is not None]
     found = []
@@ -208,6 +209,9 @@ def _words(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
             ("overlapped", "time of nodes that ran beside others"),
             ("could gain", "at most, if all that needs nothing of each other ran side by side"),
         ]
+    rated = [one for one in report.tables if one.by in (OP, KERNEL, NODE)]
+    if wide and any(row.filled is not None for one in rated for row in one.rows):
+        found.append(("fills", "its blocks, as a share of those that the device holds at once"))
     shown = {row.bound for one in report.tables for row in one.rows}
     found += [(name, text) for name, text in MEANS.items() if name in shown]
     if MIXED in shown:

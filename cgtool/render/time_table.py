@@ -69,6 +69,8 @@ def _columns(found: TimeTable, wide: bool) -> Iterator[Column]:
     yield ("share", "right"), lambda row: f"{row.share:.1%}"
     if found.has_backward and not rated:
         yield ("backward", "right"), _backward
+    if rated and wide and any(row.filled is not None for row in found.rows):
+        yield ("fills", "right"), _filled
     if rated and known:
         if wide:
             yield ("reaches", "right"), _rate
@@ -100,6 +102,10 @@ def _source(found: TimeTable) -> Column:
 
 def _backward(row: TimeRow) -> str:
     return f"{row.backward_ns / row.total_ns:.0%}" if row.total_ns else "—"
+
+
+def _filled(row: TimeRow) -> str:
+    return "—" if row.filled is None else f"{row.filled:.0%}"
 
 
 def _rate(row: TimeRow) -> str:

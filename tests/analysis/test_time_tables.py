@@ -145,3 +145,11 @@ def test_hostile_names_and_an_empty_capture():
             node.duration_ns is not None for graph in made.graphs for node in graph.nodes
         )
         assert tables(capture([])).table(by).rows == ()
+
+
+def test_how_full_the_device_is_while_an_op_runs():
+    made = timed(small())
+    # 16 blocks of 132 multiprocessors that hold eight each; kernels of backward do not say.
+    rows = {row.name: row for row in tables(made).table("op").rows}
+    assert rows["addmm"].filled == pytest.approx(16 / (132 * 8))
+    assert rows["mm"].filled is None

@@ -15,10 +15,8 @@ from pathlib import Path
 import msgspec
 
 from cgtool.analysis.metrics import BY_NAME, METRICS, PHASES, Metric, key
+from cgtool.analysis.regression import TOLERANCE
 from cgtool.model.failure import CgtoolError, usage
-
-TOLERANCE = 0.03
-"""Of times, where nothing else is said: what 95 of 100 comparisons of separate processes find."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{one.name}": (bound, one) for one in METRICS for bound in one.bounds}
@@ -70,7 +68,7 @@ class Budgets(msgspec.Struct, frozen=True):
         )
 
     def allowed(self, metric: Metric, phase: str | None) -> Increase:
-        """The tolerance of a figure: its own, or the default, 0 for counts and 3 % for times."""
+        """The tolerance of a figure: its own, or the default, 0 for counts and 1 % for times."""
         own = {(one.metric, one.phase): one for one in self.increases}
         default = Increase(metric.name, None, 0.0 if metric.exact else TOLERANCE, None, "default")
         return own.get((metric.name, phase)) or own.get((metric.name, None)) or default

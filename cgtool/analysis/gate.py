@@ -15,7 +15,17 @@ from cgtool.analysis import gate_times
 from cgtool.analysis.budgets import Budget, Budgets, Increase
 from cgtool.analysis.evidence import Evidence, explain
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, WORST, Verdict, number
-from cgtool.analysis.metrics import BY_NAME, METRICS, PHASES, Measured, Metric, key, known, runs_of
+from cgtool.analysis.metrics import (
+    BY_NAME,
+    METRICS,
+    PHASES,
+    Measured,
+    Metric,
+    key,
+    known,
+    runs_of,
+    whole,
+)
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
@@ -58,6 +68,16 @@ class GateReport(msgspec.Struct, frozen=True):
     verdict: str
     """The worst of all."""
     targets: tuple[Judged, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """A name for each target: its entry, and its file where several are of one entry."""
+        entries = [one.entry for one in self.targets]
+        return tuple(
+            f"{one.entry} ({', '.join(one.files)})"
+            if entries.count(one.entry) > 1 and one.files
+            else one.entry
+            for one in self.targets
+        )
 
 
 def gate(targets: tuple[Judged, ...]) -> GateReport:
@@ -184,7 +204,7 @@ class _Against(msgspec.Struct, frozen=True):
         if metric.exact and key(metric.name, phase) not in values.counts:
             return f"the capture has no graph of {phase}"
         if not metric.exact and not runs_of(values, metric, phase):
-            return f"{phase} was not timed"
+            return f"{phase or whole(values)} was not timed"
         return None
 
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import truediv
 from pathlib import Path
 from statistics import median_low
@@ -134,7 +134,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         clock=_clock([one.bench.clock for one in calm if one.bench and one.bench.clock]),
     )
     for name in ("replay-us", "eager-us", "speedup"):
-        if name not in unknown and not runs_of(values, BY_NAME[name], None):
+        if name not in unknown and not any(runs_of(values, BY_NAME[name], one) for one in PHASES):
             unknown[name] = "it was not timed: `cgtool bench ENTRY --save FILE.cgt` does"
     return Measured(
         first.entry.spec,
@@ -303,7 +303,7 @@ def runs_of(values: Baseline, metric: Metric, phase: str | None) -> tuple[tuple[
     """
     if metric.name == "capture-ms":
         return tuple((one / 1e6,) for one in values.capture_ns)
-    phase = phase or whole(values.samples)
+    phase = phase or whole(values)
     sides: dict[str, dict[int, tuple[float, ...]]] = {"eager": {}, "replay": {}}
     for one in values.samples:
         if one.phase == phase:
@@ -324,10 +324,11 @@ def known(values: Baseline, metric: Metric, phase: str | None) -> bool:
     return bool(runs_of(values, metric, phase))
 
 
-def whole(samples: Iterable[Samples]) -> str | None:
-    """The phase that is the whole iteration, of those that were timed."""
-    timed = {one.phase for one in samples}
-    return next((one for one in ("step", "both", "forward", "backward") if one in timed), None)
+def whole(values: Baseline) -> str:
+    """The phase that is the whole iteration: of what was captured, not of what was timed."""
+    if "graphs.step" in values.counts:
+        return "step"
+    return "both" if "graphs.backward" in values.counts else "forward"
 
 
 def same_entry(left: str, right: str, folder: Path | None = None) -> bool:

@@ -56,7 +56,7 @@ def gate(
         typer.Option(
             metavar="METRIC=N|N%",
             help="How much worse than the baseline a metric may be; repeatable. Counts 0, times "
-            "3% by default.",
+            "1% by default.",
         ),
     ] = None,
     max_regression: Annotated[
@@ -64,7 +64,7 @@ def gate(
     ] = None,
     max_runs: Annotated[
         int, typer.Option(min=1, help="Worker processes that time an ENTRY, at most.")
-    ] = 20,
+    ] = 12,
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Begin no further run of an ENTRY after this long.")
     ] = 300.0,

@@ -13,7 +13,7 @@ from msgspec import structs
 from cgtool.analysis import comparable, gate, graph_findings, metrics
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate_verdict import UNKNOWN
-from cgtool.analysis.regression import ENOUGH, LOOKS
+from cgtool.analysis.regression import ENOUGH, schedule
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.output import attempt, work
 from cgtool.model.capture import Capture
@@ -27,6 +27,9 @@ from cgtool.model.options import (
     Request,
     VerifyOptions,
 )
+
+FIRST_RUNS = 3
+"""Before times are held against a baseline."""
 
 
 @dataclass
@@ -179,55 +182,58 @@ def _until_told(
     *,
     save: bool,
 ) -> tuple[gate.Judged, metrics.Measured]:
-    """Measure on while a time cannot be told and more runs would tell it, as often as the
-    statistics allow to look."""
-    started = time.monotonic()
+    """Measure on while a time cannot be told that more runs may tell."""
+    deadline = time.monotonic() + measuring.max_seconds
     timed = bool(target.captures) and target.captures[0].bench is not None
     run = measuring.bench if timed else measuring.capture
 
-    def more(count: int) -> bool:
-        """Whether there was time and room for all of them."""
-        for _ in range(count):
-            late = time.monotonic() - started > measuring.max_seconds
-            if late or len(target.captures) >= measuring.max_runs:
+    def up_to(count: int) -> bool:
+        """More runs until there are so many; whether there was time for all."""
+        while len(target.captures) < count:
+            if time.monotonic() > deadline:
                 return False
             target.captures.append(run(target.spec))
         return True
 
-    if save and timed:
-        more(ENOUGH - len(target.captures))
-    for look in range(1, LOOKS + 1):
+    def look() -> tuple[gate.Judged, metrics.Measured]:
         found = metrics.measure(target.captures, target.reports)
         if no_times is not None:
             unknown = dict.fromkeys(("replay-us", "eager-us", "speedup"), no_times)
             found = structs.replace(found, unknown={**found.unknown, **unknown})
-        judged = _judged(target, found, held)
-        runs = _wanted(judged, found, len(target.captures))
-        if not runs or look == LOOKS:
+        return _judged(target, found, held), found
+
+    if save and timed:
+        up_to(min(ENOUGH, measuring.max_runs))
+    judged, found = look()
+    compared = any(one.ratio is not None for one in judged.verdicts)
+    # Set before more is measured, so that the runs cannot choose when they are judged.
+    looks = schedule(min(FIRST_RUNS if compared else 1, measuring.max_runs), measuring.max_runs)
+    for count in looks:
+        if not (_is_open(judged, found) or (compared and len(target.captures) < looks[0])):
+            return judged, found
+        in_time = up_to(count)
+        judged, found = look()
+        if not in_time:
             break
-        before = len(target.captures)
-        if not more(runs) and len(target.captures) == before:
-            seconds = time.monotonic() - started
-            note = (
-                f"measured {before} runs in {seconds:.0f} s and stopped: --max-runs and "
-                "--max-seconds allow no more"
-            )
-            return structs.replace(judged, notes=(*judged.notes, note)), found
+    if _is_open(judged, found):
+        note = (
+            f"timed in {len(target.captures)} runs, and no more: --max-runs and --max-seconds say "
+            "how many"
+        )
+        judged = structs.replace(judged, notes=(*judged.notes, note))
     return judged, found
 
 
-def _wanted(judged: gate.Judged, found: metrics.Measured, had: int) -> int:
-    """How many more runs to make: as many as would tell, about."""
+def _is_open(judged: gate.Judged, found: metrics.Measured) -> bool:
+    """Whether more runs may tell what cannot be told."""
     disturbed = comparable.disturbed(found.values.clock, "meanwhile")
-    wanted = 0
     for one in judged.verdicts:
         metric = metrics.BY_NAME.get(one.metric.partition(".")[0])
         if one.verdict != UNKNOWN or one.measured is None or metric is None:
             continue
         if one.low is not None or one.ratio is not None:
-            # What lies too near to tell by a few runs may not by more.
-            wanted = max(wanted, one.more_runs or ENOUGH - had)
-        elif metric.source == "bench" and disturbed:
+            return True
+        if metric.source == "bench" and disturbed:
             # The next run may be left in peace.
-            wanted = max(wanted, 1)
-    return wanted
+            return True
+    return False

@@ -17,18 +17,22 @@ from cgtool.model.document import encodable
 
 def encode(report: GateReport) -> bytes:
     """Every figure of every target that is better when it is smaller, judged or not."""
-    rows = [row for target in report.targets for row in _rows(target)]
+    rows = [
+        row
+        for name, target in zip(report.names(), report.targets, strict=True)
+        for row in _rows(name, target)
+    ]
     return msgspec.json.format(msgspec.json.encode(encodable(rows)), indent=2) + b"\n"
 
 
-def _rows(target: Judged) -> list[dict[str, Any]]:
+def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
     rows = []
     for name, value in target.figures.items():
         metric = BY_NAME[name.partition(".")[0]]
         if metric.larger_is_better:
             continue
         row: dict[str, Any] = {
-            "name": f"{target.entry} {name}",
+            "name": f"{entry} {name}",
             "unit": metric.unit or "count",
             "value": value,
         }

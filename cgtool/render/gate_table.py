@@ -19,15 +19,15 @@ _STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT}
 def render(report: GateReport) -> RenderableType:
     """One table a target, what is behind every verdict that is not a pass, and one word."""
     parts: list[RenderableType] = []
-    for one in report.targets:
-        parts.append(_target(one))
+    for name, one in zip(report.names(), report.targets, strict=True):
+        parts.append(_target(name, one))
     return Group(*parts, conclusion(report))
 
 
-def _target(one: Judged) -> RenderableType:
+def _target(name: str, one: Judged) -> RenderableType:
     device = "" if one.simulated else f", {one.device}"
     made = table(
-        f"Gate of {one.entry}{device}",
+        f"Gate of {name}{device}",
         ("metric", "left"),
         ("measured", "right"),
         ("held to", "left"),
@@ -46,7 +46,7 @@ def _target(one: Judged) -> RenderableType:
             "" if verdict.verdict == UNKNOWN else verdict.text,
         )
     if not one.verdicts:
-        made = _measured(one)
+        made = _measured(name, one)
     parts: list[RenderableType] = [made, ""]
     for verdict, lines in explained(one, reasons=True):
         parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
@@ -57,17 +57,17 @@ def _target(one: Judged) -> RenderableType:
     return Group(*parts)
 
 
-def _measured(one: Judged) -> Fitted:
+def _measured(name: str, one: Judged) -> Fitted:
     """Of what is held to nothing, the figures."""
     device = "" if one.simulated else f", {one.device}"
     made = table(
-        f"Figures of {one.entry}{device}",
+        f"Figures of {name}{device}",
         ("metric", "left"),
         ("measured", "right"),
         simulated=one.simulated,
     )
-    for name, value in one.figures.items():
-        add(made, name, number(value, BY_NAME[name.partition(".")[0]].unit))
+    for metric, value in one.figures.items():
+        add(made, metric, number(value, BY_NAME[metric.partition(".")[0]].unit))
     return made
 
 

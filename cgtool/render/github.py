@@ -37,24 +37,24 @@ def commands(report: GateReport, root: Path) -> str:
     lines = []
     for kind in (FAIL, UNKNOWN):
         some = [
-            (target, one)
-            for target in report.targets
+            (name, one)
+            for name, target in zip(report.names(), report.targets, strict=True)
             for one in target.verdicts
             if one.verdict == kind
         ]
         shown = some if len(some) <= MOST_ANNOTATIONS else some[: MOST_ANNOTATIONS - 1]
-        lines += [_command(target, one, root) for target, one in shown]
+        lines += [_command(name, one, root) for name, one in shown]
         if len(shown) < len(some):
             rest = f"{len(some) - len(shown)} more: see the job summary"
             lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message(rest)}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _command(target: Judged, verdict: Verdict, root: Path) -> str:
+def _command(entry: str, verdict: Verdict, root: Path) -> str:
     properties = {}
     if verdict.frame is not None:
         properties = {"file": from_root(verdict.frame, root), "line": str(verdict.frame.line)}
-    properties["title"] = f"{target.entry}: {verdict.metric} {WORDS[verdict.verdict]}"
+    properties["title"] = f"{entry}: {verdict.metric} {WORDS[verdict.verdict]}"
     said = sentence(verdict)
     written = ",".join(f"{name}={value_of(value)}" for name, value in properties.items())
     text = message("\n".join((said, *details(verdict))))
@@ -83,7 +83,7 @@ def from_root(frame: Frame, root: Path) -> str:
 def summary(report: GateReport, most: int = MOST_BYTES) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
-    parts += [_section(one) for one in report.targets]
+    parts += [_section(*pair) for pair in zip(report.names(), report.targets, strict=True)]
     return cut("\n".join(parts), most)
 
 
@@ -98,11 +98,11 @@ def cut(text: str, most: int = MOST_BYTES) -> str:
     return data[:room].decode(errors="ignore").rpartition("\n")[0] + note if room >= 0 else ""
 
 
-def _section(target: Judged) -> str:
+def _section(name: str, target: Judged) -> str:
     device = "the simulated device" if target.simulated else target.device
     baseline = f", against {target.baseline}" if target.baseline else ""
     lines = [
-        f"### {cell(target.entry)}",
+        f"### {cell(name)}",
         "",
         cell(f"{device}, torch {target.torch}{baseline}"),
         "",

@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def encode(report: GateReport) -> bytes:
     """One suite a target, one case a verdict."""
     root = ET.Element("testsuites", name="cgtool gate")
-    suites = [_suite(root, one) for one in report.targets]
+    suites = [_suite(root, *pair) for pair in zip(report.names(), report.targets, strict=True)]
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     ET.indent(root)
@@ -34,12 +34,12 @@ def allowed(text: str) -> str:
     return _FORBIDDEN.sub("", text)
 
 
-def _suite(root: ET.Element, target: Judged) -> ET.Element:
+def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
     verdicts = [one.verdict for one in target.verdicts]
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=allowed(f"cgtool gate {target.entry}"),
+        name=allowed(f"cgtool gate {entry}"),
         tests=str(len(verdicts)),
         failures=str(verdicts.count(FAIL)),
         errors="0",
@@ -47,19 +47,19 @@ def _suite(root: ET.Element, target: Judged) -> ET.Element:
     )
     properties = ET.SubElement(suite, "properties")
     facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
-    for name, value in (*facts.items(), *((k, f"{v:g}") for k, v in target.figures.items())):
+    for name, value in (*facts.items(), *((k, f"{v:.10g}") for k, v in target.figures.items())):
         ET.SubElement(properties, "property", name=allowed(name), value=allowed(value))
     for verdict in target.verdicts:
-        _case(suite, target, verdict)
+        _case(suite, entry, verdict)
     return suite
 
 
-def _case(suite: ET.Element, target: Judged, verdict: Verdict) -> None:
+def _case(suite: ET.Element, entry: str, verdict: Verdict) -> None:
     # A budget and a baseline may both hold one figure: the name tells which.
     case = ET.SubElement(
         suite,
         "testcase",
-        classname=allowed(target.entry),
+        classname=allowed(entry),
         name=allowed(f"{verdict.metric} ({verdict.held_to})"),
     )
     place = place_text(verdict)

@@ -101,7 +101,7 @@ def test_tolerances() -> None:
     assert found.allowed(BY_NAME["nodes"], "backward").amount == 3
     assert found.allowed(BY_NAME["nodes"], "forward").share == pytest.approx(0.02)
     assert found.allowed(BY_NAME["kernels"], None).share == 0
-    assert found.allowed(BY_NAME["eager-us"], None).share == pytest.approx(0.03)
+    assert found.allowed(BY_NAME["eager-us"], None).share == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,11 @@ def recorded() -> GateReport:
     return gate(
         (
             judge(bench, held, before, files=("mlp-bench.cgt",), baseline_file="mlp.json"),
-            judge(simulated, from_options({"max-nodes": ["17"], "max-kernels": ["9"]})),
+            judge(
+                simulated,
+                from_options({"max-nodes": ["17"], "max-kernels": ["9"]}),
+                files=("mlp-simulated.cgt",),
+            ),
         )
     )
 
@@ -278,7 +282,7 @@ def test_every_format_takes_any_name(text: str, name: str) -> None:
 def test_what_is_better_when_larger_is_not_for_smaller_is_better() -> None:
     rows = json.loads(benchmark_action.encode(recorded()))
     names = [row["name"] for row in rows]
-    assert "samples/mlp.py:build replay-us" in names
+    assert "samples/mlp.py:build (mlp-bench.cgt) replay-us" in names
     assert not any("speedup" in name for name in names)
     assert all(isinstance(row["value"], int | float) for row in rows)
 

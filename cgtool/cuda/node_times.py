@@ -7,7 +7,7 @@ import torch
 
 from cgtool.cuda import times
 from cgtool.cuda.capturing import Session
-from cgtool.cuda.cupti import CuptiUnavailable
+from cgtool.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.cuda.nodes import TIMED
 from cgtool.cuda.tracing import REPLAYS, Trace, Tracer
 from cgtool.entry.attempt import Progress
@@ -58,8 +58,8 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
     """Replay every graph under a profiler, so many times where CUPTI's records name the node.
 
     Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name
-    no node: their order has to tell. Raises CuptiUnavailable when another tool holds CUPTI, so that
-    neither can.
+    no node: their order has to tell. Raises CuptiBusy when another tool holds CUPTI, so that neither
+    can, and CuptiUnavailable when neither is there.
     """
     try:
         tracer = Tracer()
@@ -69,6 +69,8 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
                 progress(f"time the nodes of {one.name}")
                 traces.append(tracer.trace(one.graph, replays))
         return NodeTimes(CUPTI, tuple(traces))
+    except CuptiBusy:
+        raise
     except CuptiUnavailable as error:
         first = str(error)
     progress("time nodes with PyTorch's profiler")

@@ -13,7 +13,7 @@ from cgtool.cuda import bench, node_times, roofs
 from cgtool.cuda.assemble import assemble
 from cgtool.cuda.backend import prepare, time_launches
 from cgtool.cuda.capturing import Captured, Session
-from cgtool.cuda.cupti import CuptiUnavailable
+from cgtool.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.cuda.driver import DriverError, check, cu
 from cgtool.cuda.nodes import nodes_of, type_of
 from cgtool.cuda.tracing import INSTALL, busy
@@ -154,8 +154,8 @@ def _inputs(session: Session) -> Iterator[InputCopy]:
 
 def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy:
     target = tensor.detach()
-    same = target.clone()
     with torch.cuda.stream(session.stream):
+        same = target.clone()
         on_device = median(roofs.device_ns(lambda: target.copy_(same)))
         from_host = None
         try:
@@ -164,7 +164,7 @@ def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy:
         except RuntimeError:
             # No pinned memory left, or a dtype that the host does not know.
             from_host = None
-    rows, padding = _padding(same)
+        rows, padding = _padding(same)
     return InputCopy(
         name,
         target.numel() * target.element_size(),

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from cgtool.cuda.cupti import CuptiUnavailable
+from cgtool.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.cuda.driver import cu
 from cgtool.cuda.nodes import TIMED, nodes_of, type_of
 from cgtool.model.capture import Edge
@@ -100,6 +100,8 @@ class Tracer:
             return function(*arguments)
         except Exception as error:
             # cupti-python raises its own classes, which differ from release to release.
+            if "MULTIPLE_SUBSCRIBERS" in str(error):
+                raise CuptiBusy("another profiler in this process holds CUPTI") from error
             raise CuptiUnavailable(f"CUPTI refused to record: {error}") from error
 
     def trace(self, graph: Any, replays: int = REPLAYS) -> Trace:

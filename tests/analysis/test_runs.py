@@ -1,0 +1,204 @@
+"""Runs of one bench as one capture, and whether two benches can be compared at all."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from cgtool.analysis import comparable
+from cgtool.analysis.bench import report
+from cgtool.analysis.bench_verdicts import against_baseline, against_entry, exit_code
+from cgtool.analysis.metrics import measure
+from cgtool.analysis.runs import by_capture, by_side, merge
+from cgtool.model.capture import Bench, Capture, Caveat, Clock, Environment, Graph, Samples
+from cgtool.model.sound import inconsistency
+from tests import builders
+
+QUIET = Clock((345, 1980, 1980), other_processes=0)
+
+
+def run(replay_ns=50_000.0, *, clock=QUIET, captures=5, phase="forward", **fields) -> Capture:
+    """One run: eager takes five times as long as a replay."""
+    samples = tuple(
+        Samples(name, phase, (each,) * 30, (1e3,) * 30, 100, captures=count)
+        for name, each, count in (("eager", 5 * replay_ns, 1), ("replay", replay_ns, captures))
+    )
+    graph = Graph(phase, phase, capture_ns=900_000, instantiate_ns=100_000)
+    bench = Bench(samples, clock, timer_grain_ns=500)
+    return builders.capture([graph], bench=bench, **fields)
+
+
+def test_runs_are_numbered_through_and_kept_apart():
+    merged = merge([run(50_000.0), merge([run(51_000.0), run(52_000.0)])])
+    assert [(one.name, one.run) for one in merged.bench.samples] == [
+        (name, number) for number in range(3) for name in ("eager", "replay")
+    ]
+    assert inconsistency(merged) is None
+    found = measure([merged]).values.samples
+    assert {one.run for one in found} == {0, 1, 2}
+
+
+def test_a_caveat_of_every_run_is_told_once():
+    caveat = Caveat("time-limit", "stopped")
+    merged = merge([run(caveats=(caveat,)), run(caveats=(caveat, Caveat("other", "x")))])
+    assert [one.code for one in merged.caveats] == ["time-limit", "other"]
+
+
+def test_the_clock_of_all_runs_is_idle_once():
+    slow = Clock((345, 1755), (1,), (50,), (300.0,), ("power cap",), 2)
+    clock = merge([run(), run(clock=slow), run(clock=None)]).bench.clock
+    assert clock.sm_mhz == (345, 1980, 1980, 1755)
+    assert (clock.throttle_reasons, clock.other_processes) == (("power cap",), 2)
+
+
+def test_a_report_of_several_runs_is_of_all_their_rounds():
+    found = report(merge([run(50_000.0), run(52_000.0)]))
+    assert (found.runs, found.rows[0].rounds) == (2, 60)
+    assert found.rows[0].replay_ns == 51_000.0
+
+
+def test_nothing_that_was_timed_cannot_be_merged():
+    with pytest.raises(ValueError, match="timings"):
+        merge([replace(run(), bench=None)])
+
+
+@pytest.mark.parametrize(("rounds", "count"), [(30, 5), (31, 5), (7, 3), (2, 5)])
+def test_rounds_fall_to_their_captures(rounds, count):
+    one = Samples("replay", "forward", tuple(map(float, range(1, rounds + 1))), captures=count)
+    parts = by_capture(one)
+    assert len(parts) == count
+    assert tuple(each for part in parts for each in part) == one.device_ns
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_sides_of_runs_stand_in_one_row():
+    sides = by_side(merge([run(1.0), run(2.0)]).bench.samples)["forward"]
+    assert sides["replay"].device_ns == (1.0,) * 30 + (2.0,) * 30
+    assert sides["replay"].captures == 10
+
+
+# --- comparable
+
+
+HERE = builders.environment()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [
+        ("device", "NVIDIA A100", "another GPU: NVIDIA A100 in the baseline, NVIDIA H200 here"),
+        ("driver", "570.1", "another driver"),
+        ("torch", "2.8.0", "another PyTorch"),
+        ("cuda_runtime", "12.8", "another CUDA"),
+        ("allocator_config", "expandable_segments:True", "another allocator configuration"),
+    ],
+)
+def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
+    other = replace(HERE, **{field: value})
+    (reason,) = comparable.reasons(other, QUIET, HERE, QUIET)
+    assert word in reason
+
+
+def test_what_nobody_knows_is_no_reason():
+    assert comparable.reasons(Environment("NVIDIA H200"), None, HERE, QUIET) == ()
+    assert comparable.reasons(HERE, QUIET, HERE, None) == ()
+
+
+@pytest.mark.parametrize(("mhz", "apart"), [(1980, False), (1930, False), (1755, True)])
+def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
+    # One odd sample is not typical, and the first is of an idle GPU.
+    other = Clock((345, mhz, mhz, 1200, mhz))
+    found = comparable.reasons(HERE, QUIET, HERE, other)
+    assert bool(found) == apart
+    if apart:
+        assert found[0] == "another SM clock: 1980 MHz in the baseline, 1755 MHz here"
+
+
+def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
+    hot = Clock((1980,), throttle_reasons=("hardware thermal slowdown",), other_processes=2)
+    here = comparable.reasons(HERE, QUIET, HERE, hot)
+    assert here == (
+        "the GPU slowed itself down here: hardware thermal slowdown",
+        "2 other processes had the GPU at work here",
+    )
+    before = comparable.reasons(HERE, hot, HERE, QUIET)
+    assert all("while the baseline was recorded" in one for one in before)
+
+
+def test_a_power_limit_that_both_ran_into_is_no_reason():
+    capped = Clock((345, 1980, 1980), throttle_reasons=("power cap",))
+    assert comparable.reasons(HERE, capped, HERE, capped) == ()
+    assert comparable.reasons(HERE, QUIET, HERE, capped)
+    hot = Clock((345, 1980), throttle_reasons=("hardware slowdown",))
+    assert comparable.reasons(HERE, hot, HERE, hot)
+
+
+# --- verdicts
+
+
+def values(*times, **fields):
+    return measure([merge([run(one, **fields) for one in times])]).values
+
+
+STEADY = [50_000.0 + 50 * one for one in (-2, -1, 0, 1, 2, -1, 1, 0, 2, -2)]
+
+
+def verdicts(times, **fields):
+    return against_baseline(values(*STEADY), values(*times, **fields), ("forward",), 0.01, 4)
+
+
+def test_each_of_the_three_answers_has_its_exit_code():
+    same, slower = verdicts(STEADY[:5]), verdicts([1.03 * one for one in STEADY[:6]])
+    unclear = verdicts([1.012 * one for one in STEADY[:3]])
+    assert [one.verdict for one in (*same, *slower, *unclear)] == [
+        "not-slower", "slower", "cannot-tell",
+    ]  # fmt: skip
+    assert [exit_code(one) for one in (same, slower, unclear)] == [0, 1, 5]
+    assert exit_code((*unclear, *slower)) == 1
+    assert slower[0].head_ns / slower[0].base_ns == pytest.approx(1.03, abs=2e-3)
+
+
+def test_times_that_must_not_be_compared_are_not():
+    (found,) = verdicts([1.5 * one for one in STEADY[:3]], clock=Clock((345, 1200, 1200)))
+    assert (found.answer, found.verdict) == (None, "cannot-tell")
+    assert "another SM clock" in found.reasons[0]
+    assert exit_code((found,)) == 5
+
+
+def test_a_phase_that_one_side_has_not_timed_is_not_judged():
+    now = values(*STEADY[:3], phase="step")
+    assert against_baseline(values(*STEADY), now, ("step", "forward"), 0.01, 4) == ()
+
+
+def paired(factor, *, clock=QUIET):
+    where = [0.002 * (index % 5) for index in range(16)]
+    samples = tuple(
+        Samples(
+            name,
+            "both",
+            tuple(
+                50_000.0 * (1 + place) * scale * (1 + 1e-5 * (round_ + place))
+                for place in where
+                for round_ in range(3)
+            ),
+            captures=16,
+        )
+        for name, scale in (("replay", factor), ("against", 1.0))
+    )
+    return builders.capture([], bench=Bench(samples, clock))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "not-slower"), (1.005, "slower")])
+def test_pairs_of_captures_are_judged_pair_by_pair(factor, verdict):
+    """Places differ by 0.8 %, and by the same for both sides."""
+    (found,) = against_entry(paired(factor), 0.002)
+    assert (found.phase, found.verdict, found.answer.base) == ("both", verdict, 16)
+    assert found.answer.ratio == pytest.approx(factor, abs=1e-4)
+
+
+def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
+    (found,) = against_entry(paired(1.1, clock=Clock((1980,), other_processes=1)), 0.002)
+    assert (found.answer, found.reasons) == (
+        None,
+        ("1 other process had the GPU at work meanwhile",),
+    )

@@ -1,0 +1,213 @@
+"""``cgtool bench`` on the command line: what it refuses, and when it has measured enough."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgtool.analysis.metrics import measure
+from cgtool.analysis.runs import merge
+from cgtool.cli import bench_runs
+from cgtool.cli.app import main
+from cgtool.model import file
+from cgtool.model.baseline import write as write_baseline
+from cgtool.model.capture import Clock
+from cgtool.model.options import BenchOptions
+from tests.analysis.test_runs import paired
+from tests.analysis.test_runs import run as measured
+
+ENTRY = "model.py:build"
+BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" / "mlp-bench.cgt"
+
+
+@pytest.fixture
+def cgtool(capfd, monkeypatch, tmp_path):
+    """Run the command in this process, in an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def cgtool(*arguments):
+        monkeypatch.setattr(sys, "argv", ["cgtool", "bench", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capfd.readouterr())
+
+    return cgtool
+
+
+class Machine:
+    """Stands in for worker processes on a GPU: each run a little faster or slower."""
+
+    def __init__(self):
+        self.draw = random.Random(0)
+        self.slower, self.spread = 1.0, 0.002
+        self.clock = Clock((345, 1980, 1980), other_processes=0)
+        self.asked: list[BenchOptions] = []
+
+    def run(self):
+        return measured(50_000 * self.slower * (1 + self.draw.gauss(0, self.spread)),
+                        clock=self.clock)  # fmt: skip
+
+    def attempt(self, spec, output, *, bench, **_options):
+        self.asked.append(bench)
+        found = self.run() if bench.against is None else paired(self.slower, clock=self.clock)
+        file.write(output, found)
+        return file.read(output)
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """With a baseline of ten runs in base.cgt and base.json."""
+    machine = Machine()
+    monkeypatch.setattr(bench_runs, "attempt", machine.attempt)
+    base = merge([machine.run() for _ in range(10)])
+    file.write(tmp_path / "base.cgt", base)
+    write_baseline(tmp_path / "base.json", measure([base]).values)
+    return machine
+
+
+# --- enough
+
+
+@pytest.mark.parametrize("baseline", ["base.cgt", "base.json"])
+@pytest.mark.parametrize(
+    ("slower", "code", "word", "runs"), [(1.0, 0, "not slower", 3), (1.03, 1, "slower", 5)]
+)
+def test_it_measures_until_it_can_tell(cgtool, machine, baseline, slower, code, word, runs):
+    machine.slower = slower
+    found, out, err = cgtool(ENTRY, "--baseline", baseline)
+    assert (found, err) == (code, "")
+    assert f" {word}" in out
+    assert f"10 and {runs} runs" in out
+    assert len(machine.asked) == runs
+
+
+def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(cgtool, machine):
+    machine.spread = 0.05
+    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-runs", 6)
+    assert code == 5
+    assert "cannot tell" in out
+    assert len(machine.asked) == 6
+
+
+def test_after_the_time_is_over_no_run_is_begun(cgtool, machine, monkeypatch):
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(bench_runs.time, "monotonic", lambda: next(clock))
+    machine.spread = 0.05
+    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
+    assert code == 5
+    assert "150 s were over after 2 runs" in out
+    assert len(machine.asked) == 2
+
+
+def test_runs_begin_the_schedule(cgtool, machine):
+    assert cgtool(ENTRY, "--baseline", "base.cgt", "--runs", 7)[0] == 0
+    assert len(machine.asked) == 7
+
+
+def test_the_tolerance_is_the_users(cgtool, machine):
+    machine.slower = 1.03
+    assert cgtool(ENTRY, "--baseline", "base.cgt", "--max-regression", "5%")[0] == 0
+    assert cgtool(ENTRY, "--baseline", "base.cgt", "--max-regression", "0.02")[0] == 1
+
+
+def test_another_clock_ends_it_after_one_run(cgtool, machine):
+    machine.clock = Clock((345, 1200, 1200))
+    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    assert code == 5
+    assert "not compared" in out
+    assert "1980 MHz in the baseline, 1200 MHz here" in out
+    assert len(machine.asked) == 1
+
+
+def test_all_runs_are_saved_and_serve_as_a_baseline(cgtool, machine, tmp_path):
+    assert cgtool(ENTRY, "--runs", 4, "--save", "four.cgt")[0] == 0
+    saved = file.read(tmp_path / "four.cgt")
+    assert {one.run for one in saved.bench.samples} == {0, 1, 2, 3}
+    code, out, _ = cgtool(ENTRY, "--baseline", "four.cgt", "--format", "json")
+    (verdict,) = json.loads(out)["verdicts"]
+    assert (code, verdict["answer"]["verdict"]) == (0, "not-slower")
+    assert verdict["answer"]["base"] == 4
+
+
+def test_one_run_is_as_it_was(cgtool, machine):
+    code, out, _ = cgtool(ENTRY)
+    assert code == 0
+    assert "Replays against" not in out
+    assert len(machine.asked) == 1
+
+
+# --- another entry
+
+
+@pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.005, 1)])
+def test_pairs_are_judged_from_one_process(cgtool, machine, slower, code):
+    machine.slower = slower
+    found, out, _ = cgtool(ENTRY, "--against", "other.py:build")
+    assert found == code
+    assert "Replays against other.py:build" in out
+    assert "Eager against replay" not in out
+    (asked,) = machine.asked
+    assert (asked.against, asked.precision) == ("other.py:build", 0.0005)
+
+
+# --- refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--baseline", "none.json"], "no such file"),
+        (["--baseline", "base.cgt", "--against", "other.py:build"], "two comparisons"),
+        (["--max-regression", "3%"], "needs --baseline FILE or --against"),
+        (["--against", "other.py:build", "--runs", "3"], "measures in one"),
+        (["--save", "none/run.cgt"], "cannot write"),
+        (["--baseline", "untimed.cgt"], "holds no times"),
+        (["--baseline", "other.cgt"], "is a baseline of other.py:build, not of model.py:build"),
+        (["--baseline", "torn.json"], "not a baseline that can be read"),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_measured(cgtool, machine, tmp_path, arguments, words):
+    from msgspec.structs import replace
+
+    one = machine.run()
+    file.write(tmp_path / "untimed.cgt", replace(one, bench=None))
+    entry = replace(one.entry, spec="other.py:build")
+    file.write(tmp_path / "other.cgt", replace(one, entry=entry))
+    (tmp_path / "torn.json").write_text((tmp_path / "base.json").read_text()[:200])
+    code, out, err = cgtool(ENTRY, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert machine.asked == []
+
+
+@pytest.mark.parametrize("text", ["3", "3ms", "-1%", "nan%", "inf", "1e3%", "%", "", "3 %%"])
+def test_a_wrong_unit_is_told_with_the_right_ones(cgtool, machine, text):
+    code, _, err = cgtool(ENTRY, "--baseline", "base.cgt", f"--max-regression={text}")
+    assert code == 2
+    assert "no share of a time" in err
+    assert "write --max-regression 3%, or 0.03" in err
+
+
+def test_a_phase_that_the_baseline_has_not(cgtool, machine, monkeypatch):
+    monkeypatch.setattr(machine, "run", lambda: measured(50_000.0, phase="step"))
+    code, _, err = cgtool(ENTRY, "--baseline", "base.cgt")
+    assert code == 2
+    assert "holds times of forward, and step was measured" in err
+
+
+@pytest.mark.parametrize("more", [[], ["--against", "model.py:other"]])
+def test_without_a_gpu_it_exits_3(cgtool, tmp_path, more):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    (tmp_path / "model.py").write_text("def build(device):\n    return None\n")
+    code, _, err = cgtool(ENTRY, *more)
+    assert code == 3
+    assert "bench needs a GPU to measure on" in err

@@ -297,7 +297,7 @@ def _around(capture: Capture) -> Iterator[Finding]:
     known = [
         one
         for one in (capture.profile.graphs if capture.profile else ())
-        if one.synced_ns and one.queued_ns and one.first_ns
+        if one.synced_ns and one.queued_ns
     ]
     if not known:
         return
@@ -306,7 +306,8 @@ def _around(capture: Capture) -> Iterator[Finding]:
     queued = sum(one.queued_ns or 0.0 for one in known)
     graphs = [capture.graphs[one.graph] for one in known]
     every = "each of its graphs" if len(known) > 1 else "the graph"
-    if first - synced >= max(_FIRST_NS, synced):
+    measured = all(one.first_ns is not None for one in known)
+    if measured and first - synced >= max(_FIRST_NS, synced):
         instantiate = sum(one.instantiate_ns or 0 for one in graphs)
         yield Finding(
             "first-replay-latency",

@@ -176,6 +176,9 @@ def test_a_wait_behind_each_replay():
     times = GraphTimes(0, (100 * US,), (), (), 150 * US, (135 * US,), 100 * US)
     found = finding(made(times=times), "per-step-sync-around-replay")
     assert "takes 135 us an iteration, one that does not 100 us: 35% more" in found.reason
+    # A graph that can be instantiated once only has no first replay of its own.
+    once = structs.replace(times, first_ns=None)
+    assert codes(made(times=once)) == {"per-step-sync-around-replay"}
     cheap = structs.replace(times, synced_ns=(110 * US,))
     assert codes(made(times=cheap)) == set()
 

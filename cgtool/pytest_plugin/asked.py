@@ -121,7 +121,9 @@ def budgets_of(where: str, given: Mapping[str, object]) -> Budgets:
             if not isinstance(value, Mapping):
                 raise usage(f"{source}: {value!r} does not say of what", fix='{"nodes": "2%"}')
             increases += [
-                increase_of(source, str(metric), str(one)) for metric, one in value.items()
+                # As Python spells names, or as options do.
+                increase_of(source, str(metric).replace("_", "-"), str(one))
+                for metric, one in value.items()
             ]
         else:
             limits += _limits(source, name.replace("_", "-"), value)

@@ -138,7 +138,7 @@ class Graph:
         self,
         *,
         baseline: bool = True,
-        max_runs: int = 20,
+        max_runs: int = 12,
         max_seconds: float = 300.0,
         **budgets: object,
     ) -> GateReport:

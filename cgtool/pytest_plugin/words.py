@@ -57,6 +57,8 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
         __tracebackhide__ = True
         try:
             return call(*args, **kwargs)
+        except pytest.skip.Exception as error:
+            raise error.with_traceback(None) from None
         except NotHeld as error:
             raise AssertionError(str(error)) from None
         except CgtoolError as error:

@@ -1,0 +1,195 @@
+"""The marker, the calls and pyproject.toml: budgets and options, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgtool.model.failure import CgtoolError
+from cgtool.pytest_plugin.asked import Options, budgets_of, options_of
+from tests.pytest_plugin.projects import run, write
+
+pytest_plugins = ["pytester"]
+
+
+def test_budgets_of_the_call_go_before_the_marker_and_that_before_pyproject(pytester):
+    write(
+        pytester,
+        """
+pytestmark = pytest.mark.cudagraph(max_nodes=1, backward=False)
+
+def test_module(cudagraph):
+    cudagraph("model.py:build").gate(baseline=False)
+
+@pytest.mark.cudagraph(max_nodes=2)
+def test_closer(cudagraph):
+    cudagraph("model.py:build").gate(baseline=False)
+
+def test_call(cudagraph):
+    graph = cudagraph("model.py:build", backward=True)
+    assert graph.nodes == 5
+    graph.gate(max_nodes=5, baseline=False)
+""",
+    )
+    pytester.makepyprojecttoml(
+        """
+[tool.cgtool.gate]
+max-graphs = 0
+[tool.cgtool.gate.simulated]
+max-graphs = 9
+[tool.cgtool.gate."model.py:build".simulated]
+max-edges = 9
+max-nodes = 0
+"""
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: model.py:build: failed: 1 of 3 figures: nodes 2, at most 1",
+            "E*held to it by @pytest.mark.cudagraph of test_module max_nodes",
+        ]
+    )
+
+
+def test_a_marker_that_is_wrong_fails_before_the_test(pytester):
+    write(
+        pytester,
+        """
+@pytest.mark.cudagraph(max_node=400)
+def test_typo(cudagraph): ...
+
+@pytest.mark.cudagraph(400)
+def test_nameless(cudagraph): ...
+
+@pytest.mark.cudagraph(max_pool_mib="64 MiB")
+def test_unit(cudagraph): ...
+
+@pytest.mark.cudagraph(seed="zero")
+def test_type(cudagraph): ...
+
+@pytest.mark.cudagraph(max_nodes=4, min_nodes=5)
+def test_contradiction(cudagraph): ...
+
+@pytest.mark.cudagraph(requires_gpu=True, device="simulated")
+def test_devices(cudagraph): ...
+
+@pytest.mark.cudagraph(max_nodes=400)
+def test_no_fixture(): ...
+""",
+    )
+    result = run(pytester)
+    result.assert_outcomes(errors=7)
+    result.stdout.fnmatch_lines(
+        [
+            "*of test_typo: no budget or option 'max_node'; did you mean max_nodes?",
+            "*of test_nameless: 400 has no name",
+            "*of test_unit max_pool_mib: '64 MiB' is not a number of MiB*",
+            "*of test_type: Expected `int | null`, got `str` - at `seed`",
+            "*min_nodes is 5, which is more than *max_nodes of 4",
+            "*of test_devices: requires_gpu, and device='simulated'",
+            "*of test_no_fixture: the test does not ask for the fixture",
+        ]
+    )
+
+
+def test_marked_budgets_that_nothing_is_held_to_fail_a_test_that_passed(pytester):
+    write(
+        pytester,
+        """
+@pytest.mark.cudagraph(max_nodes=1)
+def test_forgot(cudagraph): ...
+
+@pytest.mark.cudagraph(max_nodes=1)
+def test_failed_before(cudagraph):
+    assert 1 == 2
+
+@pytest.mark.cudagraph(seed=1)
+def test_options_alone(cudagraph): ...
+""",
+    )
+    result = run(pytester)
+    result.assert_outcomes(failed=2, passed=1)
+    result.stdout.fnmatch_lines(
+        ["*were not judged: test_forgot calls no graph.gate()", "*assert 1 == 2"]
+    )
+
+
+def test_a_seed_settles_what_is_drawn(pytester):
+    write(
+        pytester,
+        """
+MODEL = "model.py:drawn"
+
+@pytest.mark.cudagraph(seed=3)
+def test_seed(cudagraph):
+    sizes = {cudagraph(MODEL).nodes for _ in range(2)}
+    assert sizes == {cudagraph(MODEL, seed=3).nodes}
+""",
+        "import random, torch\n\ndef drawn(device):\n    n = random.randrange(10**6) % 50\n"
+        "    def f(x):\n        for _ in range(n):\n            x = x + 1\n        return x\n"
+        "    return f, (torch.zeros(1, device=device),)\n",
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_nod": 4}, "gate: no budget 'max_nod'; did you mean max_nodes?"),
+        ({"seed": 4}, "gate: seed is no budget"),
+        ({"max_nodes": True}, "gate max_nodes: 'True' is not a number; it is a count"),
+        ({"max_nodes": 4.5}, "gate max_nodes: 4.5 is no whole number, and nodes are counted"),
+        ({"max_nodes": -1}, "gate max_nodes: -1 is negative; nothing that is measured is"),
+        ({"max_nodes": float("nan")}, "gate max_nodes: nan is no limit"),
+        ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: no phase 'foward'"),
+        ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known of"),
+        ({"max_increase": "2%"}, "gate max_increase: '2%' does not say of what"),
+        ({"max_increase": {"node": 1}}, "gate max_increase: no metric 'node'"),
+        ({"max_increase": {"replay-us": 1}}, "gate max_increase replay-us: '1' is no percentage"),
+        ({"max_regression": 3}, "gate max_regression replay-us: '3' is no percentage"),
+    ],
+)
+def test_what_is_no_budget_is_named(given, said):
+    with pytest.raises(CgtoolError) as raised:
+        budgets_of("gate", given)
+    assert raised.value.failure.what.startswith(said)
+    assert raised.value.failure.exit_code == 2
+
+
+def test_budgets_by_phase_and_tolerances():
+    found = budgets_of(
+        "gate",
+        {"max_nodes": {"all": 9, "backward": 4}, "max_increase": {"nodes": 2, "pool_mib": "5%"}},
+    )
+    assert [(one.metric, one.phase, one.limit) for one in found.limits] == [
+        ("nodes", None, 9.0),
+        ("nodes", "backward", 4.0),
+    ]
+    assert [(one.metric, one.amount, one.share) for one in found.increases] == [
+        ("nodes", 2.0, None),
+        ("pool-mib", None, 0.05),
+    ]
+
+
+def test_options_of_the_call_go_before_those_of_the_marker():
+    before = Options(seed=1, input=("x=float32[4]",), requires_gpu=True)
+    found = options_of("cudagraph()", {"seed": 2, "backward": False}, before)
+    assert (found.seed, found.backward, found.requires_gpu) == (2, False, True)
+    assert found.inputs == ("x=float32[4]",)
+    assert Options(input="x=float32[4]").inputs == ("x=float32[4]",)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_nodes": 4}, "cudagraph(): max_nodes is no option"),
+        ({"requires_gpu": True}, "cudagraph(): no option 'requires_gpu'"),
+        ({"inputs": ["x"]}, "cudagraph(): no option 'inputs'; did you mean input?"),
+        ({"pool": "own"}, "cudagraph(): Invalid enum value 'own' - at `pool`"),
+        ({"timeout": 0}, "cudagraph(): Expected `float` > 0.0 - at `timeout`"),
+    ],
+)
+def test_what_is_no_option_is_named(given, said):
+    with pytest.raises(CgtoolError) as raised:
+        options_of("cudagraph()", given)
+    assert raised.value.failure.what.startswith(said)

@@ -117,9 +117,11 @@ def _nodes(
     here = _count(capture, phase, types)
     if compared is not None:
         new = here.nodes - _count(compared, phase, types).nodes
+        if len(new) > SHOWN:
+            return _listed(*_by_op(new, here.places), "+", Counter(op for op, _ in new))
         if new:
             return _listed(new, here.places, "+")
-    ops, places = _by_op(here)
+    ops, places = _by_op(here.nodes, here.places)
     if compared is None and baseline is not None and baseline.ops and phase is None:
         new_ops = ops - Counter({(op, ""): count for op, count in baseline.ops.items()})
         if new_ops:
@@ -127,31 +129,42 @@ def _nodes(
     return _listed(ops, places, "")
 
 
-def _by_op(counted: _Counted) -> tuple[Counter[_Group], dict[_Group, Counter[Frame | None]]]:
+def _by_op(
+    counted: Counter[_Group], places: dict[_Group, Counter[Frame | None]]
+) -> tuple[Counter[_Group], dict[_Group, Counter[Frame | None]]]:
     """The same, whatever the module."""
     ops: Counter[_Group] = Counter()
-    places: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
-    for (op, module), nodes in counted.nodes.items():
+    found: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
+    for (op, module), nodes in counted.items():
         ops[op, ""] += nodes
-        places[op, ""] += counted.places[op, module]
-    return ops, places
+        found[op, ""] += places[op, module]
+    return ops, found
 
 
 def _listed(
-    counted: Counter[_Group], places: dict[_Group, Counter[Frame | None]], sign: str
+    counted: Counter[_Group],
+    places: dict[_Group, Counter[Frame | None]],
+    sign: str,
+    modules: Counter[str] | None = None,
 ) -> Evidence:
+    """A line a group; ``modules`` says in how many modules an op is."""
     lines: list[str] = []
     first: Frame | None = None
     for group, nodes in counted.most_common(SHOWN):
         op, module = group
+        text = f"{sign}{nodes:,} {op}"
+        if modules is not None and modules[op] > 1:
+            text += f" in {modules[op]:,} modules"
+        elif module:
+            text += f" in {module}"
         frame, there = places[group].most_common(1)[0]
         first = first or frame
-        text = f"{sign}{nodes:,} {op}{f' in {module}' if module else ''}"
-        if frame is not None:
-            # Which of several are new, nobody can tell: the line has most of all.
+        if frame is not None and len(places[group]) == 1:
+            text += f" at {file_line(frame)}"
+        elif frame is not None:
+            # Which of them are the new ones, nobody can tell.
             every = f" of all {places[group].total():,}" if sign else ""
-            most = f", {there:,}{every}" if len(places[group]) > 1 else ""
-            text += f"{most} at {file_line(frame)}"
+            text += f" ({there:,}{every} at {file_line(frame)})"
         lines.append(text)
     rest = counted.total() - sum(nodes for _, nodes in counted.most_common(SHOWN))
     if rest:

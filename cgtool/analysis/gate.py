@@ -113,6 +113,9 @@ def judge(
     if baseline is not None:
         verdicts += against.baseline_verdicts(baseline)
         notes += against.notes(baseline)
+    worse = any(one.verdict == FAIL and one.baseline is not None for one in verdicts)
+    if worse and compared is not None and files:
+        notes.append(f"`cgtool diff {baseline_file} {files[0]}` shows all that changed")
     order = {metric.name: at for at, metric in enumerate(METRICS)}
     verdicts.sort(
         key=lambda one: (WORST.index(one.verdict), order.get(one.metric.partition(".")[0], -1))

@@ -18,6 +18,7 @@ from cgtool.model.options import CaptureOptions
 if TYPE_CHECKING:
     from cgtool.analysis.budgets import Budgets
     from cgtool.cli.gate_targets import Base, Target
+    from cgtool.model.baseline import Baseline
 
 EPILOG = (
     "A budget holds for the whole, or for one phase: --max-nodes 400, --max-nodes backward=300. "
@@ -130,6 +131,8 @@ def gate(
     gate_formats.write(report, formats, quiet=quiet)
     if save_baseline is not None and not quiet:
         sys.stderr.write(f"saved {save_baseline}\n")
+        for doubt in _doubts(found[0][1].values):
+            sys.stderr.write(f"  its times: {doubt}\n")
     code = analysis.exit_code(report)
     if code:
         raise typer.Exit(code)
@@ -187,3 +190,15 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
             "[tool.cgtool.gate] in pyproject.toml; `cgtool gate --help` lists the budgets",
         )
     return mine
+
+
+def _doubts(values: Baseline) -> list[str]:
+    """Why times held against this baseline may not be told."""
+    from cgtool.analysis.comparable import disturbed
+    from cgtool.analysis.regression import ENOUGH
+
+    runs = len({one.run for one in values.samples})
+    found = disturbed(values.clock, "while they were measured") if runs else []
+    if 0 < runs < ENOUGH:
+        found.append(f"{runs} of the {ENOUGH} runs that tell a small difference")
+    return found

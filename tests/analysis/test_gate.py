@@ -4,6 +4,7 @@ is not."""
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.file import read
 from cgtool.model.finding import Comparison, Finding, Report
-from tests.builders import capture, environment, small
+from tests.builders import capture, environment, huge, small
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CAPTURES = ROOT / "samples" / "captures"
@@ -412,11 +413,29 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
         graphs=(replace(forward, nodes=(*forward.nodes, *extra)), backward),
         frames=moved,
     )
-    judged = judge(measure([after]), Budgets(), measure([before]).values, compared=before)
+    judged = judge(
+        measure([after]),
+        Budgets(),
+        measure([before]).values,
+        compared=before,
+        files=("new.cgt",),
+        baseline_file="old.cgt",
+    )
+    assert judged.notes == ("`cgtool diff old.cgt new.cgt` shows all that changed",)
     (found,) = (one for one in judged.verdicts if one.metric == "nodes")
     assert found.verdict == FAIL
     assert found.evidence == ("+2 addmm in layers.0.linear at model.py:112",)
     assert found.frame == Frame("/home/me/model.py", 112, "Block.forward")
+
+
+def test_new_nodes_in_many_modules_are_one_line_an_op() -> None:
+    before, after = huge(1000, layers=8), huge(1100, layers=8)
+    judged = judge(measure([after]), Budgets(), measure([before]).values, compared=before)
+    (found,) = (one for one in judged.verdicts if one.metric == "nodes")
+    assert found.text == "100 more"
+    new = [int(line.split()[0]) for line in found.evidence]
+    assert sum(new) == 100
+    assert all(re.search(r" in \d+ modules", line) for line in found.evidence[:5])
 
 
 def test_new_ops_are_named_from_a_baseline_alone() -> None:

@@ -597,7 +597,8 @@ def test_every_field_of_the_json_stands_in_the_documentation(run) -> None:
 
 
 def test_a_baseline_that_was_saved_can_be_read(run, tmp_path: Path) -> None:
-    run(BENCH, "--save-baseline", "b.json")
+    _, _, err = run(BENCH, "--save-baseline", "b.json")
+    assert "saved b.json\n  its times: 1 of the 10 runs" in err
     values = read_baseline(tmp_path / "b.json")
     assert len(values.samples) == 6
     assert msgspec.structs.replace(values.entry, file=None) == values.entry

@@ -58,16 +58,14 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
     """Replay every graph under a profiler, so many times where CUPTI's records name the node.
 
     Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name
-    no node: their order has to tell. Raises CuptiBusy when another tool holds CUPTI, so that neither
-    can, and CuptiUnavailable when neither is there.
+    no node: their order has to tell. Raises CuptiBusy when another tool holds CUPTI, so that
+    neither can, and CuptiUnavailable when neither is there.
     """
     try:
         tracer = Tracer()
-        traces = []
+        progress("time nodes")
         with torch.cuda.stream(session.stream):
-            for one in session.captured:
-                progress(f"time the nodes of {one.name}")
-                traces.append(tracer.trace(one.graph, replays))
+            traces = tracer.trace([one.graph for one in session.captured], replays)
         return NodeTimes(CUPTI, tuple(traces))
     except CuptiBusy:
         raise
@@ -79,7 +77,7 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
     except RuntimeError as error:
         raise CuptiUnavailable(f"{first}; PyTorch's profiler: {error}") from error
     if not any(records for replays in found for records in replays):
-        raise CuptiUnavailable(f"{first}; PyTorch's profiler recorded nothing either")
+        raise CuptiBusy(f"{first}; PyTorch's profiler recorded nothing either")
     return NodeTimes(PROFILER, replays=tuple(found), instead_of=first)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import msgspec
@@ -53,10 +53,7 @@ def run(
             progress,
         )
         progress("time replays")
-        graphs = [
-            _times(session, index, one, first[index], asked.replays)
-            for index, one in enumerate(session.captured)
-        ]
+        graphs = list(_times(session, first, asked.replays))
         progress("time copies of inputs")
         inputs = tuple(_inputs(session))
         try:
@@ -65,7 +62,9 @@ def run(
             raise machine(
                 "the nodes of a replay cannot be timed here",
                 why=str(error),
-                fix=f"end the other profiler (nsys, ncu, torch.profiler in the code), or {INSTALL}",
+                fix="run without the other profiler (ncu, nsys, one that the code starts itself)"
+                if isinstance(error, CuptiBusy)
+                else INSTALL,
             ) from error
     progress("read nodes")
     capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
@@ -107,36 +106,44 @@ def _first_ns(session: Session, one: Captured) -> float | None:
 
 
 def _times(
-    session: Session, index: int, one: Captured, first_ns: float | None, replays: int
-) -> GraphTimes:
-    """One graph by itself, without a profiler."""
-    replay = one.graph.replay
+    session: Session, first_ns: Sequence[float | None], replays: int
+) -> Iterator[GraphTimes]:
+    """Each graph by itself, without a profiler.
+
+    They are always replayed in the order of their capture: what a backward reads, its own nodes
+    overwrite, and only another forward makes it anew.
+    """
+    count = len(session.captured)
+    alone: list[list[float]] = [[] for _ in range(count)]
+    synced: list[list[float]] = [[] for _ in range(count)]
     with torch.cuda.stream(session.stream):
-        for _ in range(3):
-            replay()
-        alone = roofs.device_ns(replay, replays)
         empty = roofs.device_ns(_nothing, replays)
-        synced = []
         for _ in range(replays):
-            torch.cuda.synchronize(session.device)
-            clock = time.perf_counter_ns()
-            replay()
-            torch.cuda.synchronize(session.device)
-            synced.append(float(time.perf_counter_ns() - clock))
+            for number, one in enumerate(session.captured):
+                alone[number].append(roofs.once_ns(one.graph.replay))
+        for _ in range(replays):
+            for number, one in enumerate(session.captured):
+                clock = time.perf_counter_ns()
+                one.graph.replay()
+                torch.cuda.synchronize(session.device)
+                synced[number].append(float(time.perf_counter_ns() - clock))
         busy()
         clock = time.perf_counter_ns()
         for _ in range(_QUEUED):
-            replay()
+            for one in session.captured:
+                one.graph.replay()
         torch.cuda.synchronize(session.device)
         queued = (time.perf_counter_ns() - clock) / _QUEUED
-    return GraphTimes(
-        graph=index,
-        replay_ns=tuple(alone),
-        empty_ns=tuple(empty),
-        first_ns=first_ns,
-        synced_ns=tuple(synced),
-        queued_ns=queued,
-    )
+    typical = [median(some) for some in alone]
+    for number in range(count):
+        yield GraphTimes(
+            graph=number,
+            replay_ns=tuple(alone[number]),
+            empty_ns=tuple(empty),
+            first_ns=first_ns[number],
+            synced_ns=tuple(synced[number]),
+            queued_ns=queued * typical[number] / sum(typical),
+        )
 
 
 def _nothing() -> None:

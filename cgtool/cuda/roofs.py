@@ -23,21 +23,23 @@ _ROOM = 4
 """Of the free memory, no more than one part in so many is taken."""
 
 
-def device_ns(once: Callable[[], object], rounds: int = _ROUNDS) -> list[float]:
-    """Device time of single calls, each launched while the device was busy."""
+def once_ns(once: Callable[[], object]) -> float:
+    """Device time of one call, between two events, launched while the device was busy."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    busy()
+    start.record()
     once()
-    found = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        busy()
-        start.record()
-        once()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) * 1e6)
-    return found
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e6
+
+
+def device_ns(once: Callable[[], object], rounds: int = _ROUNDS) -> list[float]:
+    """Device time of single calls, after one that is not timed."""
+    once()
+    return [once_ns(once) for _ in range(rounds)]
 
 
 def memory_roof() -> float | None:

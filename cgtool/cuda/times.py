@@ -41,30 +41,34 @@ Replays = list[list[Record]]
 
 
 def collect(session: Session) -> list[Replays]:
-    """Replay every graph a few times under the profiler. Raises RuntimeError when CUPTI is held
-    by another tool."""
-    found: list[Replays] = []
-    for one in session.captured:
-        replays: Replays = []
+    """Replay every graph a few times under the profiler, each behind those that were captured
+    before it. Raises RuntimeError when CUPTI is held by another tool."""
+    return [
+        [records for _ in range(REPLAYS) if (records := _replayed(session, number))]
+        for number in range(len(session.captured))
+    ]
+
+
+def _replayed(session: Session, number: int) -> list[Record]:
+    """The records of one replay, in order of their start."""
+    *before, one = session.captured[: number + 1]
+    for earlier in before:
+        earlier.graph.replay()
+    torch.cuda.synchronize(session.device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        busy()
+        one.graph.replay()
         torch.cuda.synchronize(session.device)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            for _ in range(REPLAYS):
-                busy()
-                one.graph.replay()
-                torch.cuda.synchronize(session.device)
-        launches: dict[int, list[Record]] = defaultdict(list)
-        for event in profile.profiler.kineto_results.events():
-            if event.device_type() == DeviceType.CUDA:
-                launches[event.correlation_id()].append(
-                    Record(event.name(), event.start_ns(), event.duration_ns())
-                )
-        # Fills of seed and offset, and the work that keeps the device busy, are launches too.
-        most = max(map(len, launches.values()), default=0)
-        for records in launches.values():
-            if len(records) == most:
-                replays.append(sorted(records, key=lambda record: record.start_ns))
-        found.append(replays)
-    return found
+    launches: dict[int, list[Record]] = defaultdict(list)
+    for event in profile.profiler.kineto_results.events():
+        if event.device_type() == DeviceType.CUDA:
+            launches[event.correlation_id()].append(
+                Record(event.name(), event.start_ns(), event.duration_ns())
+            )
+    # What keeps the device busy, and fills of seed and offset, are launches of one record each,
+    # and come first.
+    last = max(launches.values(), key=lambda some: (len(some), some[0].start_ns), default=[])
+    return sorted(last, key=lambda record: record.start_ns)
 
 
 def lengths(replays: Replays) -> list[float]:

@@ -31,6 +31,7 @@ BUSY_CYCLES = 200_000
 """The device spins for so long while a replay is launched behind it: 0.1 ms."""
 _BUFFER_BYTES = 8 << 20
 _FLUSH_FORCED = 1
+_LOW = 0xFFFFFFFF
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -104,33 +105,52 @@ class Tracer:
                 raise CuptiBusy("another profiler in this process holds CUPTI") from error
             raise CuptiUnavailable(f"CUPTI refused to record: {error}") from error
 
-    def trace(self, graph: Any, replays: int = REPLAYS) -> Trace:
-        """Replay a graph, on the current stream, and tell when its nodes ran.
+    def trace(self, graphs: Sequence[Any], replays: int = REPLAYS) -> list[Trace]:
+        """Replay graphs in turn, on the current stream, and tell when the nodes of each ran.
 
-        Raises CuptiUnavailable, also when nothing was recorded.
+        All of them, in the order of their capture: what a backward reads, its own nodes overwrite,
+        and only another forward makes it anew. Raises CuptiUnavailable, also when nothing was
+        recorded.
         """
-        handles = nodes_of(cu.CUgraph(graph.raw_cuda_graph()))
-        ask = self._cupti.get_graph_node_id
-        index = {
-            int(self._asked(ask, int(node))) & 0xFFFFFFFF: number
-            for number, node in enumerate(handles)
-        }
-        count = max(3, min(replays, _MOST_RECORDS // max(1, len(index))))
-        types = {type_of(node) for node in handles}
-        whole = self._replays(graph, index, self._all, count)
-        if not whole and types.intersection(TIMED):
+        indices = [self._index(graph) for graph in graphs]
+        types = [_types(graph) for graph in graphs]
+        working = [number for number, some in enumerate(types) if some.intersection(TIMED)]
+        count = max(3, min(replays, _MOST_RECORDS // max(1, sum(map(len, indices)))))
+        whole = self._replays(graphs, indices, working, self._all, count)
+        if working and not any(whole):
             raise CuptiUnavailable(
                 "cupti-python recorded nothing: another profiler, or one that ran before in this "
                 "process, holds CUPTI's records"
             )
-        if types.isdisjoint(("memcpy", "memset")) or "kernel" not in types:
-            return Trace(_medians(whole), None, _lengths(whole))
-        kernels = self._replays(graph, index, self._kernels, count)
-        return Trace(_medians(whole), _medians(kernels), _lengths(kernels))
+        kernels: list[list[dict[int, Span]]] = [[] for _ in graphs]
+        if any(not some.isdisjoint(("memcpy", "memset")) for some in types):
+            launching = [number for number in working if "kernel" in types[number]]
+            kernels = self._replays(graphs, indices, launching, self._kernels, count)
+        return [
+            Trace(_medians(one), _medians(alone), _lengths(alone))
+            if alone
+            else Trace(_medians(one), None, _lengths(one))
+            for one, alone in zip(whole, kernels, strict=True)
+        ]
+
+    def _index(self, graph: Any) -> dict[int, int]:
+        """Index of each node by the number that records give it."""
+        ask = self._cupti.get_graph_node_id
+        return {
+            int(self._asked(ask, int(node))) & _LOW: number
+            for number, node in enumerate(nodes_of(cu.CUgraph(graph.raw_cuda_graph())))
+        }
 
     def _replays(
-        self, graph: Any, index: dict[int, int], kinds: Sequence[Any], count: int
-    ) -> list[dict[int, Span]]:
+        self,
+        graphs: Sequence[Any],
+        indices: Sequence[dict[int, int]],
+        recorded: Sequence[int],
+        kinds: Sequence[Any],
+        count: int,
+    ) -> list[list[dict[int, Span]]]:
+        """By graph and replay, the span of each node. ``recorded`` are the graphs that have nodes
+        of these kinds."""
         cupti = self._cupti
         self._records.clear()
         try:
@@ -138,29 +158,44 @@ class Tracer:
                 self._asked(cupti.activity_enable, kind)
             torch.cuda.synchronize()
             for _ in range(count):
-                busy()
-                graph.replay()
-                torch.cuda.synchronize()
+                for graph in graphs:
+                    busy()
+                    graph.replay()
+                    torch.cuda.synchronize()
             self._asked(cupti.activity_flush_all, _FLUSH_FORCED)
         finally:
             for kind in kinds:
                 self._asked(cupti.activity_disable, kind)
-        by_launch: dict[int, dict[int, _Record]] = defaultdict(dict)
+        launches: dict[int, list[_Record]] = defaultdict(list)
         for record in self._records:
-            node = index.get(record.node & 0xFFFFFFFF)
-            if node is not None:
-                by_launch[record.launch][node] = record
+            launches[record.launch].append(record)
         self._records.clear()
-        found = []
-        for records in by_launch.values():
-            first = min(one.start for one in records.values())
-            found.append(
+        found: list[list[dict[int, Span]]] = [[] for _ in graphs]
+        # The high half of a node's number is that of the executable graph: they were launched in
+        # this order.
+        numbers: dict[int, int] = {}
+        for launch in sorted(launches):
+            records = launches[launch]
+            executable = records[0].node & ~_LOW
+            if executable not in numbers and len(numbers) < len(recorded):
+                numbers[executable] = recorded[len(numbers)]
+            number = numbers.get(executable)
+            if number is None:
+                continue
+            first = min(one.start for one in records)
+            index = indices[number]
+            found[number].append(
                 {
-                    node: Span(one.start - first, one.end - one.start)
-                    for node, one in records.items()
+                    index[one.node & _LOW]: Span(one.start - first, one.end - one.start)
+                    for one in records
+                    if one.node & _LOW in index
                 }
             )
         return found
+
+
+def _types(graph: Any) -> set[str]:
+    return {type_of(node) for node in nodes_of(cu.CUgraph(graph.raw_cuda_graph()))}
 
 
 def busy() -> None:
@@ -171,7 +206,9 @@ def busy() -> None:
 
 def _lengths(replays: Iterable[dict[int, Span]]) -> tuple[float, ...]:
     return tuple(
-        float(max(one.start_ns + one.duration_ns for one in spans.values())) for spans in replays
+        float(max(one.start_ns + one.duration_ns for one in spans.values()))
+        for spans in replays
+        if spans
     )
 
 

@@ -36,6 +36,7 @@ class Beside:
         self._folders = {spec: folder_of(parse(spec)) for spec in (one, other)}
         self._turn = one
         self._own: dict[tuple[Path, str], str | None] = {}
+        self._checking = False
 
     def turn(self, spec: str) -> None:
         """From now on this entry's code runs; what it imports is looked for in its folder first."""
@@ -62,8 +63,13 @@ class Beside:
             level: int = 0,
         ) -> ModuleType:
             found = before(name, globals, locals, fromlist or (), level)
-            if level == 0 and globals is not None:
-                self._check(name.partition(".")[0], globals.get("__file__"))
+            # What looks into an import may import itself (pathlib does, in Python 3.12).
+            if level == 0 and globals is not None and not self._checking:
+                self._checking = True
+                try:
+                    self._check(name.partition(".")[0], globals.get("__file__"))
+                finally:
+                    self._checking = False
             return found
 
         builtins.__import__ = checked

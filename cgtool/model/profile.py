@@ -49,7 +49,8 @@ class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     synced_ns: tuple[float, ...] = ()
     """Wall time of one replay and a synchronize behind it, one after the other."""
     queued_ns: float | None = None
-    """Wall time of one replay of many that were launched without waiting between them."""
+    """Wall time of one replay of many that were launched without waiting between them: of an
+    iteration of all graphs, its share by device time."""
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):

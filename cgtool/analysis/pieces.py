@@ -116,9 +116,14 @@ def pairs(
     room = [0.0, *accumulate(times[node] * (1 - fills[node]) for node in path)]
     places = Places(capture)
 
-    def place(node: int) -> tuple[str | None, str]:
-        at = places.of(graph.nodes[node])
-        return at.op, file_line(at.line)
+    lines: dict[int | None, tuple[str | None, str]] = {}
+
+    def line(node: int) -> tuple[str | None, str]:
+        origin = graph.nodes[node].origin
+        if origin not in lines:
+            at = places.of_origin(origin)
+            lines[origin] = at.op, file_line(at.line)
+        return lines[origin]
 
     rows: dict[object, _Row] = {}
     for piece in found:
@@ -127,7 +132,7 @@ def pairs(
         if not before(one, other) and not before(other, one):
             continue
         across = graph.nodes[one].stream != graph.nodes[other].stream
-        row = rows.setdefault((place(one), place(other), across), _Row(one, other, across))
+        row = rows.setdefault((line(one), line(other), across), _Row(one, other, across))
         row.nodes += piece.nodes
         row.times += 1
         # Side by side takes as long as the longer of the two, and as all their blocks together.

@@ -38,6 +38,12 @@ def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
     for index in sorted(uses, key=lambda one: allocations[one].allocated_at):
         use, low = uses[index], allocations[index].address
         high = low + allocations[index].bytes
+        same = ranges.get(low)
+        if same is not None and same[0] == high:
+            # Most blocks are given out again as they are.
+            more += 0 if same[1].over_before(use) else high - low
+            ranges[low] = high, use
+            continue
         at = end = max(0, bisect_right(starts, low) - 1)
         left = [(low, high, use)]
         while end < len(starts) and starts[end] < high:
@@ -68,8 +74,12 @@ def _uses(graph: Graph, free: Schedule) -> dict[int, _Use]:
             if use is None:
                 found[pointer.allocation] = _Use(start, end, start + slack, end + slack)
                 continue
-            use.first = min(use.first, start)
-            use.end = max(use.end, end)
-            use.latest_first = min(use.latest_first, start + slack)
-            use.latest_end = max(use.latest_end, end + slack)
+            if start < use.first:
+                use.first = start
+            if end > use.end:
+                use.end = end
+            if start + slack < use.latest_first:
+                use.latest_first = start + slack
+            if end + slack > use.latest_end:
+                use.latest_end = end + slack
     return found

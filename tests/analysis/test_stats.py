@@ -99,7 +99,9 @@ def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
     """8 us between two events is near the timer's grain, however often it is repeated."""
     iterations = 1 if pairs > 1 else 600
     samples = tuple(
-        Samples(name, "backward", (8_000.0,) * 20, (8_000.0,) * 20, iterations, pairs, "forward")
+        Samples(
+            name, "backward", (8_000.0,) * 20, (8_000.0,) * 20, iterations, pairs, behind="forward"
+        )
         for name in ("eager", "replay")
     )
     made = capture_of([1.0], [1.0])

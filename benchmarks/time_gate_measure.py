@@ -1,0 +1,266 @@
+"""The measuring behind time_gate.py: its worker processes, and what they plant."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ME = (sys.executable, str(Path(__file__).resolve().with_name("time_gate.py")))
+SAMPLES = ("mlp", "convnet", "transformer")
+WORKERS, AT_ONCE = 64, 8
+CAPTURES, ROUNDS = 5, 6
+SEPARATE, INTERLEAVED = 0.03, 0.005
+PAIR_WORKERS, PAIR_SECONDS = 3, 25.0
+BASE_CYCLES = 1000
+"""Of the kernel that both sides of an interleaved comparison have."""
+
+
+def slowed(load: Callable[[], Any], cycles: int | None) -> Callable[[], Any]:
+    """A workload whose first callable spins so many cycles after its own work."""
+    import torch
+
+    def loaded() -> Any:
+        workload = load()
+        if cycles is None:
+            return workload
+        part, *others = workload.parts
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            result = part.function(*args, **kwargs)
+            torch.cuda._sleep(cycles)
+            return result
+
+        slow = dataclasses.replace(part, function=function)
+        return dataclasses.replace(workload, parts=(slow, *others))
+
+    return loaded
+
+
+def sample(name: str) -> Callable[[], Any]:
+    from cgtool.entry.load import load
+
+    return lambda: load(str(ROOT / "samples" / f"{name}.py:build"), device="cuda")
+
+
+def calibrate() -> dict[str, Any]:
+    """What a spinning kernel costs in a graph: a fixed part and one per cycle; and how long a
+    replay of each sample takes."""
+    import torch
+
+    from cgtool.cuda.bench import Side, measure_round
+
+    torch.cuda.init()
+    many = 100
+    x = torch.zeros(1024, device="cuda")
+
+    def chain(cycles: int | None) -> float:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(many):
+                x.add_(1)
+                if cycles is not None:
+                    torch.cuda._sleep(cycles)
+        side = Side("replay", "forward", graph.replay, repeats=20)
+        return median(measure_round(side, 0)[0] for _ in range(9)) / many
+
+    x.add_(1)
+    torch.cuda._sleep(10)
+    torch.cuda.synchronize()
+    without, short, long = chain(None), chain(1_000), chain(21_000)
+    per_cycle = (long - short) / 20_000
+    runs = {name: run_of(sample(name), random.Random(0)) for name in SAMPLES}
+    return {
+        "per_cycle_ns": per_cycle,
+        "fixed_ns": short - without - 1_000 * per_cycle,
+        "replay_ns": {name: median(map(median, captures)) for name, captures in runs.items()},
+    }
+
+
+def run_of(load: Callable[[], Any], draw: random.Random) -> list[list[float]]:
+    """One run, as ``cgtool bench`` measures it: rounds of several captures of one workload."""
+    import torch
+
+    from cgtool.cuda.bench import Side, measure_round, repeats_for
+    from cgtool.cuda.pairs import whole
+    from cgtool.cuda.recapture import Pads, recapture, replays
+    from cgtool.entry import phases
+    from cgtool.hazards.errors import explain
+    from cgtool.model.options import CaptureOptions
+
+    options, stream = CaptureOptions(), torch.cuda.Stream()
+    pads = Pads(0, draw.randrange(1 << 30))
+    pads.move()
+    workload = load()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        phases.warm_up(phases.Phases(workload, options), 3, lambda _text: None, explain)
+    torch.cuda.synchronize()
+    captures: list[list[float]] = []
+    repeats = 0
+    for _ in range(CAPTURES):
+        pads.move()
+        graphs = recapture(workload, options, stream)
+        found = replays(workload.kind, graphs.made)
+        phase = whole(workload.kind, tuple(found))
+        side = Side("replay", phase, *found[phase])
+        with torch.cuda.stream(stream):
+            repeats = repeats or repeats_for(side, 0, 5.0)
+            side.repeats = repeats
+            captures.append([measure_round(side, 0)[0] for _ in range(ROUNDS)])
+        del side, found, graphs
+    return captures
+
+
+def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
+    """Everything that one process measures; the GPU is its own meanwhile."""
+    import torch
+
+    import cgtool.cuda.pairs  # noqa: F401
+    from cgtool.cuda.clock import ClockWatch
+    from cgtool.cuda.environment import describe
+
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")
+    loads = {name: sample(name) for name in SAMPLES}
+    for load in loads.values():
+        load()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        started = time.perf_counter()
+        clock = ClockWatch(0)
+        clock.sample()
+        found = (_separate if task["kind"] == "separate" else _interleaved)(number, task, loads)
+        clock.sample()
+        seconds = time.perf_counter() - started
+    watched = clock.result()
+    out.write_text(
+        json.dumps(
+            {
+                "samples": found,
+                "seconds": seconds,
+                "sm_mhz": list(watched.sm_mhz) if watched else [],
+                "throttled": list(watched.throttle_reasons) if watched else [],
+                "device": describe(0).device,
+                "driver": describe(0).driver,
+                "torch": torch.__version__,
+            }
+        )
+    )
+
+
+def _separate(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+    draw = random.Random(number)
+    found: dict[str, Any] = {}
+    for name in draw.sample(SAMPLES, len(SAMPLES)):
+        cycles = {"base": None, "head": task["cycles"][name]["extra"]}
+        found[name] = {
+            side: run_of(slowed(loads[name], cycles[side]), draw)
+            for side in draw.sample(("base", "head"), 2)
+        }
+    return found
+
+
+def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+    import gc
+
+    import torch
+
+    from cgtool.cuda import pairs
+    from cgtool.cuda.recapture import Pads
+    from cgtool.model.options import BenchOptions, CaptureOptions
+
+    found: dict[str, Any] = {}
+    stream = torch.cuda.Stream()
+    order = random.Random(number)
+    for name in SAMPLES:
+        longer = task["cycles"][name]["longer"]
+        entries = [
+            pairs.Entry(side, slowed(loads[name], cycles), CaptureOptions())
+            for side, cycles in (("base", BASE_CYCLES), ("again", BASE_CYCLES), ("head", longer))
+        ]
+        pads = Pads(0, number)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        started = time.perf_counter()
+        while time.perf_counter() - started < task["seconds"]:
+            pads.move()
+            for one in order.sample(entries, len(entries)):
+                pairs.once(one, stream, 0, BenchOptions())
+        gc.enable()
+        found[name] = {one.name: pairs.by_capture(one) for one in entries}
+        found[name]["addresses"] = {one.name: len(one.addresses) for one in entries}
+        found[name]["seconds"] = time.perf_counter() - started
+    return found
+
+
+def measure(workers: int, pair_seconds: float) -> dict[str, Any]:
+    """All raw rounds."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        # In a process of its own: what it leaves behind must not lie in the way of the others.
+        subprocess.run([*ME, "--calibrate", str(place / "known")], check=True)
+        known = json.loads((place / "known").read_text())
+        cycles = {
+            name: {
+                "extra": _cycles(known, SEPARATE * replay_ns - known["fixed_ns"]),
+                "longer": BASE_CYCLES + _cycles(known, INTERLEAVED * replay_ns),
+            }
+            for name, replay_ns in known["replay_ns"].items()
+        }
+        separate = _workers(place / "separate", workers, {"kind": "separate", "cycles": cycles})
+        pairs = _workers(
+            place / "pairs",
+            PAIR_WORKERS,
+            {"kind": "interleaved", "cycles": cycles, "seconds": pair_seconds},
+        )
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "cgtool.cli.app", "bench", str(ROOT / "samples/mlp.py:build"),
+             "--save", f"{folder}/run.cgt"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    return {
+        "calibrated": known,
+        "cycles": cycles,
+        "separate": separate,
+        "interleaved": pairs,
+        "run_seconds": time.perf_counter() - started,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _cycles(known: dict[str, Any], cost_ns: float) -> int:
+    return max(0, round(cost_ns / known["per_cycle_ns"]))
+
+
+def _workers(place: Path, count: int, task: dict[str, Any]) -> list[dict[str, Any]]:
+    """What so many processes measured, one at a time; the next ones start meanwhile."""
+    place.mkdir()
+    (place / "task").write_text(json.dumps(task))
+    waiting = list(range(count))
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            number = waiting.pop(0)
+            running[number] = subprocess.Popen([*ME, "--worker", str(number), str(place)])
+        for number, process in list(running.items()):
+            if process.poll() is not None:
+                if process.returncode:
+                    raise SystemExit(f"worker {number} ended with {process.returncode}")
+                del running[number]
+        time.sleep(0.05)
+    return [json.loads((place / f"{number}.json").read_text()) for number in range(count)]

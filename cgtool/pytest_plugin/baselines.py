@@ -7,6 +7,7 @@ not nodes, in ``test_step[4].simulated.json``.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 from pathlib import Path
@@ -18,6 +19,7 @@ from cgtool.analysis.metrics import same_entry
 from cgtool.model import baseline
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.pytest_plugin.entries import root_of
 
 FOLDER = "__cudagraphs__"
 _LONGEST = 120
@@ -43,7 +45,9 @@ def safe(name: str) -> str:
 
 def how_to_record(item: pytest.Item) -> str:
     """The command that writes the test's baselines."""
-    return f"pytest {shlex.quote(item.nodeid)} --cudagraph-update"
+    file = os.path.relpath(item.path, item.config.invocation_params.dir)
+    test = "::".join((file, *item.nodeid.split("::")[1:]))
+    return f"pytest {shlex.quote(test)} --cudagraph-update"
 
 
 def read(path: Path, item: pytest.Item, entry: str) -> Baseline:
@@ -63,7 +67,7 @@ def read(path: Path, item: pytest.Item, entry: str) -> Baseline:
         if "--save-baseline" not in (error.failure.fix or ""):
             raise
         raise CgtoolError(replace(error.failure, fix=f"`{how_to_record(item)}`")) from None
-    if not same_entry(found.entry.spec, entry, item.config.rootpath):
+    if not same_entry(found.entry.spec, entry, root_of(item.config)):
         raise usage(
             f"{shown} is a baseline of {found.entry.spec}, and this test captures {entry}",
             why="figures of another entry say nothing of this one",
@@ -85,8 +89,8 @@ def _where_else(path: Path, config: pytest.Config) -> str | None:
 
 
 def shown_path(path: Path, config: pytest.Config) -> str:
-    """From the root of the run, where it lies below it."""
-    root = config.rootpath
+    """From pytest's root, where it lies below it."""
+    root = root_of(config)
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from cgtool.entry import spec
 from cgtool.model.failure import CgtoolError, usage
 
@@ -17,7 +19,13 @@ class Named(NamedTuple):
     spec: str
     """For the worker: files by their full path."""
     name: str
-    """For messages and baselines: files from the root of the run, the same on every machine."""
+    """For messages and baselines: files from pytest's root, the same on every machine."""
+
+
+def root_of(config: pytest.Config) -> Path:
+    """What files are named from: pytest's root where a configuration file says which that is;
+    else its root depends on the arguments, and the folder that it was started in does not."""
+    return config.rootpath if config.inipath is not None else config.invocation_params.dir
 
 
 def named(entry: object, root: Path, folder: Path) -> Named:
@@ -42,7 +50,7 @@ def _of_text(text: str, root: Path, folder: Path) -> Named:
     raise usage(
         f"{text}: no such file",
         why=f"looked in {root}" + (f" and in {folder}" if folder != root else ""),
-        fix="name it from the root of the run, or from the folder of the test",
+        fix="name it from pytest's root, or from the folder of the test",
     )
 
 
@@ -76,6 +84,9 @@ def _of_object(entry: object, root: Path) -> Named:
         found = getattr(found, piece, None)
     if found is not entry:
         raise _unnamed(f"{name}, which is not what {file} has under that name", "they would part")
+    if not Path(file).is_relative_to(root):
+        # Installed: where, is another place on each machine.
+        return Named(f"{entry.__module__}:{name}", f"{entry.__module__}:{name}")
     return _in_file(Path(file), name, root)
 
 

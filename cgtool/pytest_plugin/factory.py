@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.budgets import Budgets
-from cgtool.pytest_plugin.asked import Options, options_of
-from cgtool.pytest_plugin.entries import named
+from cgtool.pytest_plugin.asked import options_of
+from cgtool.pytest_plugin.entries import named, root_of
 from cgtool.pytest_plugin.graph import Graph
-from cgtool.pytest_plugin.marked import GATED, MARKED, Marked
+from cgtool.pytest_plugin.marked import GATED, MARKED, read
 from cgtool.pytest_plugin.tally import REPORTED
 from cgtool.pytest_plugin.words import plainly
 from cgtool.pytest_plugin.workers import Workers
@@ -32,7 +31,7 @@ class Factory:
     def __call__(self, entry: object, /, **options: object) -> Graph:
         """Capture an entry point in a process of its own.
 
-        ``entry`` is text as ``cgtool capture`` takes it, files from the root of the run or from the
+        ``entry`` is text as ``cgtool capture`` takes it, files from pytest's root or from the
         folder of the test; or a function at the top level of a module. Options are those of the
         command line: ``input`` (a text or several), ``device``, ``warmup_iters``,
         ``allow_unused_input``, ``pool``, ``backward``, ``seed``, ``timeout``; they go before those
@@ -42,12 +41,13 @@ class Factory:
         with the user's line.
         """
         item = self._item
-        marked = item.stash.get(MARKED, Marked(Options(), Budgets()))
+        # Read again: a fixture may have put a marker on the test meanwhile.
+        marked = item.stash[MARKED] = read(item)
         asked = options_of("cudagraph()", options, marked.options)
         if asked.device is None:
             default = "cuda" if asked.requires_gpu else None
             asked = replace(asked, device=item.config.getoption("cudagraph_device") or default)
-        found = named(entry, item.config.rootpath, item.path.parent)
+        found = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
             asked.capture,
             asked.inputs,

@@ -37,7 +37,7 @@ class Graph:
 
     @property
     def entry(self) -> str:
-        """``model.py:build``, files from the root of the run."""
+        """``model.py:build``, files from pytest's root."""
         return self._workers.entry.name
 
     @property

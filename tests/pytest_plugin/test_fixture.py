@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
+from cgtool.pytest_plugin.entries import named
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]
@@ -232,6 +235,23 @@ def test_no_name(cudagraph):
         ]
     )
     assert no_frame_of_ours(result)
+
+
+def test_without_a_configuration_names_do_not_depend_on_the_arguments(pytester):
+    tests = """
+def test_step(cudagraph):
+    cudagraph("model.py:build").gate()
+"""
+    write(pytester, tests)
+    (pytester.path / "tox.ini").unlink()
+    result = run(pytester, "tests/test_model.py")
+    result.stdout.fnmatch_lines(["*`pytest tests/test_model.py::test_step --cudagraph-update`*"])
+    run(pytester, "--cudagraph-update").assert_outcomes(passed=1)
+    run(pytester, "tests/test_model.py").assert_outcomes(passed=1)
+
+
+def test_an_installed_function_is_named_by_its_module(tmp_path):
+    assert named(textwrap.dedent, tmp_path, tmp_path) == ("textwrap:dedent", "textwrap:dedent")
 
 
 @pytest.mark.gpu

@@ -1,0 +1,128 @@
+"""docs/ci.md: its workflows are YAML that GitHub takes, and their commands do what it says."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from cgtool.pytest_plugin.graph import Graph
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text()
+BLOCKS = dict(re.findall(r"^```\w+ (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+WORKFLOWS = {"counts.yml": "counts", "times.yml": "times"}
+
+
+def job_of(workflow):
+    return yaml.safe_load(BLOCKS[workflow])["jobs"][WORKFLOWS[workflow]]
+
+
+def commands(workflow):
+    """What its steps run, but for the installation: by name."""
+    steps = {one.get("name"): one["run"] for one in job_of(workflow)["steps"] if "run" in one}
+    steps.pop("Install")
+    return steps
+
+
+@pytest.fixture
+def project(tmp_path):
+    """The files of the page, in a folder of their own."""
+    for name, text in BLOCKS.items():
+        if name.endswith((".py", ".toml")):
+            path = tmp_path / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return tmp_path
+
+
+def run(project, script):
+    """As GitHub runs a step with ``shell: bash``."""
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        **{name: one for name, one in os.environ.items() if not name.startswith("PYTEST")},
+        "PATH": binaries,
+        "GITHUB_STEP_SUMMARY": str(project / "summary.md"),
+        "GITHUB_WORKSPACE": str(project),
+    }
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_page_tells_of_every_option_and_all_of_a_graph(request):
+    known = {one for one in vars(request.config.option) if one.startswith("cudagraph_")}
+    told = {one.replace("-", "_") for one in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)}
+    assert told == known
+    table = PAGE.partition("| on `graph` | is |")[2].partition("\n\n")[0]
+    documented = set(re.findall(r"`(\w+)[(`]", table))
+    assert documented == {name for name in vars(Graph) if name[0] != "_"} - {"entry"} | {"capture"}
+    parameters = inspect.signature(Graph.gate).parameters
+    assert f"max_runs={parameters['max_runs'].default}" in table
+    assert f"max_seconds={parameters['max_seconds'].default:g}" in table
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_a_workflow_is_one_that_github_takes(workflow):
+    made = yaml.safe_load(BLOCKS[workflow])
+    # YAML 1.1 reads `on` as true, and GitHub does not.
+    assert set(made) <= {"name", True, "permissions", "concurrency", "jobs"}
+    assert set(made[True]) == {"push", "pull_request"}
+    job = job_of(workflow)
+    assert job["runs-on"] and job["timeout-minutes"]
+    for step in job["steps"]:
+        assert ("run" in step) != ("uses" in step)
+        assert set(step) <= {"name", "if", "run", "uses", "with"}
+        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+    for script in commands(workflow).values():
+        assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_without_a_gpu_what_is_recorded_holds_until_the_graph_grows(project):
+    recorded = run(project, BLOCKS["record-simulated"].replace("gate ", "gate --device simulated "))
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    assert (project / "baselines" / "build.simulated.json").is_file()
+    steps = commands("counts.yml")
+    said = {}
+    for name, script in steps.items():
+        done = run(project, script)
+        assert done.returncode == 0, name + done.stdout + done.stderr
+        said[name] = done.stdout
+    assert "1 passed, 1 skipped" in said["Tests"]
+    assert ET.parse(project / "results" / "gate.xml").getroot().get("failures") == "0"
+    assert ET.parse(project / "results" / "pytest.xml").getroot().find("testsuite") is not None
+
+    model = project / "model.py"
+    model.write_text(model.read_text().replace("nn.GELU(), ", "nn.GELU(), nn.Tanh(), "))
+    failed = run(project, steps["Gate"])
+    assert failed.returncode == 1
+    assert "::error file=model.py,line=" in failed.stdout
+    assert "tanh" in (project / "summary.md").read_text()
+    assert ET.parse(project / "results" / "gate.xml").getroot().get("failures") != "0"
+    failed = run(project, steps["Tests"])
+    assert failed.returncode == 1 and "tanh" in failed.stdout
+
+
+@pytest.mark.gpu
+def test_with_a_gpu_times_are_recorded_and_judged(project):
+    recorded = run(project, BLOCKS["record-gpu"])
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    (kept,) = project.glob("tests/__cudagraphs__/test_model/test_replay*.json")
+    assert '"samples"' in kept.read_text()
+    for name, script in commands("times.yml").items():
+        done = run(project, script)
+        # Whether a time can be told is chance; that nothing got worse is not.
+        fine = (0, 5) if name == "Gate" else (0,)
+        assert done.returncode in fine, name + done.stdout + done.stderr
+    assert (project / "results" / "benchmark.json").is_file()

@@ -18,7 +18,7 @@ What is not memory of the graph's own makes no dependency:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -86,6 +86,7 @@ def find(capture: Capture, graph: int) -> Dependencies:
     assert order is not None, "a capture that was read has no cycles"
     runs = _runs(one, order)
     guessed = [run.nodes[0].id for run in runs if run.call is None and run.places]
+    barriers = [run.nodes[0].id for run in runs if run.barrier]
     # Without a node that is judged by its pointers, those of the others do not matter.
     known = [run for run in runs if run.call is not None] if guessed else []
     for run in known:
@@ -117,15 +118,16 @@ def find(capture: Capture, graph: int) -> Dependencies:
             last_of_call[run.number] = user
         if not first and base is not None:
             first.add(base)
-        before[user] = tuple(sorted({last[one] for one in first}))
-        sinks -= first
-        sinks.add(user)
+        before[user] = tuple(sorted([last[one] for one in first]))
+        if barriers:
+            sinks -= first
+            sinks.add(user)
     return Dependencies(
         order,
         before,
         recorded=any(call.writes for call in one.calls),
         guessed=tuple(guessed),
-        barriers=tuple(run.nodes[0].id for run in runs if run.barrier),
+        barriers=tuple(barriers),
     )
 
 
@@ -190,19 +192,17 @@ def _all_places(nodes: Sequence[Node]) -> list[int] | None:
     return list(found)
 
 
-def _ends(node: Node) -> Iterator[tuple[int | None, int | None]]:
+def _ends(node: Node) -> list[tuple[int | None, int | None]]:
     """Allocation and tensor, one of them None, of everything that a node's parameters lead to;
     both None for memory of the device that nobody knows."""
     kernel, copy, fill = node.kernel, node.copy, node.fill
     if kernel is not None:
         if kernel.arguments_unread is not None:
-            yield None, None
-        for one in kernel.pointers:
-            yield one.allocation, one.tensor
-    elif copy is not None:
-        if copy.kind[:1] != "h":
-            yield copy.source_allocation, copy.source_tensor
-        if copy.kind[-1:] != "h":
-            yield copy.destination_allocation, copy.destination_tensor
-    elif fill is not None:
-        yield fill.destination_allocation, fill.destination_tensor
+            return [(None, None)]
+        return [(one.allocation, one.tensor) for one in kernel.pointers]
+    if copy is not None:
+        source = (copy.source_allocation, copy.source_tensor)
+        destination = (copy.destination_allocation, copy.destination_tensor)
+        of_host = copy.kind[:1] == "h", copy.kind[-1:] == "h"
+        return [end for end, host in zip((source, destination), of_host, strict=True) if not host]
+    return [] if fill is None else [(fill.destination_allocation, fill.destination_tensor)]

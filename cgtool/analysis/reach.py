@@ -23,28 +23,38 @@ class Reach:
 
     chain: list[int]
     position: list[int]
+    """In its chain."""
     clocks: list[list[int]]
+    """By node, for every chain but its own: the last position there that comes before it."""
 
     def before(self, one: int, other: int) -> bool:
         """True when there is a path from ``one`` to ``other``."""
         chain, clock = self.chain[one], self.clocks[other]
-        return one != other and chain < len(clock) and clock[chain] >= self.position[one]
+        if chain == self.chain[other]:
+            return self.position[one] < self.position[other]
+        return chain < len(clock) and clock[chain] >= self.position[one]
 
 
 def find(graph: Graph, order: Sequence[int], before: Sequence[Sequence[int]]) -> Reach | None:
     """``order`` is a topological order, ``before`` what each node waits for. None for a graph that
     takes more than 64 chains."""
     chain, position = [0] * len(order), [0] * len(order)
-    clocks: list[list[int]] = [[] for _ in order]
+    clocks: list[list[int]] = [[]] * len(order)
     ends: list[int] = []
     of_stream: dict[int | None, list[int]] = {}
     for node in order:
-        clock: list[int] = []
-        for source in before[node]:
-            clock = _later(clock, clocks[source])
-        known = of_stream.setdefault(graph.nodes[node].stream, [])
-        # The end of the chain is behind this node: it goes on here.
-        own = next((one for one in known if one < len(clock) and clock[one] == ends[one]), None)
+        sources, stream = before[node], graph.nodes[node].stream
+        clock = clocks[sources[0]] if len(sources) == 1 else _latest(sources, clocks)
+        # The chain of the stream whose end is right before this node goes on here.
+        known = of_stream.setdefault(stream, [])
+        ends_before = (chain[one] for one in sources if position[one] == ends[chain[one]])
+        own = next((one for one in ends_before if one in known), None)
+        if len(sources) > 1 or (sources and own is None):
+            clock = [*clock, *[-1] * (len(ends) - len(clock))]
+            for one in sources:
+                clock[chain[one]] = max(clock[chain[one]], position[one])
+            if own is None:
+                own = next((one for one in known if clock[one] == ends[one]), None)
         if own is None:
             if len(ends) == _CHAINS:
                 return None
@@ -52,14 +62,14 @@ def find(graph: Graph, order: Sequence[int], before: Sequence[Sequence[int]]) ->
             ends.append(-1)
             known.append(own)
         ends[own] += 1
-        clock = clock + [-1] * (own + 1 - len(clock))
-        clock[own] = ends[own]
         chain[node], position[node], clocks[node] = own, ends[own], clock
     return Reach(chain, position, clocks)
 
 
-def _later(one: list[int], other: list[int]) -> list[int]:
-    if not one:
-        return other
-    shorter, longer = sorted((one, other), key=len)
-    return [*map(max, shorter, longer), *longer[len(shorter) :]]
+def _latest(nodes: Sequence[int], clocks: Sequence[list[int]]) -> list[int]:
+    found: list[int] = []
+    for node in nodes:
+        clock = clocks[node]
+        shorter, longer = sorted((found, clock), key=len)
+        found = [*map(max, shorter, longer), *longer[len(shorter) :]]
+    return found

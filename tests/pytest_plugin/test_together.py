@@ -7,7 +7,6 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 
@@ -39,45 +38,45 @@ def test_step(cudagraph, case):
     assert {json.loads(one.read_text())["counts"]["nodes"] for one in files} == {5}
 
 
-def _take(how, name, log, seconds):
-    with getattr(turns, how)():
-        log.append((name, "in", time.monotonic()))
-        time.sleep(seconds)
-        log.append((name, "out", time.monotonic()))
+class Taker:
+    """A process that takes its turn, and holds it until it is let go."""
 
+    def __init__(self, how):
+        context = multiprocessing.get_context("fork")
+        self.asks, self.is_in, self.may_go = context.Event(), context.Event(), context.Event()
+        self.process = context.Process(target=self._take, args=(how,), daemon=True)
+        self.process.start()
+        assert self.asks.wait(60)
 
-def taken(monkeypatch, tmp_path, *who):
-    """Who was in, and out, in order; each (how, name, seconds) starts behind the one before."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    context = multiprocessing.get_context("fork")
-    with context.Manager() as manager:
-        log = manager.list()
-        processes = []
-        for how, name, seconds in who:
-            process = context.Process(target=_take, args=(how, name, log, seconds))
-            process.start()
-            processes.append(process)
-            time.sleep(0.2)
-        for process in processes:
-            process.join(30)
-            assert process.exitcode == 0
-        return [(name, what) for name, what, _ in sorted(log, key=lambda one: one[2])]
+    def _take(self, how):
+        self.asks.set()
+        with how():
+            self.is_in.set()
+            self.may_go.wait(60)
+
+    def go(self):
+        self.may_go.set()
+        self.process.join(60)
+        assert self.process.exitcode == 0
 
 
 def test_captures_are_together_and_whoever_measures_is_alone(monkeypatch, tmp_path):
-    order = taken(
-        monkeypatch,
-        tmp_path,
-        ("together", "a", 1.0),
-        ("together", "b", 0.4),
-        ("alone", "times", 0.3),
-        ("together", "late", 0.1),
-    )
-    # b came in while a was there; the measurement waited for both, and nobody overtook it.
-    assert order == [
-        ("a", "in"), ("b", "in"), ("b", "out"), ("a", "out"),
-        ("times", "in"), ("times", "out"), ("late", "in"), ("late", "out"),
-    ]  # fmt: skip
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    one, other = Taker(turns.together), Taker(turns.together)
+    assert one.is_in.wait(60) and other.is_in.wait(60)
+    times = Taker(turns.alone)
+    assert not times.is_in.wait(0.5)
+    late = Taker(turns.together)
+    # A capture could be beside the other two; it waits, because a measurement waits before it.
+    assert not late.is_in.wait(0.5)
+    one.go()
+    assert not times.is_in.wait(0.2)
+    other.go()
+    assert times.is_in.wait(60)
+    assert not late.is_in.wait(0.2)
+    times.go()
+    assert late.is_in.wait(60)
+    late.go()
 
 
 def test_a_link_in_the_shared_folder_is_not_followed(monkeypatch, tmp_path):

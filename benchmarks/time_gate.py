@@ -3,8 +3,8 @@
     python benchmarks/time_gate.py                        measures on a GPU (8 minutes), then judges
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
 
-Separate processes: each worker measures every sample as it is, and with an extra kernel that makes
-a replay 3 % longer. A comparison draws 10 workers for the baseline and others for the change, and
+Separate processes: each worker captures every sample as it is, and with an extra kernel that makes
+a replay 3 % longer, and measures them. A comparison draws 10 workers for the baseline and others for the change, and
 looks after 3, 5, 8 and 12 of these, as `cgtool bench --baseline` does. There are far more
 comparisons than workers: they share runs.
 
@@ -26,7 +26,6 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from time_gate_measure import (
-    CAPTURES,
     INTERLEAVED,
     PAIR_SECONDS,
     SAMPLES,
@@ -69,30 +68,20 @@ def judge(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_of(name: str, side: str, raw: dict[str, Any]) -> list[list[float]]:
-    """One flat list of rounds a worker."""
-    return [
-        [time for capture in one["samples"][name][side] for time in capture]
-        for one in raw["separate"]
-    ]
+    """The rounds of each worker."""
+    return [one["samples"][name][side] for one in raw["separate"]]
 
 
 def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """Relative standard deviations: of rounds in a capture, captures in a worker, workers, and
-    what is left of the workers' when that of their captures is taken away."""
-    captures = [one["samples"][name]["base"] for one in raw["separate"]]
-    middles = [[median(rounds) for rounds in one] for one in captures]
-    everything = fmean(fmean(one) for one in middles)
-    rounds = median(stdev(each) for one in captures for each in one) / everything
-    within = fmean(stdev(one) ** 2 for one in middles) ** 0.5 / everything
-    between = stdev([fmean(one) for one in middles]) / everything
-    left = max(0.0, between**2 - within**2 / CAPTURES) ** 0.5
+    """Relative standard deviations: of the rounds of a run, and of runs."""
+    runs = runs_of(name, "base", raw)
+    middles = [median(rounds) for rounds in runs]
+    everything = fmean(middles)
     return {
         "sample": name,
         "replay_us": everything / 1e3,
-        "rounds": rounds,
-        "captures": within,
-        "runs": between,
-        "process": left,
+        "rounds": median(stdev(rounds) for rounds in runs) / everything,
+        "runs": stdev(middles) / everything,
     }
 
 

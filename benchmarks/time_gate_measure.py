@@ -19,9 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ME = (sys.executable, str(Path(__file__).resolve().with_name("time_gate.py")))
 SAMPLES = ("mlp", "convnet", "transformer")
 WORKERS, AT_ONCE = 64, 8
-CAPTURES, ROUNDS = 5, 6
+ROUNDS = 12
 SEPARATE, INTERLEAVED = 0.03, 0.005
-PAIR_WORKERS, PAIR_SECONDS = 3, 25.0
+PAIR_WORKERS, PAIR_SECONDS = 3, 6.0
+MORE_SECONDS = {"transformer": 12}
+"""So many times as long: its pairs differ most."""
 BASE_CYCLES = 1000
 """Of the kernel that both sides of an interleaved comparison have."""
 
@@ -79,47 +81,48 @@ def calibrate() -> dict[str, Any]:
     torch.cuda.synchronize()
     without, short, long = chain(None), chain(1_000), chain(21_000)
     per_cycle = (long - short) / 20_000
-    runs = {name: run_of(sample(name), random.Random(0)) for name in SAMPLES}
+    runs = {name: run_of(ready(sample(name))) for name in SAMPLES}
     return {
         "per_cycle_ns": per_cycle,
         "fixed_ns": short - without - 1_000 * per_cycle,
-        "replay_ns": {name: median(map(median, captures)) for name, captures in runs.items()},
+        "replay_ns": {name: median(rounds) for name, rounds in runs.items()},
     }
 
 
-def run_of(load: Callable[[], Any], draw: random.Random) -> list[list[float]]:
-    """One run, as ``cgtool bench`` measures it: rounds of several captures of one workload."""
-    import torch
+@dataclasses.dataclass
+class Ready:
+    """One workload, captured: as ``cgtool bench`` does it in a process of its own."""
 
-    from cgtool.cuda.bench import Side, measure_round, repeats_for
+    session: Any
+    side: Any
+
+
+def ready(load: Callable[[], Any]) -> Ready:
+    """Capture as ``cgtool bench`` does. Nothing is dropped meanwhile: what is captured later would
+    lie in what came back."""
+    from cgtool.cuda.backend import prepare
+    from cgtool.cuda.bench import sides_of
     from cgtool.cuda.pairs import whole
-    from cgtool.cuda.recapture import Pads, recapture, replays
-    from cgtool.entry import phases
-    from cgtool.hazards.errors import explain
     from cgtool.model.options import CaptureOptions
 
-    options, stream = CaptureOptions(), torch.cuda.Stream()
-    pads = Pads(0, draw.randrange(1 << 30))
-    pads.move()
-    workload = load()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        phases.warm_up(phases.Phases(workload, options), 3, lambda _text: None, explain)
-    torch.cuda.synchronize()
-    captures: list[list[float]] = []
-    repeats = 0
-    for _ in range(CAPTURES):
-        pads.move()
-        graphs = recapture(workload, options, stream)
-        found = replays(workload.kind, graphs.made)
-        phase = whole(workload.kind, tuple(found))
-        side = Side("replay", phase, *found[phase])
-        with torch.cuda.stream(stream):
-            repeats = repeats or repeats_for(side, 0, 5.0)
-            side.repeats = repeats
-            captures.append([measure_round(side, 0)[0] for _ in range(ROUNDS)])
-        del side, found, graphs
-    return captures
+    session, _, _ = prepare(load(), CaptureOptions(), lambda _text: None)
+    phases = sides_of(session)
+    found = phases[whole(session.workload.kind, tuple(phases))]
+    return Ready(session, next(side for side in found if side.name == "replay"))
+
+
+def run_of(one: Ready) -> list[float]:
+    """One run: rounds of replays of one capture."""
+    import torch
+
+    from cgtool.cuda.bench import measure_round, repeats_for
+
+    with torch.cuda.stream(one.session.stream):
+        one.side.repeats = repeats_for(one.side, 0, 5.0)
+        # Until the clock is steady.
+        for _ in range(3):
+            measure_round(one.side, 0)
+        return [measure_round(one.side, 0)[0] for _ in range(ROUNDS)]
 
 
 def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
@@ -133,14 +136,16 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     loads = {name: sample(name) for name in SAMPLES}
-    for load in loads.values():
-        load()
+    if task["kind"] == "separate":
+        measured = _separate(number, task, loads)
+    else:
+        measured = _interleaved(number, task, loads)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         started = time.perf_counter()
         clock = ClockWatch(0)
         clock.sample()
-        found = (_separate if task["kind"] == "separate" else _interleaved)(number, task, loads)
+        found = measured()
         clock.sample()
         seconds = time.perf_counter() - started
     watched = clock.result()
@@ -159,19 +164,37 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     )
 
 
-def _separate(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+def _separate(
+    number: int, task: dict[str, Any], loads: dict[str, Any]
+) -> Callable[[], dict[str, Any]]:
+    """Capture everything, in an order drawn anew; what is returned measures it."""
     draw = random.Random(number)
-    found: dict[str, Any] = {}
-    for name in draw.sample(SAMPLES, len(SAMPLES)):
-        cycles = {"base": None, "head": task["cycles"][name]["extra"]}
-        found[name] = {
-            side: run_of(slowed(loads[name], cycles[side]), draw)
-            for side in draw.sample(("base", "head"), 2)
-        }
-    return found
+    wanted = [
+        (name, side, cycles)
+        for name in SAMPLES
+        for side, cycles in (("base", None), ("head", task["cycles"][name]["extra"]))
+    ]
+    captured = {
+        (name, side): ready(slowed(loads[name], cycles))
+        for name, side, cycles in draw.sample(wanted, len(wanted))
+    }
+
+    def measure() -> dict[str, Any]:
+        found: dict[str, Any] = {name: {} for name in SAMPLES}
+        for (name, side), one in captured.items():
+            found[name][side] = run_of(one)
+        return found
+
+    return measure
 
 
-def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+def _interleaved(
+    number: int, task: dict[str, Any], loads: dict[str, Any]
+) -> Callable[[], dict[str, Any]]:
+    return lambda: _in_pairs(number, task, loads)
+
+
+def _in_pairs(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
     import gc
 
     import torch
@@ -194,7 +217,8 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
         gc.freeze()
         gc.disable()
         started = time.perf_counter()
-        while time.perf_counter() - started < task["seconds"]:
+        seconds = task["seconds"] * MORE_SECONDS.get(name, 1)
+        while time.perf_counter() - started < seconds:
             pads.move()
             for one in order.sample(entries, len(entries)):
                 pairs.once(one, stream, 0, BenchOptions())

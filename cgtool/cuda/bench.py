@@ -6,8 +6,10 @@ say, host time what it took to enqueue. A backward is timed right behind its for
 replayed alike, each iteration between a pair of events of its own: neither side begins on an idle
 GPU, and neither is helped by a queue of backwards alone, which nobody runs.
 
-The rounds of a replay are spread over several captures, made anew meanwhile
-(``cgtool.cuda.recapture``): the figure then stands for the code, and not for one place in memory.
+All rounds are of one capture, the first that the process made. On an H200 the first captures of
+fresh processes differ by 0.2 to 0.6 %, and those that are made after others were dropped by up to
+7 %, in steps of 0.17 us a node: what a driver does with memory that came back is no property of the
+code. So what is to be compared is measured in fresh processes (``--runs``).
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from cgtool.cuda.assemble import assemble
 from cgtool.cuda.backend import prepare, time_launches
 from cgtool.cuda.capturing import Session
 from cgtool.cuda.clock import ClockWatch
-from cgtool.cuda.recapture import Graphs, Once, Pads, recapture, replays
+from cgtool.cuda.recapture import Once, replays
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.phases import iterate
 from cgtool.entry.surface import Surface, call, differentiable, flatten_outputs, grad_outputs, grads
 from cgtool.entry.workload import Workload
 from cgtool.hazards.errors import explain
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
 from cgtool.model.options import BenchOptions, CaptureOptions
 
 TIMER_GRAIN_NS = 500.0
@@ -180,10 +182,6 @@ def measure(
     order = random.Random(0)
     part = session.workload.parts[0]
     deadline = time.monotonic() + options.max_seconds
-    captures = min(options.captures, options.rounds)
-    # The first round of each capture after the first; as many rounds each as can be.
-    anew = {number * options.rounds // captures for number in range(1, captures)}
-    places = _Places(session)
     gc.collect()
     gc.disable()
     try:
@@ -193,8 +191,6 @@ def measure(
                 _settle(side, session.device, options.min_round_ms)
             for number in range(options.rounds):
                 progress(f"round {number + 1}/{options.rounds}")
-                if number in anew and not places.moved(sides, caveats):
-                    break
                 clock.sample()
                 for side in order.sample(sides, len(sides)):
                     device_ns, host_ns = measure_round(side, session.device)
@@ -221,7 +217,6 @@ def measure(
                 tuple(side.host_ns),
                 iterations=side.repeats if side.before is None else 1,
                 pairs=1 if side.before is None else side.repeats,
-                captures=places.captures if side.name == "replay" else 1,
                 behind=None if side.before is None else "forward",
             )
             for side in sides
@@ -229,41 +224,3 @@ def measure(
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )
-
-
-class _Places:
-    """Where the graphs that are timed lie, drawn anew now and then."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._pads = Pads(session.device)
-        self._graphs: Graphs | None = None
-        self.captures = 1
-
-    def moved(self, sides: list[Side], caveats: list[Caveat]) -> bool:
-        """Capture again and replay that from now on. False when it cannot be done: what is left
-        of a failed capture is nothing to measure with."""
-        session = self._session
-        self._graphs = None
-        self._pads.move()
-        try:
-            self._graphs = recapture(session.workload, session.options, session.stream)
-        except (CgtoolError, torch.OutOfMemoryError) as error:
-            caveats.append(
-                Caveat(
-                    "one-capture",
-                    f"the rounds are of {self.captures} captures only, since the next one failed: "
-                    f"{error}",
-                )
-            )
-            return False
-        self.captures += 1
-        made = replays(session.workload.kind, self._graphs.made)
-        for side in sides:
-            if side.name == "replay":
-                side.once, side.before = made[side.phase]
-            # Eager has to ask the driver for memory again.
-            if side.before is not None:
-                side.before()
-            side.once()
-        return True

@@ -48,7 +48,7 @@ def run(
         compared = bench.measure(
             session,
             bench.sides_of(session),
-            BenchOptions(rounds=asked.rounds, max_seconds=asked.max_seconds, captures=1),
+            BenchOptions(rounds=asked.rounds, max_seconds=asked.max_seconds),
             caveats,
             progress,
         )

@@ -39,8 +39,6 @@ class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_round_ms: float = 5.0
     """Each sample repeats the work until a pair of events is at least this far apart."""
     max_seconds: float = 60.0
-    captures: int = 5
-    """The rounds of a replay are spread over so many captures."""
     against: str | None = None
     """Another ENTRY: pairs of captures, one of each, are measured instead of eager."""
     precision: float = 0.0005

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+
+import msgspec
 
 from cgtool.model.capture import Call, Capture, Graph, Node
 from cgtool.model.order import topological
@@ -85,13 +86,15 @@ def find(capture: Capture, graph: int) -> Dependencies:
     order = topological(len(one.nodes), one.edges)
     assert order is not None, "a capture that was read has no cycles"
     runs = _runs(one, order)
-    guessed = [run.nodes[0].id for run in runs if run.call is None and run.places]
-    barriers = [run.nodes[0].id for run in runs if run.barrier]
-    # Without a node that is judged by its pointers, those of the others do not matter.
-    known = [run for run in runs if run.call is not None] if guessed else []
-    for run in known:
-        run.places = _all_places(run.nodes) or ()
-    unseen = {run.nodes[0].id for run in known if len(run.places) < len(_storages(run))}
+    guessed = [order[run.first] for run in runs if run.call is None and run.places]
+    barriers = [order[run.first] for run in runs if run.barrier]
+    if guessed:
+        # Op calls meet these in what their pointers lead to.
+        for run in runs:
+            if run.call is not None:
+                run.places = _all_places(one, order[run.first : run.end]) or ()
+                run.unseen = len(run.places) < len({*run.call.reads, *run.call.writes})
+    any_unseen = any(run.unseen for run in runs)
     before: list[Sequence[int]] = [()] * len(order)
     last: dict[int, int] = {}
     last_of_call: dict[int, int] = {}
@@ -99,19 +102,19 @@ def find(capture: Capture, graph: int) -> Dependencies:
     sinks: set[int] = set()
     base: int | None = None
     for run in runs:
-        user = run.nodes[0].id
-        last[user] = run.nodes[-1].id
-        for earlier, later in pairwise(run.nodes):
-            before[later.id] = (earlier.id,)
-        if run.nodes[0].type == "empty":
-            continue
+        user = order[run.first]
+        last[user] = order[run.end - 1]
+        for at in range(run.first + 1, run.end):
+            before[order[at]] = (order[at - 1],)
         if run.barrier:
             before[user] = tuple(sorted(last[one] for one in sinks))
             ledger, sinks, base = _Ledger(), {user}, user
             last_of_call.clear()
             continue
-        reads, writes = _touched(run, bool(unseen), user in unseen)
-        first = ledger.use(user, reads, writes)
+        if run.call is None and not run.places:
+            # An empty node.
+            continue
+        first = ledger.use(user, *_touched(run, any_unseen))
         if run.number is not None:
             if run.number in last_of_call:
                 first.add(last_of_call[run.number])
@@ -131,65 +134,66 @@ def find(capture: Capture, graph: int) -> Dependencies:
     )
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(msgspec.Struct, gc=False):
     """Nodes of one op call that follow one another, or one node without a call."""
 
-    nodes: list[Node]
+    first: int
+    """Position in the order of nodes."""
+    end: int
+    """Position behind the last."""
     number: int | None
     call: Call | None
-    places: Sequence[int]
+    places: Sequence[int] = ()
     """Memory that pointers among the arguments lead to."""
-
-    @property
-    def barrier(self) -> bool:
-        return self.call is None and not self.places and self.nodes[0].type != "empty"
+    barrier: bool = False
+    unseen: bool = False
+    """It touches memory that none of its pointers leads to."""
 
 
 def _runs(graph: Graph, order: Sequence[int]) -> list[_Run]:
     # A call without writes is one whose record is not known: what owns a node writes something.
     calls = [call if call.writes else None for call in graph.calls]
     runs: list[_Run] = []
-    for at in order:
-        node = graph.nodes[at]
+    for at, node_id in enumerate(order):
+        node = graph.nodes[node_id]
         number, of_kind = node.call, node.type in _KINDS
         call = calls[number] if calls and number is not None and of_kind else None
-        if call is not None and runs and runs[-1].call is call and runs[-1].number == number:
-            runs[-1].nodes.append(node)
-            continue
-        places = _all_places((node,)) if call is None and of_kind else None
-        runs.append(_Run([node], number, call, places or ()))
+        if call is None:
+            places = (_all_places(graph, (node_id,)) if of_kind else None) or ()
+            barrier = not places and node.type != "empty"
+            runs.append(_Run(at, at + 1, number, None, places, barrier))
+        elif runs and runs[-1].number == number and runs[-1].call is not None:
+            runs[-1].end = at + 1
+        else:
+            runs.append(_Run(at, at + 1, number, call))
     return runs
 
 
-def _storages(run: _Run) -> set[int]:
-    return set() if run.call is None else {*run.call.reads, *run.call.writes}
-
-
-def _touched(run: _Run, any_unseen: bool, unseen: bool) -> tuple[Sequence[int], Sequence[int]]:
+def _touched(run: _Run, any_unseen: bool) -> tuple[Sequence[int], Sequence[int]]:
     """What a run reads and writes. Op calls meet each other in storages; they meet what is guessed
     in the places that pointers lead to, where they count as readers: so they do not wait for each
     other there."""
     if run.call is None:
-        return (), [*run.places, _UNSEEN] if any_unseen else run.places
-    if not run.places and not unseen:
+        return (), (*run.places, _UNSEEN) if any_unseen else run.places
+    if not run.places and not run.unseen:
         return run.call.reads, run.call.writes
-    return [*run.call.reads, *run.places, *((_UNSEEN,) if unseen else ())], run.call.writes
+    unseen = (_UNSEEN,) if run.unseen else ()
+    return (*run.call.reads, *run.places, *unseen), run.call.writes
 
 
-def _all_places(nodes: Sequence[Node]) -> list[int] | None:
+def _all_places(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...] | None:
     """Allocations and tensors as negative numbers, apart from those of storages; None when one of
     the nodes touches memory that nobody knows."""
     found: dict[int, None] = {}
     for node in nodes:
-        for allocation, tensor in _ends(node):
+        for allocation, tensor in _ends(graph.nodes[node]):
             if allocation is not None:
                 found[-2 - 2 * allocation] = None
             elif tensor is not None:
                 found[-3 - 2 * tensor] = None
             else:
                 return None
-    return list(found)
+    return tuple(found)
 
 
 def _ends(node: Node) -> list[tuple[int | None, int | None]]:

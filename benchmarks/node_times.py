@@ -1,4 +1,4 @@
-"""`cgtool profile` on samples and other people's models: `python benchmarks/node_times.py [SPEC...]`.
+"""`cgtool profile` on samples and other people's models: `benchmarks/node_times.py [SPEC...]`.
 
 For every graph: how many of its nodes got a time, the sum of node times and gaps against the
 replay's own time measured without a profiler, and, beside it, what was recorded raw: the first

@@ -4,9 +4,9 @@
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
 
 Separate processes: each worker captures every sample as it is, and with an extra kernel that makes
-a replay 3 % longer, and measures them. A comparison draws 10 workers for the baseline and others for the change, and
-looks after 3, 5, 8 and 12 of these, as `cgtool bench --baseline` does. There are far more
-comparisons than workers: they share runs.
+a replay 3 % longer, and measures them. A comparison draws 10 workers for the baseline and others
+for the change, and looks after 3, 5, 8 and 12 of these, as `cgtool bench --baseline` does. There
+are far more comparisons than workers: they share runs.
 
 Interleaved: in one process the sample, the sample once more, and the sample with a kernel that is
 0.5 % of a replay longer, captured and timed in turn, as `cgtool bench --against` does. A

@@ -18,10 +18,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 ME = (sys.executable, str(Path(__file__).resolve().with_name("time_gate.py")))
 SAMPLES = ("mlp", "convnet", "transformer")
-WORKERS, AT_ONCE = 64, 8
+WORKERS, AT_ONCE = 48, 6
 ROUNDS = 12
 SEPARATE, INTERLEAVED = 0.03, 0.005
-PAIR_WORKERS, PAIR_SECONDS = 3, 6.0
+PAIR_WORKERS, PAIR_SECONDS = 2, 6.0
 MORE_SECONDS = {"transformer": 12}
 """So many times as long: its pairs differ most."""
 BASE_CYCLES = 1000
@@ -136,16 +136,14 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     loads = {name: sample(name) for name in SAMPLES}
-    if task["kind"] == "separate":
-        measured = _separate(number, task, loads)
-    else:
-        measured = _interleaved(number, task, loads)
+    for load in loads.values():
+        load()
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         started = time.perf_counter()
         clock = ClockWatch(0)
         clock.sample()
-        found = measured()
+        found = (_separate if task["kind"] == "separate" else _interleaved)(number, task, loads)
         clock.sample()
         seconds = time.perf_counter() - started
     watched = clock.result()
@@ -164,10 +162,8 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     )
 
 
-def _separate(
-    number: int, task: dict[str, Any], loads: dict[str, Any]
-) -> Callable[[], dict[str, Any]]:
-    """Capture everything, in an order drawn anew; what is returned measures it."""
+def _separate(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+    """Capture everything, in an order drawn anew, and then measure it."""
     draw = random.Random(number)
     wanted = [
         (name, side, cycles)
@@ -178,23 +174,13 @@ def _separate(
         (name, side): ready(slowed(loads[name], cycles))
         for name, side, cycles in draw.sample(wanted, len(wanted))
     }
-
-    def measure() -> dict[str, Any]:
-        found: dict[str, Any] = {name: {} for name in SAMPLES}
-        for (name, side), one in captured.items():
-            found[name][side] = run_of(one)
-        return found
-
-    return measure
+    found: dict[str, Any] = {name: {} for name in SAMPLES}
+    for (name, side), one in captured.items():
+        found[name][side] = run_of(one)
+    return found
 
 
-def _interleaved(
-    number: int, task: dict[str, Any], loads: dict[str, Any]
-) -> Callable[[], dict[str, Any]]:
-    return lambda: _in_pairs(number, task, loads)
-
-
-def _in_pairs(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
+def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> dict[str, Any]:
     import gc
 
     import torch

@@ -37,12 +37,6 @@ class Graphs:
     """(phase, graph) in order of capture."""
     results: list[Any] = field(default_factory=list)
 
-    def instantiate(self) -> None:
-        """Executable graphs, made anew: where these lie makes half of what two captures differ
-        by, and they are made in a hundredth of the time."""
-        for _, graph in self.made:
-            graph.instantiate()
-
 
 def recapture(workload: Workload, options: CaptureOptions, stream: Any) -> Graphs:
     """Capture a workload that is warm. Raises CgtoolError for what its code raises."""
@@ -51,7 +45,7 @@ def recapture(workload: Workload, options: CaptureOptions, stream: Any) -> Graph
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         pool = torch.cuda.graph_pool_handle() if options.pool == "separate" else shared
-        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        graph = torch.cuda.CUDAGraph()
         with (
             users_code(part, f"capture {name_of(graphs.phases, phase, index)}", explain),
             torch.cuda.graph(
@@ -67,7 +61,6 @@ def recapture(workload: Workload, options: CaptureOptions, stream: Any) -> Graph
         return result
 
     through(graphs.phases, run)
-    graphs.instantiate()
     return graphs
 
 

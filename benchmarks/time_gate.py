@@ -3,8 +3,8 @@
     python benchmarks/time_gate.py                        measures on a GPU (8 minutes), then judges
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
 
-Separate processes: each worker captures every sample as it is, and with an extra kernel that makes
-a replay 3 % longer, and measures them. A comparison draws 10 workers for the baseline and others
+Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
+replay 3 % longer, and measures it. A comparison draws 10 workers for the baseline and others
 for the change, and looks after 3, 5, 8 and 12 of these, as `cgtool bench --baseline` does. There
 are far more comparisons than workers: they share runs.
 
@@ -68,8 +68,9 @@ def judge(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_of(name: str, side: str, raw: dict[str, Any]) -> list[list[float]]:
-    """The rounds of each worker."""
-    return [one["samples"][name][side] for one in raw["separate"]]
+    """The rounds of each worker that measured this."""
+    samples = [one["samples"] for one in raw["separate"]]
+    return [one[name][side] for one in samples if side in one.get(name, ())]
 
 
 def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -94,9 +95,11 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     verdicts: Counter[str] = Counter()
     runs = []
     for _ in range(COMPARISONS):
-        chosen = draw.sample(range(len(base)), BASE_RUNS + MOST)
-        first, rest = chosen[:BASE_RUNS], chosen[BASE_RUNS:]
-        before, after = [base[one] for one in first], [head[one] for one in rest]
+        if side == "base":
+            chosen = draw.sample(base, BASE_RUNS + MOST)
+            before, after = chosen[:BASE_RUNS], chosen[BASE_RUNS:]
+        else:
+            before, after = draw.sample(base, BASE_RUNS), draw.sample(head, MOST)
         for look in looks:
             answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
             if answer.verdict != CANNOT_TELL:

@@ -143,9 +143,11 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
                     f"timer's grain of {bench.timer_grain_ns / 1e3:g} us"
                 )
     clock = bench.clock
-    if clock is None:
+    if clock is None or not clock.sm_mhz:
         found.append("the GPU's clock is not known: install nvidia-ml-py to have it watched")
-    else:
+    if clock is not None:
+        if clock.profiled:
+            found.append("another profiler was attached, which makes everything take longer")
         if clock.throttle_reasons:
             found.append(f"the GPU slowed itself down: {', '.join(clock.throttle_reasons)}")
         busy = clock.sm_mhz[1:]

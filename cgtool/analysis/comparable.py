@@ -54,6 +54,8 @@ def disturbed(
     others = clock.other_processes
     if others:
         found.append(f"{others} other process{'es' * (others > 1)} had the GPU at work {where}")
+    if clock.profiled:
+        found.append(f"another profiler was attached {where}: run without it")
     return found
 
 

@@ -240,6 +240,7 @@ def _clock(clocks: Sequence[Clock]) -> Clock | None:
         one_of(max, "power_w"),
         tuple(sorted({reason for one in clocks for reason in one.throttle_reasons})),
         max(others, default=None),
+        any(one.profiled for one in clocks),
     )
 
 

@@ -44,6 +44,7 @@ def _clock(clocks: Sequence[Clock]) -> Clock | None:
         temperature_c=_joined(one.temperature_c for one in clocks),
         power_w=tuple(watts for one in clocks for watts in one.power_w),
         throttle_reasons=tuple(sorted({each for one in clocks for each in one.throttle_reasons})),
+        profiled=any(one.profiled for one in clocks),
         other_processes=max(others, default=None),
     )
 

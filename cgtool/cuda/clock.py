@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cgtool.cuda import cupti
 from cgtool.model.capture import Clock
 
 # NVML clocks-event reasons that slow kernels down (nvml.h); idle and application clocks do not.
@@ -22,7 +23,7 @@ _REASONS = {
 
 
 class ClockWatch:
-    """Samples NVML when asked. Does nothing where nvidia-ml-py is not installed."""
+    """Samples NVML when asked. Knows no clock where nvidia-ml-py is not installed."""
 
     def __init__(self, device: int) -> None:
         self._nvml: Any = None
@@ -32,6 +33,7 @@ class ClockWatch:
         self._power: list[float] = []
         self._reasons: set[str] = set()
         self._since_us = 0
+        self._profiled = cupti.held()
         try:
             nvml = importlib.import_module("pynvml")
             nvml.nvmlInit()
@@ -76,7 +78,7 @@ class ClockWatch:
 
     def result(self) -> Clock | None:
         if not self._sm:
-            return None
+            return Clock(profiled=True) if self._profiled else None
         return Clock(
             tuple(self._sm),
             tuple(self._memory),
@@ -84,4 +86,5 @@ class ClockWatch:
             tuple(self._power),
             tuple(sorted(self._reasons)),
             self.others(),
+            self._profiled,
         )

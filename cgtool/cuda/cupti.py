@@ -154,6 +154,18 @@ def watch_launches(launched: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def held() -> bool:
+    """Whether another tool in this process has subscribed: Nsight Compute or Systems around it, or
+    a profiler that its own code started."""
+    try:
+        with watch_nodes(lambda *_: None):
+            return False
+    except CuptiBusy:
+        return True
+    except CuptiUnavailable:
+        return False
+
+
 def subscribable() -> str | None:
     """None when callbacks work here, else why not."""
     try:

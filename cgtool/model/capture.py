@@ -335,6 +335,8 @@ class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
     throttle_reasons: tuple[str, ...] = ()
     other_processes: int | None = None
     """Other processes that had the GPU at work meanwhile; None when nobody could tell."""
+    profiled: bool = False
+    """Another profiler was attached to the process that measured."""
 
 
 class Bench(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -202,3 +202,11 @@ def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
         None,
         ("1 other process had the GPU at work meanwhile",),
     )
+
+
+def test_times_under_another_profiler_are_not_compared():
+    watched = Clock((1980,), profiled=True)
+    (reason,) = comparable.reasons(HERE, QUIET, HERE, watched)
+    assert "profiler" in reason
+    (reason,) = comparable.reasons(HERE, watched, HERE, QUIET)
+    assert "profiler" in reason

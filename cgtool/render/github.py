@@ -21,6 +21,7 @@ from cgtool.render.gate_table import (
     place_text,
     sentence,
 )
+from cgtool.render.text import visible
 
 MOST_ANNOTATIONS = 10
 MOST_BYTES = 1024 << 10
@@ -62,8 +63,9 @@ def _command(entry: str, verdict: Verdict, root: Path) -> str:
 
 
 def message(text: str) -> str:
-    """Text of a workflow command, which ends at the end of the line."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """Text of a workflow command, which ends at the end of the line. What does not print shows as
+    an escape: terminals and logs act on it."""
+    return "%0A".join(visible(line).replace("%", "%25") for line in text.split("\n"))
 
 
 def value_of(text: str) -> str:

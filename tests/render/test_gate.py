@@ -21,6 +21,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.file import read
 from cgtool.render import benchmark_action, gate_table, github, junit
 from cgtool.render.json import encode
+from cgtool.render.text import visible
 from tests.builders import HOSTILE_NAMES, capture
 from tests.gold_files import GOLD, check
 
@@ -200,6 +201,10 @@ def read_command(line: str) -> tuple[str, dict[str, str], str]:
     return kind, found, plain(data)
 
 
+def printed(text: str) -> str:
+    return "\n".join(map(visible, text.split("\n")))
+
+
 @given(texts, texts)
 def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
     frame = Frame(name or "model.py", 12, "f")
@@ -210,9 +215,12 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
     assert "\r" not in lines[0]
     kind, properties, message = read_command(lines[0])
     assert kind == "error"
-    assert properties["title"] == f"{text}: {name} fail"
-    assert (properties["file"], properties["line"]) == (frame.file, "12")
-    assert message.endswith(f": {text}\n{text}" if text else "at most 3\n")
+    shown, named, file = map(printed, (text, name, frame.file))
+    assert properties["title"] == f"{shown}: {named} fail"
+    assert (properties["file"], properties["line"]) == (file, "12")
+    assert message.endswith(f": {shown}\n{shown}" if text else "at most 3\n")
+    # What a terminal would act on is not in it.
+    assert lines[0].isprintable()
 
 
 def test_files_are_named_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch) -> None:

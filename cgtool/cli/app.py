@@ -12,6 +12,7 @@ COMMANDS = {
     "verify": "Prove that replays give what eager gives, or say which line they part at.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
+    "diff": "Say what changed between two captures: nodes, kernels, sizes, memory, times.",
     "gate": "Hold counts, memory and times to budgets and baselines: one verdict, for CI.",
     "explain": "Explain the code of a finding, with a wrong and a right example.",
     "doctor": "Say what this machine can do, and what would bring the rest.",

@@ -110,7 +110,11 @@ def work(request: Request, *, timeout: float | None = None, quiet: bool = False)
 
 
 def open_capture(
-    target: str, *, quiet: bool = False, timeout: float | None = None
+    target: str,
+    *,
+    options: CaptureOptions | None = None,
+    quiet: bool = False,
+    timeout: float | None = None,
 ) -> tuple[Capture, Path]:
     """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
     path = Path(target)
@@ -124,7 +128,7 @@ def open_capture(
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
-    return attempt(target, saved, quiet=quiet, timeout=timeout), saved
+    return attempt(target, saved, options=options, quiet=quiet, timeout=timeout), saved
 
 
 def printable(text: str) -> str:

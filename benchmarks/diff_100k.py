@@ -1,0 +1,208 @@
+"""``cgtool diff`` of two captures of 100,000 nodes: `python benchmarks/diff_100k.py [NODES]`.
+
+The cases are those that are hard on a diff: nothing in common, every other node changed, blocks in
+another order, nodes that cannot be told apart, loops unrolled thousands of times. Each runs as a
+whole process, as a user runs it; wall time, processor time and peak resident memory are the best
+of three. Targets, on 2 cores: 3 s and 1 GB each. Exit code 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from msgspec import structs
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cgtool.model.capture import Capture, Edge, Graph, Node  # noqa: E402
+from cgtool.model.file import write  # noqa: E402
+from tests.builders import huge  # noqa: E402
+
+SECONDS, MEGABYTES, ROUNDS = 3.0, 1000.0, 1
+CGTOOL = (sys.executable, "-m", "cgtool.cli.app")
+Rewrite = Callable[[Sequence[Node]], list[Node]]
+
+
+def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
+    """The capture with other nodes, numbered anew. They wait for each other as before: over a node
+    that is gone its neighbours do, and one that is new stands between two. In another order each
+    waits for the one before."""
+    graphs = []
+    for graph in capture.graphs:
+        before: list[list[int]] = [[] for _ in graph.nodes]
+        for edge in graph.edges:
+            before[edge.target].append(edge.source)
+        made = rewrite(graph.nodes)
+        nodes = tuple(structs.replace(node, id=at) for at, node in enumerate(made))
+        if all(one.id <= other.id for one, other in pairwise(made)):
+            edges = _contracted([node.id for node in made], before)
+        else:
+            edges = [Edge(at - 1, at) for at in range(1, len(nodes))]
+        graphs.append(structs.replace(graph, nodes=nodes, edges=tuple(edges)))
+    allocations = tuple(structs.replace(one, node=None) for one in capture.memory.allocations)
+    memory = structs.replace(capture.memory, allocations=allocations)
+    return structs.replace(capture, graphs=tuple(graphs), memory=memory)
+
+
+def _contracted(kept: list[int], before: list[list[int]]) -> list[Edge]:
+    """Edges between the nodes that are kept (old numbers, in order, some of them twice)."""
+    edges: list[Edge] = []
+    stands: list[set[int]] = []
+    at = 0
+    for node, sources in enumerate(before):
+        ends = set().union(*(stands[source] for source in sources))
+        while at < len(kept) and kept[at] == node:
+            edges += [Edge(end, at) for end in sorted(ends)]
+            ends = {at}
+            at += 1
+        stands.append(ends)
+    return edges
+
+
+def one_graph(capture: Capture) -> Capture:
+    """All nodes in one graph, which is harder than half of them in each of two."""
+    first, second = capture.graphs
+    shift = len(first.nodes)
+    nodes = [structs.replace(node, id=node.id + shift) for node in second.nodes]
+    edges = [Edge(edge.source + shift, edge.target + shift) for edge in second.edges]
+    made = Graph("step", "step", pool=0, nodes=(*first.nodes, *nodes), edges=(*first.edges, *edges))
+    allocations = tuple(
+        structs.replace(one, graph=0, node=None) for one in capture.memory.allocations
+    )
+    memory = structs.replace(capture.memory, allocations=allocations)
+    return structs.replace(capture, graphs=(made,), memory=memory)
+
+
+def relaunched(node: Node, grid: int) -> Node:
+    """The node with another grid; a copy stays as it is."""
+    if node.kernel is None:
+        return node
+    kernel = structs.replace(node.kernel, grid=(grid, 1, 1))
+    return structs.replace(node, kernel=kernel)
+
+
+def cases(count: int) -> Iterator[tuple[str, Capture, Capture]]:
+    """Pairs of captures, built one after the other."""
+    draw = random.Random(7)
+    base = huge(count)
+
+    def blocks(nodes: Sequence[Node]) -> list[Node]:
+        pieces = [nodes[at : at + 100] for at in range(0, len(nodes), 100)]
+        draw.shuffle(pieces)
+        return [node for piece in pieces for node in piece]
+
+    def loops(nodes: Sequence[Node]) -> list[Node]:
+        return [structs.replace(nodes[at % 40], id=at) for at in range(len(nodes))]
+
+    def alike(nodes: Sequence[Node]) -> list[Node]:
+        return [structs.replace(nodes[0], id=at) for at in range(len(nodes))]
+
+    def thinned(nodes: Sequence[Node]) -> list[Node]:
+        return [node for node in nodes if draw.random() > 0.02]
+
+    def mixed(nodes: Sequence[Node]) -> list[Node]:
+        made = []
+        for node in nodes:
+            roll = draw.random()
+            if roll > 0.02:
+                made.append(relaunched(node, 999) if roll > 0.98 else node)
+            if 0.5 < roll < 0.52:
+                made.append(relaunched(node, 777))
+        return made
+
+    def few(nodes: Sequence[Node]) -> list[Node]:
+        return [structs.replace(nodes[draw.randrange(4)], id=at) for at in range(len(nodes))]
+
+    yield "the same", base, base
+    yield "2 % of the nodes gone", base, rewritten(base, thinned)
+    yield "2 % gone, 2 % new, 2 % changed", base, rewritten(base, mixed)
+    yield (
+        "every other node changed",
+        base,
+        rewritten(
+            base, lambda nodes: [relaunched(node, 999) if node.id % 2 else node for node in nodes]
+        ),
+    )
+    yield (
+        "every node changed",
+        base,
+        rewritten(base, lambda nodes: [relaunched(node, 100 + node.id) for node in nodes]),
+    )
+    yield "nothing in common", base, elsewhere(base)
+    yield "blocks in another order", base, rewritten(base, blocks)
+    same = rewritten(base, alike)
+    yield "all nodes alike, 2 % gone", same, rewritten(same, thinned)
+    looped = rewritten(base, loops)
+    yield "a loop, 2 % gone, 2 % new", looped, rewritten(looped, mixed)
+    yield "a loop in another order", looped, rewritten(looped, blocks)
+    yield "four kinds at random", rewritten(base, few), rewritten(base, few)
+    single = one_graph(base)
+    yield "one graph: mixed changes", single, rewritten(single, mixed)
+    yield "one graph: other order", single, rewritten(single, blocks)
+    yield "one graph: four kinds", rewritten(single, few), rewritten(single, few)
+
+
+def elsewhere(capture: Capture) -> Capture:
+    """Other modules, ops, functions and kernels."""
+    origins = tuple(
+        structs.replace(one, op=f"{one.op}_other", module=f"other.{one.module}")
+        for one in capture.origins
+    )
+    functions = tuple(
+        structs.replace(one, name=f"other_{at}") for at, one in enumerate(capture.functions)
+    )
+    made = rewritten(capture, lambda nodes: [relaunched(node, 12345) for node in nodes])
+    return structs.replace(made, origins=origins, functions=functions)
+
+
+def measure(command: list[str], output: Path) -> tuple[float, float, float]:
+    """Seconds, seconds of the processor, and peak megabytes of one run."""
+    start = time.perf_counter()
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE)
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
+
+
+def main() -> int:
+    """Print a table; 1 when a target is missed."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    missed = False
+    print(f"{count:,} nodes\n{'case':34}{'format':>8}{'seconds':>9}{'CPU':>7}{'peak MB':>9}")
+    with tempfile.TemporaryDirectory() as folder:
+        a, b, output = (Path(folder) / name for name in ("a.cgt", "b.cgt", "out"))
+        for name, one, other in cases(count):
+            write(a, one)
+            write(b, other)
+            for format_ in ("table", "json"):
+                command = [*CGTOOL, "diff", str(a), str(b), "--format", format_]
+                runs = [measure(command, output) for _ in range(ROUNDS)]
+                seconds, processor = min(runs)[:2]
+                peak = max(run[2] for run in runs)
+                miss = seconds > SECONDS or peak > MEGABYTES
+                missed |= miss
+                print(
+                    f"{name:34}{format_:>8}{seconds:9.2f}{processor:7.2f}{peak:9.0f}"
+                    f"{'  missed' if miss else ''}",
+                    flush=True,
+                )
+                if format_ == "table":
+                    print(f"    {output.read_text().splitlines()[0]}", flush=True)
+    return int(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,163 @@
+"""Which graph of one capture is which of another, and which of their nodes are."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+
+from cgtool.analysis.diff.edges import Rewired, rewired
+from cgtool.analysis.diff.facts import Fact, Facts, Reader
+from cgtool.analysis.diff.matching import Pair
+from cgtool.analysis.diff.pairing import Pairing, pair
+from cgtool.analysis.summary import part_of
+from cgtool.model.capture import Capture, Graph
+
+_Streams = tuple[int | None, int | None]
+"""Indices into ``Capture.streams``."""
+
+NO_FACTS = Facts((), ())
+Which = tuple[int | None, int | None]
+"""Indices into ``Capture.graphs``; None where this capture has no such graph."""
+
+
+@dataclass(slots=True)
+class Matched:
+    """A graph of both captures, or of one alone."""
+
+    a: Graph | None
+    b: Graph | None
+    which: Which
+    facts_a: Facts = NO_FACTS
+    facts_b: Facts = NO_FACTS
+    nodes: Pairing = field(default_factory=Pairing)
+    changed: list[Pair] = field(default_factory=list)
+    """Of the nodes that are alike, those whose work is not the same."""
+    elsewhere: list[Pair] = field(default_factory=list)
+    """The others: the same work from another module or function."""
+    streams: set[_Streams] = field(default_factory=set)
+    """Which stream of ``a`` is which of ``b``; empty where no number of one has changed."""
+    edges: Rewired = field(default_factory=Rewired)
+
+    @property
+    def graph(self) -> Graph:
+        """That of ``b``, if it has one."""
+        graph = self.b if self.b is not None else self.a
+        assert graph is not None
+        return graph
+
+    def turned(self, before: Fact, after: Fact) -> bool:
+        """Whether a node runs on a stream that is not the one it ran on."""
+        if not self.streams:
+            return before.stream != after.stream
+        return (before.stream, after.stream) not in self.streams
+
+    @property
+    def moved(self) -> list[Pair]:
+        """Nodes in another order; none, where only the order of their creation is another."""
+        return self.nodes.moved if self.edges.moved else []
+
+    @property
+    def different(self) -> bool:
+        """Whether a replay does anything else."""
+        nodes, edges = self.nodes, self.edges
+        rows = (nodes.removed, nodes.added, self.changed, edges.moved, edges.gone, edges.come)
+        return self.a is None or self.b is None or any(rows)
+
+
+def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Matched]:
+    """Every graph of both, those of ``b`` in its order, each before the bodies in it."""
+    waiting = deque(_roots(a, b))
+    found: list[Matched] = []
+    while waiting:
+        which = waiting.popleft()
+        one = None if which[0] is None else a.graphs[which[0]]
+        other = None if which[1] is None else b.graphs[which[1]]
+        made = Matched(one, other, which)
+        if one is not None and other is not None:
+            made.facts_a, made.facts_b = reader_a.facts(one), reader_b.facts(other)
+            made.nodes = pair(made.facts_a, made.facts_b)
+            _judge(made)
+            made.edges = rewired(
+                one.edges, other.edges, chain(made.nodes.same, made.nodes.alike), made.nodes.moved
+            )
+        found.append(made)
+        waiting.extendleft(reversed(list(_bodies(made))))
+    return found
+
+
+def _roots(a: Capture, b: Capture) -> list[Which]:
+    """Graphs that no node runs, matched by phase and callable; by phase and order where the
+    callables have other names."""
+    ours = [at for at, graph in enumerate(a.graphs) if graph.parent is None]
+    theirs = [at for at, graph in enumerate(b.graphs) if graph.parent is None]
+    partner: dict[int, int] = {}
+
+    def take(left: Iterable[tuple[object, int]], right: Iterable[tuple[object, int]]) -> None:
+        waiting: dict[object, deque[int]] = defaultdict(deque)
+        for key, at in left:
+            waiting[key].append(at)
+        for key, at in right:
+            if waiting[key]:
+                partner[at] = waiting[key].popleft()
+
+    def by_part(capture: Capture, at: int) -> tuple[str, str | None]:
+        graph = capture.graphs[at]
+        return graph.phase, part_of(capture, graph)
+
+    take(((by_part(a, at), at) for at in ours), ((by_part(b, at), at) for at in theirs))
+    taken = set(partner.values())
+    take(
+        ((a.graphs[at].phase, at) for at in ours if at not in taken),
+        ((b.graphs[at].phase, at) for at in theirs if at not in partner),
+    )
+    gone = set(ours) - set(partner.values())
+    return [(partner.get(at), at) for at in theirs] + [(at, None) for at in sorted(gone)]
+
+
+def _bodies(made: Matched) -> Iterator[Which]:
+    """The graphs that its child and conditional nodes run."""
+    nodes = made.nodes
+    ours = {node.id: node.body for node in made.a.nodes if node.body} if made.a else {}
+    theirs = {node.id: node.body for node in made.b.nodes if node.body} if made.b else {}
+    if not ours and not theirs:
+        return
+    for left, right in sorted(chain(nodes.same, nodes.alike, nodes.moved)):
+        yield from zip_longest(ours.pop(left, ()), theirs.pop(right, ()))
+    yield from ((at, None) for body in ours.values() for at in body)
+    yield from ((None, at) for body in theirs.values() for at in body)
+
+
+def _judge(made: Matched) -> None:
+    """Of the nodes that are alike, tell other work from work that only comes from elsewhere."""
+    nodes, ours, theirs = made.nodes, made.facts_a.of, made.facts_b.of
+    pairs = Counter((ours[a].stream, theirs[b].stream) for a, b in nodes.alike)
+    if any(one != other for one, other in pairs):
+        pairs.update((ours[a].stream, theirs[b].stream) for a, b in nodes.same)
+        made.streams = _one_to_one(pairs)
+    for a, b in nodes.alike:
+        same = _work(ours[a]) == _work(theirs[b]) and not made.turned(ours[a], theirs[b])
+        (made.elsewhere if same else made.changed).append((a, b))
+
+
+def _work(fact: Fact) -> tuple[object, ...]:
+    return fact.op, fact.type, fact.name, fact.sizes
+
+
+def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
+    """Which stream is which, as most nodes have it: numbers shift when a stream is added. The
+    first is the capturing stream in both."""
+    found: set[_Streams] = {(None, None), (0, 0)}
+    ones, others = {None, 0}, {None, 0}
+
+    def order(pair: _Streams) -> tuple[int, bool, int]:
+        # Ties fall the same way whichever capture is given first.
+        return -pairs[pair], pair[0] != pair[1], sum(stream or 0 for stream in pair)
+
+    for one, other in sorted(pairs, key=order):
+        if one not in ones and other not in others:
+            found.add((one, other))
+            ones.add(one)
+            others.add(other)
+    return found

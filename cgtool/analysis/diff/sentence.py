@@ -1,0 +1,245 @@
+"""A diff in one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from cgtool.analysis.diff.graphs import Matched
+from cgtool.analysis.diff.report import (
+    ADDED,
+    CHANGED,
+    MOVED,
+    REMOVED,
+    ChangeRow,
+    Figure,
+)
+from cgtool.analysis.diff.rows import Change, Lines
+from cgtool.analysis.places import short_op
+
+_TOLD = 3
+_LAUNCH = {"grid", "block", "shared memory"}
+_UNITS = {
+    "kernel": ("kernel", "kernels"),
+    "memcpy": ("copy", "copies"),
+    "memset": ("fill", "fills"),
+    "op": ("call", "calls"),
+}
+
+_VERBS = {"reserved": "reserves", "peak": "holds at its peak", "live": "holds at the end"}
+
+Clause = tuple[int, str]
+"""How many nodes it speaks of, and what it says."""
+
+
+def sentence(
+    graphs: Sequence[Matched],
+    every: Sequence[Change],
+    lines: Lines,
+    rows: Sequence[ChangeRow],
+    memory: Sequence[Figure],
+) -> str:
+    """``12 nodes fewer: 8 kernels of add at model.py:42 are gone; ...``"""
+    before = sum(len(made.a.nodes) for made in graphs if made.a is not None)
+    after = sum(len(made.b.nodes) for made in graphs if made.b is not None)
+    clauses = [
+        *_graphs(graphs),
+        *_nodes(graphs, every, lines, rows),
+        *_edges(graphs),
+        *_memory(memory),
+    ]
+    if not clauses:
+        same = f"{_count(after, 'node')} in {_count(len(graphs), 'graph')}"
+        return f"No difference: {same} {'is' if after == 1 else 'are'} the same"
+    # Sorting keeps what stands first among equals.
+    clauses.sort(key=lambda clause: -clause[0])
+    told = [text for _, text in clauses[:_TOLD]]
+    if len(clauses) > _TOLD:
+        told.append(f"and {_count(len(clauses) - _TOLD, 'more change')}")
+    if after == before:
+        return f"As many nodes: {'; '.join(told)}"
+    more = "more" if after > before else "fewer"
+    return f"{_count(abs(after - before), 'node')} {more}: {'; '.join(told)}"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _graphs(graphs: Sequence[Matched]) -> Iterator[Clause]:
+    for made in graphs:
+        if made.a is None or made.b is None:
+            count = len(made.graph.nodes)
+            what = "gone" if made.b is None else "new"
+            yield count, f"the graph {made.graph.name} is {what} ({_count(count, 'node')})"
+
+
+def _nodes(
+    graphs: Sequence[Matched], every: Sequence[Change], lines: Lines, rows: Sequence[ChangeRow]
+) -> Iterator[Clause]:
+    left: dict[str, list[ChangeRow]] = {}
+    for change, word in ((REMOVED, "gone"), (ADDED, "new")):
+        left[change] = [row for row in rows if row.change == change]
+        modules = Counter(one.fact.module for one in every if one.change == change)
+        whole = _whole(graphs, modules, change)
+        if whole:
+            inside = {module for module in modules if whole & set(_outer(module))}
+            count = sum(modules[module] for module in inside)
+            left[change] = lines.rows(
+                one for one in every if one.change == change and one.fact.module not in inside
+            )
+            first, *more = sorted(whole, key=_natural)
+            names = f"module {first} is"
+            if more:
+                names = f"modules {first} and {_count(len(more), 'other')} are"
+            yield count, f"{names} {word} ({_count(count, 'node')})"
+    became = list(_replaced(left[REMOVED], left[ADDED]))
+    for before, after in became:
+        left[REMOVED].remove(before)
+        left[ADDED].remove(after)
+        yield (
+            before.nodes + after.nodes,
+            f"{_who(before, before.nodes)} became {_name(after, before)}",
+        )
+    yield from _clauses(left[REMOVED], "is gone", "are gone")
+    yield from _clauses(left[ADDED], "is new", "are new")
+    alike: dict[str, list[ChangeRow]] = defaultdict(list)
+    for row in rows:
+        if row.change == CHANGED:
+            alike[_what(row)].append(row)
+    for what, mine in alike.items():
+        yield from _clauses(mine, f"changed its {what}", f"changed their {what}")
+    moved = sum(row.nodes for row in rows if row.change == MOVED)
+    if moved:
+        yield moved, f"{_count(moved, 'node runs', 'nodes run')} in another order"
+
+
+def _replaced(
+    removed: Sequence[ChangeRow], added: Sequence[ChangeRow]
+) -> Iterator[tuple[ChangeRow, ChangeRow]]:
+    """Rows of as many nodes in the same modules, where nothing else came or went."""
+
+    def by_place(rows: Sequence[ChangeRow]) -> dict[tuple[object, ...], list[ChangeRow]]:
+        found: dict[tuple[object, ...], list[ChangeRow]] = defaultdict(list)
+        for row in rows:
+            if row.op is not None and row.module not in ("", "(root)"):
+                found[row.graph, row.module, row.type].append(row)
+        return found
+
+    after = by_place(added)
+    for place, before in by_place(removed).items():
+        both = (*before, *after[place])
+        if len(before) == len(after[place]) == 1 and both[0].nodes == both[1].nodes:
+            yield both[0], both[1]
+
+
+def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]:
+    """A clause for each op and line, or one for all where they are many."""
+    groups: dict[tuple[str, str | None, str | None, str], list[ChangeRow]] = defaultdict(list)
+    for row in rows:
+        # Of ops all kernels are meant; without an op, the kernel is all there is to name.
+        name = "" if row.op is not None else _kernel(row)
+        groups[row.type, row.op, row.line, name].append(row)
+    if len(groups) > _TOLD:
+        count = sum(row.nodes for row in rows)
+        ops = len({row.op for row in rows})
+        yield count, f"{_count(count, 'node')} of {_count(ops, 'op')} {many}"
+        return
+    for members in groups.values():
+        count = sum(row.nodes for row in members)
+        yield count, f"{_who(members[0], count)} {one if count == 1 else many}"
+
+
+def _whole(graphs: Sequence[Matched], modules: Mapping[str | None, int], change: str) -> set[str]:
+    """The outermost modules of which every node came or went, two nodes at least."""
+    if not modules:
+        return set()
+    had, have, changed = Counter[str](), Counter[str](), Counter[str]()
+    for made in graphs:
+        if made.a is not None and made.b is not None:
+            ours, theirs = made.facts_a.of, made.facts_b.of
+            one, other = (ours, theirs) if change == REMOVED else (theirs, ours)
+            _count_outer(had, Counter(fact.module for fact in one))
+            _count_outer(have, Counter(fact.module for fact in other))
+    _count_outer(changed, modules)
+    whole = {name for name, count in changed.items() if 1 < count == had[name] and not have[name]}
+    return {name for name in whole if not whole & set(_outer(name)[:-1])}
+
+
+def _count_outer(counts: Counter[str], modules: Mapping[str | None, int]) -> None:
+    for module, count in modules.items():
+        for outer in _outer(module):
+            counts[outer] += count
+
+
+def _outer(module: str | None) -> list[str]:
+    """``layers``, ``layers.0``, ``layers.0.linear``: outermost first."""
+    words = module.split(".") if module else []
+    return [".".join(words[:length]) for length in range(1, len(words) + 1)]
+
+
+def _natural(module: str) -> list[tuple[int, str]]:
+    """layers.9 before layers.10."""
+    words = module.split(".")
+    return [(int(word), "") if word.isdecimal() and word.isascii() else (0, word) for word in words]
+
+
+def _who(row: ChangeRow, count: int) -> str:
+    """``8 kernels of add at model.py:42``; ``addmm at model.py:42 in layers.0`` where it is one."""
+    unit = _count(count, *_UNITS.get(row.type, ("node", "nodes")))
+    if row.op is not None:
+        text = short_op(row.op) if count == 1 else f"{unit} of {short_op(row.op)}"
+    else:
+        text = f"{unit} {_kernel(row)}".rstrip()
+    # A pattern of modules says less than the line that they share.
+    module = row.module if row.module != "(root)" and (count == 1 or not row.line) else ""
+    line = f" at {row.line}" if row.line else ""
+    return f"{text}{line} in {module}" if module else f"{text}{line}"
+
+
+def _name(row: ChangeRow, other: ChangeRow) -> str:
+    """Of its op, told apart from that of the other."""
+    short, full = short_op(row.op or ""), row.op or ""
+    return short if short != short_op(other.op or "") else full
+
+
+def _kernel(row: ChangeRow) -> str:
+    return next((one.b or one.a or "" for one in row.attributes if one.name == "kernel"), "")
+
+
+def _what(row: ChangeRow) -> str:
+    names = [one.name for one in row.attributes]
+    if "kernel" in names:
+        names = [name for name in names if name not in _LAUNCH]
+    words = ("launch" if name in _LAUNCH else name for name in names)
+    return " and ".join(dict.fromkeys(words))
+
+
+def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
+    gone = sum(len(made.edges.gone) for made in graphs)
+    come = sum(len(made.edges.come) for made in graphs)
+    for count, word in ((gone, "gone"), (come, "new")):
+        if count:
+            verb = "is" if count == 1 else "are"
+            yield count, f"{_count(count, 'dependency', 'dependencies')} {verb} {word}"
+
+
+def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:
+    """One clause a pool, of the first figure that is not the same."""
+    told = set()
+    for row in memory:
+        if not row.judged or row.a == row.b or row.of in told:
+            continue
+        told.add(row.of)
+        if row.a is None or row.b is None:
+            yield 0, f"the {row.of} is {'new' if row.a is None else 'gone'}"
+        else:
+            more = "more" if row.b > row.a else "less"
+            yield 0, f"the {row.of} {_VERBS[row.what]} {_bytes(abs(row.b - row.a))} {more}"
+
+
+def _bytes(size: float) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << power:
+            return f"{size / (1 << power):,.1f} {unit}"
+    return f"{size:,.0f} B"

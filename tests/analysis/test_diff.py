@@ -1,0 +1,569 @@
+"""What changed between two captures: what is told, and what never is."""
+
+from __future__ import annotations
+
+import random
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from cgtool.analysis.diff import compare
+from cgtool.analysis.diff.facts import same_in_every_build
+from cgtool.model.capture import (
+    Block,
+    Capture,
+    Caveat,
+    Copy,
+    Edge,
+    Entry,
+    Fill,
+    Frame,
+    Function,
+    Graph,
+    KernelLaunch,
+    Memory,
+    Node,
+    Origin,
+    Pool,
+    Segment,
+    Stream,
+)
+from cgtool.model.failure import CgtoolError
+from cgtool.model.file import inconsistency, read
+from tests.builders import capture, chain, huge, nested, small, unusual
+from tests.strategies import captures
+
+CAPTURES = sorted((Path(__file__).parent.parent.parent / "samples" / "captures").glob("*.cgt"))
+ADD, MUL, GEMM, OTHER_GEMM = range(4)
+FUNCTIONS = tuple(Function(name) for name in ("add", "mul", "gemm_128", "gemm_64"))
+
+
+class Made:
+    """A capture of one graph, written down node by node."""
+
+    def __init__(self, *, folder="/home/me", shift=0):
+        self.frames, self.origins, self.nodes, self.edges = [], [], [], None
+        self.folder, self.shift = folder, shift
+
+    def node(
+        self, op, module, line, kernel=ADD, grid=1, stream=0, function="Model.forward", **more
+    ):
+        """A kernel; waits for the one before unless ``edges`` says otherwise."""
+        at = len(self.nodes)
+        self.frames.append(Frame(f"{self.folder}/model.py", line + self.shift, "Model.forward"))
+        self.origins.append(Origin(f"aten::{op}", module, "Module", (at,)))
+        launch = KernelLaunch(kernel, (grid, 1, 1), (128, 1, 1))
+        if "type" not in more:
+            more |= {"type": "kernel", "kernel": launch}
+        self.nodes.append(Node(at, origin=at, call=at, stream=stream, **more))
+        return self
+
+    def capture(self, *edges, phase="forward", **fields):
+        pairs = tuple(Edge(*edge) for edge in edges) if edges else chain(len(self.nodes))
+        graph = Graph(phase, phase, nodes=tuple(self.nodes), edges=pairs)
+        made = capture(
+            [graph],
+            frames=tuple(self.frames),
+            origins=tuple(self.origins),
+            functions=FUNCTIONS,
+            streams=fields.pop("streams", (Stream(1, "capture stream"), Stream(2, "side"))),
+            **fields,
+        )
+        assert inconsistency(made) is None
+        return made
+
+
+def block(made=None, *, adds=(12, 15), layers=3, kernel=GEMM, **more):
+    """Layers of norm, gemm, and residual adds at the given lines."""
+    made = made or Made(**more)
+    for layer in range(layers):
+        made.node("mul", f"layers.{layer}.norm", 11, MUL)
+        made.node("addmm", f"layers.{layer}.linear", 11, kernel, 16)
+        for line in adds:
+            made.node("add", f"layers.{layer}", line)
+    return made
+
+
+def counts(report):
+    """Removed, added, changed, moved."""
+    (row,) = report.graphs
+    return row.removed, row.added, row.changed, row.moved
+
+
+def nothing(a, b):
+    report = compare(a, b)
+    assert not report.different, report.summary
+    assert report.summary.startswith("No difference")
+    assert not report.changes
+    assert not report.edges
+    assert not report.modules
+    return report
+
+
+# What is never told
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_a_recorded_capture_against_itself(path):
+    nothing(read(path), read(path))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("mlp", "mlp-bench")]
+    + [(name, f"profile-{name}") for name in ("transformer", "two_streams", "train_step")],
+)
+def test_the_same_workload_captured_twice_on_a_gpu(one, other):
+    folder = CAPTURES[0].parent
+    nothing(read(folder / f"{one}.cgt"), read(folder / f"{other}.cgt"))
+
+
+@given(captures())
+def test_any_capture_against_itself(made):
+    nothing(made, made)
+
+
+@pytest.mark.parametrize("made", [small(), nested(), unusual(), huge(400)])
+def test_what_differs_from_process_to_process_is_no_difference(made):
+    draw = random.Random(5)
+    order = draw.sample(range(len(made.functions)), len(made.functions))
+
+    def anew(node):
+        kernel, copy, fill = node.kernel, node.copy, node.fill
+        if kernel is not None:
+            pointers = tuple(
+                replace(one, address=draw.randrange(1 << 47)) for one in kernel.pointers
+            )
+            kernel = replace(kernel, pointers=pointers, active_blocks=None)
+        if copy is not None:
+            copy = replace(copy, source=draw.randrange(1 << 47), destination=7)
+        if fill is not None:
+            fill = replace(fill, destination=draw.randrange(1 << 47))
+        detail = node.detail and f"{node.detail} at 0x{draw.randrange(1 << 47):x}"
+        return replace(
+            node, kernel=kernel, copy=copy, fill=fill, detail=detail, duration_ns=7, start_ns=8
+        )
+
+    graphs = tuple(
+        replace(
+            graph,
+            nodes=tuple(map(anew, graph.nodes)),
+            edges=tuple(draw.sample(graph.edges, len(graph.edges))),
+            capture_ns=1,
+            instantiate_ns=2,
+            launch_ns=(3,),
+            exec_bytes=draw.randrange(1 << 30),
+            raw_dot=None,
+        )
+        for graph in made.graphs
+    )
+    order = draw.sample(range(len(made.functions)), len(made.functions))
+    graphs = tuple(
+        replace(
+            graph,
+            nodes=tuple(
+                replace(
+                    node, kernel=replace(node.kernel, function=order.index(node.kernel.function))
+                )
+                if node.kernel
+                else node
+                for node in graph.nodes
+            ),
+        )
+        for graph in graphs
+    )
+    memory = replace(
+        made.memory,
+        pools=tuple(replace(pool, id=(9, 9)) for pool in made.memory.pools),
+        allocations=tuple(replace(one, address=0) for one in made.memory.allocations),
+    )
+    again = replace(
+        made,
+        graphs=graphs,
+        functions=tuple(made.functions[at] for at in order),
+        frames=tuple(replace(one, file=f"/elsewhere{one.file}") for one in made.frames),
+        streams=tuple(replace(one, handle=one.handle + 99) for one in made.streams),
+        memory=memory,
+        created="2030-01-01T00:00:00+00:00",
+        cgtool="9",
+        warmup_ns=1,
+    )
+    assert inconsistency(again) is None
+    nothing(made, again)
+
+
+def test_a_comment_above_and_another_folder_are_no_difference():
+    nothing(block().capture(), block(folder="/checkout/src", shift=17).capture())
+
+
+def test_names_made_up_by_another_build_are_no_difference():
+    name = "_ZN2at6native{}_GLOBAL__N__{}_7_Loss_cu_{}3sumIfEEvPT_"
+    one = name.format(39, "5cd812b1", "5b0651e1")
+    other = name.format(39, "aaaaaaaa", "bbbbbbbb")
+    assert one != other
+    assert same_in_every_build(one) == same_in_every_build(other)
+    assert same_in_every_build(one) != same_in_every_build(one.replace("3sum", "3max"))
+    assert same_in_every_build("9" * 5000 + "_GLOBAL__N_") == "12_GLOBAL__N_1"
+    made = block().capture()
+    a, b = (replace(made, functions=(*FUNCTIONS[:3], Function(text))) for text in (one, other))
+    nothing(a, b)
+
+
+def test_another_order_of_creation_is_no_difference_where_everything_waits_for_the_same():
+    edges = ((0, 1), (2, 3))
+    one = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
+    one = one.node("add", "b", 4, stream=1).capture(*edges)
+    other = Made().node("mul", "b", 3, stream=1).node("add", "b", 4, stream=1).node("mul", "a", 1)
+    other = other.node("add", "a", 2).capture(*edges)
+    report = nothing(one, other)
+    assert any("another order of creation" in note for note in report.notes)
+
+
+def test_a_stream_with_another_number_is_no_difference():
+    streams = tuple(Stream(at, f"stream {at}") for at in range(3))
+
+    def made(side):
+        nodes = Made().node("mul", "a", 1)
+        for line in range(2, 9):
+            nodes.node("add", "a", line, stream=side)
+        return nodes.capture(streams=streams)
+
+    nothing(made(1), made(2))
+
+
+# What is told
+
+
+@pytest.mark.parametrize("drop", [12, 15])
+def test_of_two_equal_nodes_the_one_whose_line_is_gone(drop):
+    """Nothing but their lines tells them apart."""
+    kept = {12: 15, 15: 12}[drop]
+    report = compare(block().capture(), block(adds=(kept,), shift=3).capture())
+    assert counts(report) == (3, 0, 0, 0)
+    assert [row.line for row in report.changes] == [f"model.py:{drop}"]
+    assert report.changes[0].module == "layers.*"
+    assert report.summary == f"3 nodes fewer: 3 kernels of add at model.py:{drop} are gone"
+    back = compare(block(adds=(kept,), shift=3).capture(), block().capture())
+    assert [row.line for row in back.changes] == [f"model.py:{drop}"]
+
+
+def test_of_two_equal_nodes_the_one_that_has_another_form_is_changed():
+    """The launch that changed is the first of two that were equal."""
+    one = Made().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
+    other = Made().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
+    other = other.node("mm", "a", 2, GEMM, 8)
+    for a, b in ((one, other), (other, one)):
+        report = compare(a.capture(), b.capture())
+        assert counts(report) == (0, 0, 2, 0)
+        assert (
+            [row.a for row in report.changes] == [row.b for row in report.changes] == [(0,), (1,)]
+        )
+
+
+def test_a_kernel_that_changed():
+    other = block().capture()
+    graph = other.graphs[0]
+    nodes = [
+        replace(node, kernel=replace(node.kernel, function=OTHER_GEMM, grid=(8, 1, 1)))
+        if node.id == 5
+        else node
+        for node in graph.nodes
+    ]
+    report = compare(
+        block().capture(), replace(other, graphs=(replace(graph, nodes=tuple(nodes)),))
+    )
+    assert report.different
+    assert counts(report) == (0, 0, 1, 0)
+    (row,) = report.changes
+    assert [(one.name, one.a, one.b) for one in row.attributes] == [
+        ("kernel", "gemm_128", "gemm_64"),
+        ("grid", "16", "8"),
+    ]
+    assert (row.a, row.b) == ((5,), (5,))
+    told = "As many nodes: addmm at model.py:11 in layers.1.linear changed its kernel"
+    assert report.summary == told
+    assert [(row.module, row.changed) for row in report.modules] == [("layers.1.linear", 1)]
+
+
+def test_a_module_that_is_gone_is_said_to_be():
+    report = compare(block(layers=12).capture(), block(layers=10).capture())
+    told = "8 nodes fewer: modules layers.10 and 1 other are gone (8 nodes)"
+    assert report.summary == told
+    report = compare(block(layers=2).capture(), block(layers=3).capture())
+    assert report.summary == "4 nodes more: module layers.2 is new (4 nodes)"
+
+
+def test_another_module_for_the_same_work_is_told_and_no_difference():
+    made = block().capture()
+    renamed = tuple(
+        replace(one, module=one.module.replace("layers", "blocks")) for one in made.origins
+    )
+    report = compare(made, replace(made, origins=renamed))
+    assert not report.different
+    (note,) = report.notes
+    assert note == (
+        "12 nodes do the same work from another module: layers.0 is now blocks.0 and 8 more"
+    )
+
+
+def test_another_op_for_the_same_kernel():
+    one, other = Made().node("add", "a", 1), Made().node("add_", "a", 1)
+    report = compare(one.capture(), other.capture())
+    assert counts(report) == (0, 0, 1, 0)
+    assert report.summary == "As many nodes: add_ at model.py:1 in a changed its op"
+
+
+def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_node():
+    def made(op, shape):
+        return Made().node(op, "a", 1, type="op", shape=shape).capture(simulated=True)
+
+    report = compare(made("gelu", "float32[4]"), made("gelu", "float32[8]"))
+    assert counts(report) == (0, 0, 1, 0)
+    assert report.summary == "As many nodes: gelu at model.py:1 in a changed its shape"
+    assert counts(compare(made("gelu", "float32[4]"), made("relu", "float32[4]"))) == (1, 1, 0, 0)
+
+
+def test_a_stream_that_changed():
+    one = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    other = Made().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
+    report = compare(one.capture(), other.capture())
+    (row,) = report.changes
+    (attribute,) = row.attributes
+    assert (attribute.name, attribute.a, attribute.b) == ("stream", "capture stream", "side")
+    assert report.summary == "As many nodes: add at model.py:2 in b changed its stream"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ({"copy": Copy("dtod", 4096)}, {"copy": Copy("dtod", 8192)}, ["bytes"]),
+        ({"copy": Copy("dtod", 4096)}, {"copy": Copy("htod", 4096)}, ["kind"]),
+        ({"fill": Fill(512, 0)}, {"fill": Fill(512, 1)}, ["value"]),
+    ],
+)
+def test_copies_and_fills(one, other, told):
+    kind = "memcpy" if "copy" in one else "memset"
+    a, b = (Made().node("copy_", "a", 1, type=kind, **more).capture() for more in (one, other))
+    (row,) = compare(a, b).changes
+    assert [attribute.name for attribute in row.attributes] == told
+
+
+def test_dependencies_between_nodes_of_both():
+    def made(*edges):
+        nodes = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3)
+        return nodes.capture(*edges)
+
+    report = compare(made((0, 1), (1, 2)), made((0, 1), (0, 2)))
+    assert report.different
+    assert [(row.change, row.source, row.target) for row in report.edges] == [
+        ("removed", "add model.py:2 a", "mul model.py:3 b"),
+        ("added", "mul model.py:1 a", "mul model.py:3 b"),
+    ]
+    assert report.summary == "As many nodes: 1 dependency is gone; 1 dependency is new"
+
+
+def test_a_node_that_is_gone_leaves_its_neighbours_to_each_other():
+    report = compare(block().capture(), block(adds=()).capture())
+    assert counts(report) == (6, 0, 0, 0)
+    assert not report.edges
+    assert not compare(block(adds=()).capture(), block().capture()).edges
+
+
+def test_an_edge_of_another_kind_is_another_dependency():
+    one = block().capture()
+    graph = one.graphs[0]
+    edges = (replace(graph.edges[0], type=1, from_port=1), *graph.edges[1:])
+    report = compare(one, replace(one, graphs=(replace(graph, edges=edges),)))
+    assert (report.graphs[0].edges_removed, report.graphs[0].edges_added) == (1, 1)
+
+
+def test_nodes_that_run_in_another_order():
+    one = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
+    other = Made().node("add", "d", 4).node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    report = compare(one.capture(), other.capture())
+    assert counts(report) == (0, 0, 0, 1)
+    assert report.different
+    assert report.summary == "As many nodes: 1 node runs in another order"
+    assert not report.edges
+
+
+def test_graphs_of_one_capture_alone():
+    both = small()
+    forward = replace(both, graphs=both.graphs[:1], memory=Memory())
+    report = compare(both, forward)
+    assert [(row.name, row.change) for row in report.graphs] == [
+        ("forward", "same"),
+        ("backward", "removed"),
+    ]
+    assert "the graph backward is gone (5 nodes)" in report.summary
+    assert [row.change for row in compare(forward, both).graphs] == ["same", "added"]
+
+
+def test_graphs_are_matched_by_callable_before_their_order():
+    def made(*names):
+        graphs = []
+        for number, name in enumerate(names):
+            nodes = tuple(Node(at, "empty") for at in range({"f": 2, "g": 3}[name]))
+            graphs.append(Graph(f"forward {number}", "forward", number, nodes=nodes))
+        entry = Entry("model.py:build", "callables", callables=names)
+        return replace(capture(graphs), entry=entry)
+
+    assert not compare(made("f", "g"), made("g", "f")).different
+
+
+def test_bodies_are_matched_by_the_node_that_runs_them():
+    one = nested()
+    other = nested()
+    step, body, inner = other.graphs
+    fewer = replace(inner, nodes=(), edges=())
+    assert not compare(one, other).different
+    report = compare(one, replace(other, graphs=(step, body, fewer)))
+    assert [row.change for row in report.graphs] == ["same", "same", "changed"]
+    alone = replace(one, graphs=(replace(step, nodes=(step.nodes[0],), edges=()),))
+    report = compare(one, alone)
+    assert [row.change for row in report.graphs] == ["changed", "removed", "removed"]
+
+
+def test_bytes_of_a_pool():
+    def made(segment, live):
+        blocks = (Block(0, live, live, "active_allocated"),)
+        pool = Pool((0, 1), "graphs", (Segment(0, segment, None, "small", blocks),))
+        return block().capture(memory=Memory((pool,)))
+
+    report = compare(made(2 << 20, 512), made(4 << 20, 512))
+    assert report.different
+    assert report.summary == "As many nodes: the pool graphs reserves 2.0 MiB more"
+    report = compare(made(2 << 20, 1024), made(2 << 20, 512))
+    assert report.summary == "As many nodes: the pool graphs holds at the end 512 B less"
+    report = compare(made(2 << 20, 512), block().capture())
+    assert report.summary == "As many nodes: the pool graphs is gone"
+
+
+def test_times_are_shown_and_judged_by_nobody():
+    def made(nanoseconds):
+        made = block().capture()
+        graph = made.graphs[0]
+        nodes = tuple(
+            replace(node, duration_ns=nanoseconds if node.id == 1 else 100) for node in graph.nodes
+        )
+        return replace(made, graphs=(replace(graph, nodes=nodes),))
+
+    report = nothing(made(100), made(5000))
+    assert [(row.of, row.what, row.a, row.b) for row in report.times] == [
+        ("forward", "nodes", 1200, 6100)
+    ]
+    (line,) = report.lines
+    assert (line.op, line.line, line.a, line.b) == ("aten::addmm", "model.py:11", 300, 5200)
+    assert nothing(made(100), block().capture()).times == ()
+
+
+def test_another_environment_is_noted():
+    made = block().capture()
+    other = replace(made, environment=replace(made.environment, torch="2.14.0", driver="600"))
+    report = nothing(made, other)
+    (note,) = report.notes
+    assert note == (
+        "torch 2.13.0 in A, 2.14.0 in B; driver 580.82 in A, 600 in B: kernels and sizes may "
+        "differ for that alone"
+    )
+
+
+def test_findings_notes_and_eager_launches_of_one_side():
+    one = block().capture()
+    other = block(Made().node("f", "a", 1, type="host")).capture(
+        caveats=(Caveat("c", "take care"),)
+    )
+    one, other = (
+        replace(made, graphs=(replace(made.graphs[0], eager_launches=count),))
+        for made, count in ((one, 12), (other, 13))
+    )
+    notes = " ".join(compare(one, other).notes)
+    assert "finding in B alone: forward has 1 host node" in notes
+    assert "note of the capture in B alone: take care (c)" in notes
+    assert "forward: eager made 12 launches in A, 13 in B" in notes
+
+
+def test_a_gpu_and_the_simulated_device_are_not_compared():
+    with pytest.raises(
+        CgtoolError, match=r"y was captured on the simulated device, x on NVIDIA"
+    ) as e:
+        compare(small(), capture([], simulated=True), names=("x", "y"))
+    assert e.value.failure.exit_code == 2
+
+
+# What always holds
+
+
+@st.composite
+def models(draw):
+    """Nodes of few kinds, so that many are equal."""
+    made = Made()
+    for _ in range(draw(st.integers(1, 40))):
+        made.node(
+            draw(st.sampled_from(["add", "mul"])),
+            draw(st.sampled_from(["a", "a.b", "c", None])),
+            draw(st.integers(1, 3)),
+            draw(st.integers(0, 3)),
+            draw(st.integers(1, 2)),
+            draw(st.integers(0, 1)),
+        )
+    return made.capture()
+
+
+def with_nodes(made: Capture, nodes) -> Capture:
+    numbered = tuple(replace(node, id=at) for at, node in enumerate(nodes))
+    graph = replace(made.graphs[0], nodes=numbered, edges=chain(len(numbered)))
+    return replace(made, graphs=(graph,))
+
+
+@given(models(), st.data())
+def test_removing_nodes_removes_as_many_and_adding_them_adds_as_many(made, data):
+    nodes = made.graphs[0].nodes
+    kept = data.draw(st.lists(st.booleans(), min_size=len(nodes), max_size=len(nodes)))
+    fewer = with_nodes(made, [node for node, keep in zip(nodes, kept, strict=True) if keep])
+    gone = kept.count(False)
+    report = compare(made, fewer)
+    assert counts(report) == (gone, 0, 0, 0)
+    assert report.different == (gone > 0)
+    assert not report.edges
+    assert counts(compare(fewer, made)) == (0, gone, 0, 0)
+
+
+@given(models(), st.data())
+def test_one_other_kernel_is_one_change(made, data):
+    nodes = list(made.graphs[0].nodes)
+    at = data.draw(st.integers(0, len(nodes) - 1))
+    nodes[at] = replace(nodes[at], kernel=replace(nodes[at].kernel, function=4))
+    made = replace(made, functions=(*FUNCTIONS, Function("another")))
+    report = compare(made, with_nodes(made, nodes))
+    assert counts(report) == (0, 0, 1, 0)
+    (row,) = report.changes
+    assert row.attributes[0].b == "another"
+
+
+@given(models(), models())
+@settings(max_examples=200)
+def test_every_node_is_told_once_and_swapping_mirrors(one, other):
+    forth, back = compare(one, other), compare(other, one)
+    (there,), (here,) = forth.graphs, back.graphs
+    assert (there.a, there.b) == (here.b, here.a)
+    assert (there.removed, there.added) == (here.added, here.removed)
+    assert (there.changed, there.moved) == (here.changed, here.moved)
+    assert (there.edges_removed, there.edges_added) == (here.edges_added, here.edges_removed)
+    assert forth.different == back.different
+    assert there.a - there.removed == there.b - there.added
+    mirror = {"removed": "added", "added": "removed"}
+    told = nodes_of(forth)
+    assert told == {(mirror.get(change, change), b, a) for change, a, b in nodes_of(back)}
+    for side in (1, 2):
+        ids = [one[side] for one in told if one[side] is not None]
+        assert len(ids) == len(set(ids))
+
+
+def nodes_of(report):
+    """Every node that is told, with what became of it."""
+    return {(row.change, a, b) for row in report.changes for a, b in zip_longest(row.a, row.b)}

@@ -1,0 +1,233 @@
+"""``cgtool diff``: what it exits with, what it refuses, and that the same code is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from cgtool.cli.app import main
+from cgtool.model.file import read, write
+from tests.builders import capture, hostile, unusual
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CAPTURES = ROOT / "samples" / "captures"
+MLP, MLP_AGAIN, GAN = (CAPTURES / f"{name}.cgt" for name in ("mlp", "mlp-bench", "gan"))
+SIMULATED = ROOT / "tests" / "gold" / "captures" / "mlp-separate-simulated.cgt"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Run the command in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cgtool", "diff", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capfd.readouterr())
+
+    return run
+
+
+def captured(*targets: tuple[str, Path]) -> None:
+    """Capture each in a process of its own, with other hashes of strings, all at once."""
+    command = [sys.executable, "-m", "cgtool.cli.app", "capture", "--device", "simulated", "-q"]
+    running = [
+        subprocess.Popen(
+            [*command, entry, "-o", str(path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for seed, (entry, path) in enumerate(targets)
+    ]
+    assert [one.wait() for one in running] == [0] * len(running)
+
+
+@pytest.mark.parametrize("sample", ["mlp", "two_streams", "gan", "train_step"])
+def test_the_same_code_captured_in_two_processes_from_two_folders(run, tmp_path, sample):
+    """One in a folder of another name, under a comment."""
+    source = (ROOT / "samples" / f"{sample}.py").read_text()
+    copy = tmp_path / "elsewhere" / f"{sample}.py"
+    copy.parent.mkdir()
+    copy.write_text(f"# A line more.\n{source}")
+    files = [tmp_path / "a.cgt", tmp_path / "b.cgt"]
+    captured((f"samples/{sample}.py:build", files[0]), (f"{copy}:build", files[1]))
+    code, out, err = run(*files)
+    assert (code, err) == (0, ""), out
+    assert out.startswith("No difference: ")
+
+
+def test_docs_show_what_it_prints_of_an_edited_model(tmp_path):
+    source = (ROOT / "samples" / "transformer.py").read_text()
+    edits = {"nn.GELU()": "nn.ReLU()", "return x + self.mlp(": "return self.mlp("}
+    edited = source
+    for before, after in edits.items():
+        assert before in edited
+        edited = edited.replace(before, after)
+    files = [tmp_path / name / "transformer.py" for name in ("one", "other")]
+    for file, text in zip(files, (source, edited), strict=True):
+        file.parent.mkdir()
+        file.write_text(text)
+    captured(*((f"{file}:build", tmp_path / f"{file.parent.name}.cgt") for file in files))
+    for name, file in zip(("before", "after"), files, strict=True):
+        made = read(tmp_path / f"{file.parent.name}.cgt")
+        entry = structs.replace(made.entry, spec="samples/transformer.py:build")
+        # Any torch of the range may test this.
+        environment = structs.replace(made.environment, torch="2.13.0+cpu")
+        write(tmp_path / f"{name}.cgt", structs.replace(made, entry=entry, environment=environment))
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", "diff", "before.cgt", "after.cgt"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    page = (ROOT / "docs" / "cli.md").read_text()
+    shown = page.partition("\n$ cgtool diff before.cgt after.cgt\n")[2].partition("\n```\n")[0]
+    assert shown.splitlines() == [line.rstrip() for line in done.stdout.splitlines()]
+
+
+def test_an_entry_is_captured_where_the_other_was(run, tmp_path):
+    path = tmp_path / "a.cgt"
+    entry = f"{ROOT / 'samples' / 'mlp.py'}:build"
+    captured((entry, path))
+    code, out, _ = run(entry, path, "-q")
+    assert (code, out) == (0, "")
+
+
+def test_real_captures_of_the_same_code(run):
+    code, out, err = run(MLP, MLP_AGAIN)
+    assert (code, err) == (0, "")
+    assert "No difference: 25 nodes in 2 graphs are the same" in out
+
+
+def test_a_difference(run):
+    code, out, err = run(MLP, GAN)
+    assert (code, err) == (1, "")
+    assert out.startswith("2 nodes more: ")
+    assert run(MLP, GAN, "-q") == (1, "", "")
+
+
+def test_json(run, tmp_path):
+    target = tmp_path / "diff.json"
+    assert run(MLP, GAN, "--format", "json", "-o", target)[:2] == (1, "")
+    report = json.loads(target.read_text())
+    assert report["schema"] == "cgtool-diff"
+    assert report["different"] is True
+    assert report["summary"].startswith("2 nodes more: ")
+    changes = [row for row in report["changes"] if row["change"] == "removed"]
+    assert sum(row["nodes"] for row in changes) == sum(len(row["a"]) for row in changes) == 25
+    code, out, _ = run(MLP, MLP_AGAIN, "--format", "json", "-q")
+    assert code == 0
+    assert json.loads(out)["changes"] == []
+
+
+def test_rows(run):
+    few = run(MLP, GAN, "--rows", "2")[1]
+    every = run(MLP, GAN, "--rows", "0")[1]
+    assert "more rows, of " in few
+    assert "more rows" not in every
+    assert len(few.splitlines()) < len(run(MLP, GAN)[1].splitlines()) < len(every.splitlines())
+
+
+def test_a_table_in_a_file_even_when_quiet(run, tmp_path):
+    target = tmp_path / "diff.txt"
+    assert run(MLP, GAN, "-q", "-o", target)[:2] == (1, "")
+    assert target.read_text().startswith("2 nodes more: ")
+
+
+def test_names_that_try_to_break_things(run, tmp_path):
+    one, same, other = (tmp_path / f"{name}.cgt" for name in ("one", "same", "other"))
+    write(one, hostile())
+    shutil.copy(one, same)
+    write(other, unusual())
+    assert run(one, same)[0] == 0
+    for pair in ((one, other), (other, one)):
+        for arguments in ((), ("--format", "json")):
+            code, out, err = run(*pair, *arguments)
+            assert (code, err) == (1, "")
+            assert "\x1b" not in out
+            assert "\x00" not in out
+
+
+# What it refuses
+
+
+def test_files_that_are_no_captures(run, tmp_path):
+    folder = tmp_path / "folder.cgt"
+    folder.mkdir()
+    text = tmp_path / "text.cgt"
+    text.write_text("not a zip file")
+    cut = tmp_path / "cut.cgt"
+    cut.write_bytes(MLP.read_bytes()[:5000])
+    empty = tmp_path / "empty.cgt"
+    empty.touch()
+    archive = tmp_path / "zip.cgt"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("readme.txt", "hello")
+    for bad in (tmp_path / "missing.cgt", folder, text, cut, empty, archive):
+        for pair in ((MLP, bad), (bad, MLP)):
+            code, out, err = run(*pair)
+            assert (code, out) == (2, ""), bad
+            assert err.startswith(f"cgtool: {bad}"), err
+            assert "Traceback" not in err
+
+
+def test_a_capture_of_a_newer_cgtool(run, tmp_path):
+    path = tmp_path / "newer.cgt"
+    write(path, capture([]))
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    parts["manifest.json"] = parts["manifest.json"].replace(
+        b'"schema_version":1', b'"schema_version":99'
+    )
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    code, out, err = run(MLP, path)
+    assert (code, out) == (2, "")
+    assert "newer cgtool (schema 99" in err
+    assert "upgrade cgtool" in err
+
+
+@pytest.mark.parametrize("bad", [str(ROOT), "samples", "nonsense"])
+def test_neither_a_file_nor_an_entry(run, bad):
+    code, out, err = run(MLP, bad)
+    assert (code, out) == (2, "")
+    assert f"{bad}: neither a capture file nor an ENTRY" in err
+
+
+def test_a_file_is_looked_at_before_an_entry_is_captured(run, tmp_path):
+    entry = tmp_path / "model.py"
+    entry.write_text("raise SystemExit('this must not run')")
+    code, _, err = run(f"{entry}:build", tmp_path / "missing.cgt")
+    assert code == 2
+    assert "missing.cgt: no such file" in err
+
+
+def test_a_gpu_against_the_simulated_device(run):
+    for pair in ((MLP, SIMULATED), (SIMULATED, MLP)):
+        code, out, err = run(*pair)
+        assert (code, out) == (2, "")
+        assert f"{SIMULATED} was captured on the simulated device, {MLP} on NVIDIA H200" in err
+        assert "  fix: capture both on the same" in err
+
+
+def test_one_capture_is_not_enough(run):
+    code, _, err = run(MLP)
+    assert code == 2
+    assert "Missing argument 'B'" in err

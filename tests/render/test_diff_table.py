@@ -1,0 +1,107 @@
+"""The screen of ``cgtool diff``, from captures of an H200, at 80 and 160 columns.
+
+`UPDATE_GOLD=1 pytest tests/render/test_diff_table.py` writes the gold files anew.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from cgtool.analysis.diff import compare
+from cgtool.analysis.places import Places
+from cgtool.model.capture import Edge
+from cgtool.model.file import inconsistency, read
+from cgtool.render.diff_table import render
+from tests.builders import hostile, unusual
+from tests.gold_files import check
+
+CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures"
+
+
+def text_of(report, width, **asked):
+    buffer = StringIO()
+    console = Console(file=buffer, width=width, color_system=None, highlight=False)
+    console.print(render(report, **asked))
+    text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    assert max(map(len, text.splitlines())) <= width
+    return text
+
+
+def timed(made):
+    """Every node with a time made up by this test."""
+    graphs = tuple(
+        replace(
+            graph,
+            nodes=tuple(replace(node, duration_ns=1000 + 10 * node.id) for node in graph.nodes),
+        )
+        for graph in made.graphs
+    )
+    return replace(made, graphs=graphs)
+
+
+def edited(made):
+    """No residual add behind the attention, gelu launched otherwise, one gemm by another kernel and
+    slower, an edge that leads elsewhere, a larger pool, another PyTorch."""
+    places = Places(made)
+    forward, backward = made.graphs
+    nodes = []
+    for node in forward.nodes:
+        place = places.of(node)
+        if place.short_op == "add" and place.line is not None and place.line.line == 36:
+            continue
+        if place.short_op == "gelu":
+            node = replace(node, kernel=replace(node.kernel, grid=(64, 2, 1)))
+        if place.short_op == "addmm" and place.module == "layers.0.mlp.0":
+            kernel = replace(node.kernel, function=0, grid=(8, 8, 4))
+            node = replace(node, kernel=kernel, duration_ns=5 * node.duration_ns)
+        nodes.append(replace(node, id=len(nodes)))
+    chain = tuple(Edge(at, at + 1) for at in range(len(nodes) - 1))
+    forward = replace(forward, nodes=tuple(nodes), edges=chain)
+    edges = [edge for edge in backward.edges if edge.target != 100]
+    backward = replace(backward, edges=(*edges, Edge(98, 100)))
+    (pool,) = made.memory.pools
+    first, *others = pool.segments
+    segments = (replace(first, bytes=first.bytes + (4 << 20)), *others)
+    memory = replace(
+        made.memory,
+        pools=(replace(pool, segments=segments),),
+        allocations=tuple(replace(one, node=None) for one in made.memory.allocations),
+    )
+    environment = replace(made.environment, torch="2.12.0+cu130")
+    made = replace(made, graphs=(forward, backward), memory=memory, environment=environment)
+    assert inconsistency(made) is None
+    return made
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_an_edited_transformer(width):
+    made = timed(read(CAPTURES / "transformer.cgt"))
+    report = compare(made, edited(made), names=("before.cgt", "after.cgt"))
+    check(f"tables/diff-transformer-{width}.txt", text_of(report, width))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_two_workloads_that_have_nothing_in_common(width):
+    names = "mlp.cgt", "gan.cgt"
+    report = compare(*(read(CAPTURES / name) for name in names), names=names)
+    check(f"tables/diff-mlp-gan-{width}.txt", text_of(report, width, rows=8))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_same_twice(width):
+    names = "mlp.cgt", "mlp-bench.cgt"
+    report = compare(*(read(CAPTURES / name) for name in names), names=names)
+    check(f"tables/diff-same-{width}.txt", text_of(report, width))
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_odd_names_and_nodes_fit_every_width(width):
+    for pair in ((hostile(), unusual()), (unusual(), hostile())):
+        text = text_of(compare(*pair), width, rows=0)
+        assert "\x1b" not in text
+        assert "[bold red]rich markup[/]" in text.replace("\n", "") or width < 160

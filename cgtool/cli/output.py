@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import linecache
 import os
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +30,22 @@ def console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None
-    if not stream.isatty() and "COLUMNS" not in os.environ:
-        width = 100
+    if not _is_width(os.environ.get("COLUMNS", "")):
+        width = (stream.isatty() and os.get_terminal_size(stream.fileno()).columns) or 100
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def _is_width(text: str) -> bool:
+    """COLUMNS may hold anything; containers without a terminal often have 0 there."""
+    return text.isdecimal() and int(text) > 0
 
 
 def show_table(renderable: Any, output: Path | None) -> None:
     """A rich renderable on standard output, or as plain text in a file."""
     if output is None:
-        console().print(renderable)
+        with _standard_output():
+            console().print(renderable)
+            sys.stdout.flush()
         return
     from io import StringIO
 
@@ -48,16 +56,23 @@ def show_table(renderable: Any, output: Path | None) -> None:
     write_bytes(buffer.getvalue().encode(), output)
 
 
+@contextlib.contextmanager
+def _standard_output() -> Iterator[None]:
+    """A full disk behind it is the user's to know of, not a bug."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise usage(f"cannot write to standard output: {error.strerror}") from error
+
+
 def write_bytes(data: bytes, output: Path | None) -> None:
     """To a file, whole or not at all, or to standard output."""
     if output is None:
-        try:
+        with _standard_output():
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise usage(f"cannot write to standard output: {error.strerror}") from error
         return
     if output.exists() and not output.is_file() and not output.is_dir():
         # A device or a pipe (/dev/stdout, /dev/full): nothing there to replace.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ def guilty(device):
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Run the command in this process, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+    for name in ("COLUMNS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -602,3 +603,48 @@ def test_a_baseline_that_was_saved_can_be_read(run, tmp_path: Path) -> None:
     values = read_baseline(tmp_path / "b.json")
     assert len(values.samples) == 6
     assert msgspec.structs.replace(values.entry, file=None) == values.entry
+
+
+def test_nothing_is_written_over_a_target_or_another_result(run, tmp_path: Path) -> None:
+    capture = tmp_path / "a.cgt"
+    capture.write_bytes(MLP.read_bytes())
+    (tmp_path / "link.json").symlink_to(capture)
+    for arguments in (
+        ["--save-baseline", "a.cgt"],
+        ["--save-baseline", "new.cgt"],
+        ["--save-baseline", "link.json"],
+        ["--format", "json", "-o", capture],
+        ["--format", "junit=link.json"],
+        ["--format", "json=x", "--format", "junit=./x"],
+        ["--format", "json=x", "--save-baseline", "x"],
+    ):
+        code, out, err = run("a.cgt", "--max-nodes", 400, *arguments)
+        assert (code, out) == (2, "")
+        assert "fix: " in err
+    assert capture.read_bytes() == MLP.read_bytes()
+    assert not (tmp_path / "x").exists()
+    # A device holds any number of results.
+    code, _, err = run(capture, "--max-nodes", 400, "--format", "json=/dev/null",
+                       "--format", "junit=/dev/null")  # fmt: skip
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("width", ["0", "-5", "wide", ""])
+def test_columns_that_are_no_width(run, monkeypatch, width: str) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    _, out, _ = run(MLP, "--max-nodes", 400)
+    monkeypatch.delenv("COLUMNS")
+    assert out == run(MLP, "--max-nodes", 400)[1]
+    assert "nodes          25   at most 400   pass" in out
+
+
+@pytest.mark.parametrize("kind", ["table", "json", "junit", "github", "benchmark-action"])
+def test_standard_output_on_a_full_disk(kind: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cgtool.cli.app", "gate", MLP, "--max-nodes", "3",
+             "--format", kind],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "cgtool: cannot write to standard output: No space left on device\n"

@@ -62,12 +62,17 @@ def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
             raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
     tree = _table(f"{path}: [{SECTION}]", _mapping(tables).get("gate", {}))
     general = _Section(path, SECTION, tree)
-    chosen = Budgets()
+    chosen, taken = Budgets(), None
     for name, table in general.entries.items():
         section = _Section(path, f'{SECTION}."{name}"', table, inner=True)
         budgets = section.budgets(simulated=simulated)
         if same_entry(spec, name, path.parent):
-            chosen = budgets.over(chosen)
+            if taken is not None:
+                raise usage(
+                    f'{path}: [{SECTION}."{taken}"] and [{SECTION}."{name}"] are of one entry',
+                    fix="put all of it into one table",
+                )
+            chosen, taken = budgets, name
     return chosen.over(general.budgets(simulated=simulated))
 
 

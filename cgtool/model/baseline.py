@@ -23,7 +23,8 @@ SCHEMA_VERSION = 1
 
 _MOST = 1 << 63
 _WHAT = "a baseline"
-_FIX = "write it anew with `cgtool gate TARGET --save-baseline FILE`"
+_WRITE = "with `cgtool gate TARGET --save-baseline FILE`"
+_FIX = f"write it anew {_WRITE}"
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,10 +91,12 @@ def _compact(value: Any) -> str:
 
 def read(path: Path) -> Baseline:
     """Read a baseline. Raises CgtoolError (exit 2) for every file that is not a sound one."""
-    data = document.content(path, _WHAT)
+    data = document.content(path, _WHAT, f"write it {_WRITE}")
     document.schema(path, data, _WHAT, {SCHEMA: SCHEMA_VERSION}, _FIX)
     found = document.decode(path, data, Baseline, _WHAT, _FIX)
     problem = inconsistency(found)
+    if problem is None and (key := document.repeated(data)) is not None:
+        problem = f"{key[:80]!r} is there twice"
     if problem is not None:
         raise document.bad(path, _WHAT, problem, _FIX)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +24,11 @@ class _Head(msgspec.Struct, frozen=True):
     schema_version: int
 
 
-def content(path: Path, what: str) -> bytes:
+def content(path: Path, what: str, fix: str | None = None) -> bytes:
     """The bytes of a file that is no directory, no pipe and not too long.
 
-    ``what`` says what the file should be: ``a baseline``. Raises CgtoolError (exit 2).
+    ``what`` says what the file should be: ``a baseline``; ``fix``, what to do where it is missing.
+    Raises CgtoolError (exit 2).
     """
     try:
         # A pipe or a device would be waited for, or never end.
@@ -38,7 +40,7 @@ def content(path: Path, what: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise usage(f"{path}: no such file") from error
+        raise usage(f"{path}: no such file", fix=fix) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise usage(f"cannot read {path}: {reason}") from error
@@ -81,6 +83,23 @@ def decode(path: Path, data: bytes, kind: type[T], what: str, fix: str) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
         raise bad(path, what, " ".join(str(error).split())[:300], fix) from error
+
+
+def repeated(data: bytes) -> str | None:
+    """The first key that stands twice in one object: what a merge leaves that kept both sides.
+    Readers take the last one in silence."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            found.append(next(key for at, key in enumerate(keys) if key in keys[:at]))
+
+    try:
+        json.loads(data, object_pairs_hook=look)
+    except (ValueError, RecursionError):
+        return None
+    return found[0] if found else None
 
 
 def encodable(value: Any) -> Any:

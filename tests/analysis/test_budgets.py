@@ -292,3 +292,15 @@ def test_other_tables_of_the_tool(project) -> None:
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"\xff\xfe[tool]")
     refused(lambda: find(tmp_path), "not TOML")
+
+
+def test_two_tables_of_one_entry(project) -> None:
+    path = project("""
+        [tool.cgtool.gate."model.py:build"]
+        max-nodes = 20
+        [tool.cgtool.gate."./model.py:build"]
+        max-nodes = 30
+    """)
+    words = ("model.py:build", "./model.py:build", "of one entry", "one table")
+    refused(lambda: from_pyproject(path, "model.py:build", simulated=False), *words)
+    assert from_pyproject(path, "other.py:build", simulated=False).limits == ()

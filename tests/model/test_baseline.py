@@ -140,6 +140,15 @@ def test_no_file_a_directory_a_pipe_a_device(tmp_path: Path) -> None:
     refuse(Path("/dev/zero"), "device")
 
 
+def test_a_merge_that_kept_both_sides(good: Baseline, tmp_path: Path) -> None:
+    text = encode(good).decode()
+    line = '    "nodes": 12,\n'
+    assert text.count(line) == 1
+    path = tmp_path / "b.json"
+    path.write_text(text.replace(line, line + '    "nodes": 900,\n'))
+    refuse(path, "'nodes' is there twice")
+
+
 def test_a_file_without_end(tmp_path: Path) -> None:
     with (tmp_path / "b.json").open("wb") as file:
         file.truncate(document.MAX_BYTES + 2)

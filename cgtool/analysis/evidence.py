@@ -168,7 +168,7 @@ def _listed(
         lines.append(text)
     rest = counted.total() - sum(nodes for _, nodes in counted.most_common(SHOWN))
     if rest:
-        lines.append(f"{sign}{rest:,} of {count_of(len(counted) - SHOWN, 'other kind')}")
+        lines.append(f"{sign}{rest:,} more, of {count_of(len(counted) - SHOWN, 'other op')}")
     return Evidence(tuple(lines), first)
 
 

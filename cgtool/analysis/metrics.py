@@ -135,7 +135,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
     )
     for name in ("replay-us", "eager-us", "speedup"):
         if name not in unknown and not any(runs_of(values, BY_NAME[name], one) for one in PHASES):
-            unknown[name] = "it was not timed: `cgtool bench ENTRY --save FILE.cgt` does"
+            unknown[name] = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
     return Measured(
         first.entry.spec,
         values,

@@ -50,7 +50,7 @@ def _target(name: str, one: Judged) -> RenderableType:
     parts: list[RenderableType] = [made, ""]
     for verdict, lines in explained(one, reasons=True):
         parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
-        parts += [Padding(plain(line), (0, 0, 0, 2)) for line in lines]
+        parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines]
     parts += [plain(f"note: {note}", "dim") for note in one.notes]
     if parts[-1] != "":
         parts.append("")

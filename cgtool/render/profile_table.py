@@ -20,6 +20,8 @@ from cgtool.render.units import count_text, rate_text, time_text
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: DOUBT, gain.NO: BAD, gain.UNKNOWN: DOUBT}
 _FEELS = 0.97
 """Copies of inputs that leave more of the speed-up than this are not worth a line."""
+_ALL = 1.005
+"""A larger sum of shares shows as more than 100 %."""
 
 
 def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
@@ -196,6 +198,10 @@ def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[s
         found.append(("replay", "one replay on a device that was busy before, without a profiler"))
     found.append(("busy, gaps", "some node runs; no node runs"))
     found += _tracing(report)
+    if any(sum(row.share for row in one.rows) > _ALL for one in report.tables):
+        found.append(
+            ("share", "of the replays; nodes side by side count each, which makes more than 100%")
+        )
     if any(one.queued_ns is not None for one in report.costs):
         found += [
             ("launch", "time of one replay() on the host, on an idle stream"),
@@ -237,7 +243,7 @@ def _tracing(report: ProfileReport) -> list[tuple[str, str]]:
     if not spans:
         return [("times", f"of nodes: {route}; gaps are as long as under it, which is too long")]
     over = ", ".join(f"{name} {longer:+.1%}" for name, longer, _ in spans)
-    scales = ", ".join(f"{scale:.2f}" for _, _, scale in spans)
+    scales = ", ".join(f"{scale:.2f}" + f" ({name})" * (len(spans) > 1) for name, _, scale in spans)
     return [
         ("times", f"of nodes: {route}; it made the replays longer: {over}"),
         (

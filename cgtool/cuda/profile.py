@@ -16,7 +16,7 @@ from cgtool.cuda.capturing import Captured, Session
 from cgtool.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.cuda.driver import DriverError, check, cu
 from cgtool.cuda.nodes import nodes_of, type_of
-from cgtool.cuda.tracing import INSTALL, busy
+from cgtool.cuda.tracing import INSTALL
 from cgtool.entry.attempt import Progress, users_code
 from cgtool.entry.surface import tensors_in
 from cgtool.entry.workload import Workload
@@ -127,7 +127,6 @@ def _times(
                 one.graph.replay()
                 torch.cuda.synchronize(session.device)
                 synced[number].append(float(time.perf_counter_ns() - clock))
-        busy()
         clock = time.perf_counter_ns()
         for _ in range(_QUEUED):
             for one in session.captured:
@@ -156,15 +155,20 @@ def _inputs(session: Session) -> Iterator[InputCopy]:
         prefix = f"{part.name}." if len(session.workload.parts) > 1 else ""
         for name, tensor in tensors_in((part.args, dict(part.kwargs))):
             if tensor.is_cuda and tensor.layout == torch.strided and tensor.numel():
-                yield _input(session, f"{prefix}input{name}", tensor)
+                found = _input(session, f"{prefix}input{name}", tensor)
+                if found is not None:
+                    yield found
 
 
-def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy:
+def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy | None:
+    """None for a tensor that nobody can copy into: an expanded one, for one."""
     target = tensor.detach()
     with torch.cuda.stream(session.stream):
-        same = target.clone()
-        on_device = median(roofs.device_ns(lambda: target.copy_(same)))
-        from_host = None
+        try:
+            same = target.clone()
+            on_device = median(roofs.device_ns(lambda: target.copy_(same)))
+        except RuntimeError:
+            return None
         try:
             pinned = same.cpu().pin_memory()
             from_host = median(roofs.device_ns(lambda: target.copy_(pinned, non_blocking=True)))

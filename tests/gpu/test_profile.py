@@ -83,6 +83,29 @@ def test_code_that_used_the_profiler_before_is_timed_by_order(tmp_path):
     )
 
 
+AWKWARD = """
+import torch
+
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+class Masked(torch.nn.Linear):
+    def forward(self, x, mask):
+        return super().forward(x) * mask
+
+def build(device):
+    mask = torch.ones(1, 64, device=device).expand(8, 64)
+    return Masked(64, 64, device=device), (torch.randn(8, 64, device=device), mask)
+"""
+
+
+def test_an_input_that_nobody_can_copy_into_and_a_precision_set_the_new_way(tmp_path):
+    script = tmp_path / "model.py"
+    script.write_text(AWKWARD)
+    capture, _ = profiled(f"{script}:build", tmp_path)
+    assert [one.bytes for one in capture.profile.inputs] == [8 * 64 * 4]
+    assert {"float32", "tf32"} <= {one.dtype for one in capture.profile.peaks}
+
+
 HELD = """
 import ctypes, torch
 from cgtool.cuda import cupti

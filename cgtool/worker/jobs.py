@@ -32,13 +32,13 @@ def choose_device(wanted: str | None) -> tuple[str, str | None]:
     import torch
 
     if wanted is not None and not _DEVICE.fullmatch(wanted):
-        raise usage(f"--device {wanted}: one of cuda, cuda:N, simulated")
+        raise usage(f"device {wanted}: one of cuda, cuda:N, simulated")
     if wanted == "simulated":
         return "simulated", "--device simulated was asked for"
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
         if wanted is not None and int(wanted.partition(":")[2] or 0) >= count:
-            raise machine(f"--device {wanted}: this machine has {count} GPU{'s' * (count > 1)}")
+            raise machine(f"device {wanted}: this machine has {count} GPU{'s' * (count > 1)}")
         return wanted or "cuda", None
     reason = (
         "PyTorch here is built without CUDA"
@@ -46,7 +46,7 @@ def choose_device(wanted: str | None) -> tuple[str, str | None]:
         else "PyTorch sees no usable GPU"
     )
     if wanted is not None:
-        raise machine(f"--device {wanted}: {reason}", fix="leave --device out to simulate")
+        raise machine(f"device {wanted}: {reason}", fix="leave the device out to simulate")
     return "simulated", reason
 
 

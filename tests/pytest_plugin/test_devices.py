@@ -83,7 +83,7 @@ def test_step(cudagraph):
     )
     result = run(pytester, device="cuda")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E*Failed: --device cuda: PyTorch *"])
+    result.stdout.fnmatch_lines(["E*Failed: device cuda: PyTorch *"])
 
 
 def test_a_device_that_is_none_is_refused_at_once(pytester):

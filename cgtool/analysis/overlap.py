@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cgtool.analysis import critical_path, dependencies, reach
+from cgtool.analysis import critical_path, dependencies, reach, roofline
 from cgtool.analysis.pieces import Pair, pairs, pieces
 from cgtool.analysis.places import Place, Places, file_line
 from cgtool.analysis.reuse import more_bytes
@@ -119,11 +119,8 @@ def find(capture: Capture, graph: int) -> Overlap:
 
 def _fill(capture: Capture, node: Node) -> float | None:
     """The share of the device that the blocks of a kernel fill, at most 1."""
-    kernel, count = node.kernel, capture.environment.multiprocessors
-    if kernel is None or not kernel.active_blocks or not count:
-        return None
-    blocks = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-    return min(1.0, blocks / (count * kernel.active_blocks))
+    waves = roofline.waves(capture, node)
+    return None if waves is None else min(1.0, waves)
 
 
 def sentence(capture: Capture, found: Overlap, pair: Pair) -> str:

@@ -23,6 +23,9 @@ from cgtool.model.capture import Capture, Graph, Node
 from cgtool.model.profile import Peak
 
 NEAR = 0.6
+_CACHED = 1.15
+"""Share of the memory roof past which bytes cannot have come from memory. An H200's data sheet says
+4.8 TB/s and a large copy reaches 4.3: a kernel that only reads may lie between the two."""
 MEMORY, COMPUTE, LATENCY, CACHE, HOST, LAUNCH = (
     "memory", "compute", "latency", "cache", "host link", "launch",
 )  # fmt: skip
@@ -117,10 +120,11 @@ def _reach(
     if bound == LATENCY and flops is not None and compute is None:
         # Its compute roof was not measured: it may be at that.
         bound = None
-    return Reach(moved, flops, memory, compute, _waves(capture, node), bound)
+    return Reach(moved, flops, memory, compute, waves(capture, node), bound)
 
 
-def _waves(capture: Capture, node: Node) -> float | None:
+def waves(capture: Capture, node: Node) -> float | None:
+    """Blocks of a kernel over those that the device holds at once; None where that is not known."""
     kernel, count = node.kernel, capture.environment.multiprocessors
     if kernel is None or not kernel.active_blocks or not count:
         return None
@@ -132,7 +136,7 @@ def _bound(memory: float | None, compute: float | None) -> str | None:
         return COMPUTE
     if memory is None:
         return None
-    if memory > 1.0:
+    if memory > _CACHED:
         return CACHE
     return MEMORY if memory >= NEAR else LATENCY
 

@@ -59,11 +59,6 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int = 0
     function: str = ""
 
-    @property
-    def mean_ns(self) -> float:
-        """Of one node."""
-        return self.total_ns / self.nodes
-
 
 class TimeTable(msgspec.Struct, frozen=True):
     """One grouping, the most time first."""

@@ -83,6 +83,7 @@ def bench(
     With --baseline or --against, say whether its replays are slower, not slower, or that it cannot
     be told."""
     from cgtool.analysis.bench_verdicts import exit_code
+    from cgtool.analysis.budgets import increase_of
     from cgtool.cli.bench_runs import Runs, held_to_baseline, held_to_entry, measured, open_base
     from cgtool.cli.output import show_table, write_bytes
     from cgtool.model.file import atomic, write
@@ -95,7 +96,9 @@ def bench(
         raise usage("--max-regression needs --baseline FILE or --against ENTRY2 to be held against")
     if runs is not None and against is not None:
         raise usage("--runs counts worker processes, and --against measures in one")
-    tolerance = None if max_regression is None else opt.share("--max-regression", max_regression)
+    tolerance = None
+    if max_regression is not None:
+        tolerance = increase_of("--max-regression", "replay-us", max_regression).share
     base = None if baseline is None else open_base(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
         # Opened first: a place that cannot be written is told before anything is measured.

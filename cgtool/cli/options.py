@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 
 from cgtool.entry.grammar import GRAMMAR
-from cgtool.model.failure import usage
 
 INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
     # \\b keeps the lines of a paragraph as they are.
@@ -105,16 +103,3 @@ Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),
 ]
-
-
-_SHARE = re.compile(r"(\d{1,6}(?:\.\d{1,12})?)(%?)", re.ASCII)
-
-
-def share(option: str, text: str) -> float:
-    """``3%`` and ``0.03`` are 0.03. Raises CgtoolError (exit 2) for anything else."""
-    found = _SHARE.fullmatch(text.strip())
-    if found is None or (not found[2] and float(found[1]) >= 1):
-        raise usage(
-            f"{option} {text[:80]!r} is no share of a time", fix=f"write {option} 3%, or 0.03"
-        )
-    return float(found[1]) / (100 if found[2] else 1)

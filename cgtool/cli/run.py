@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,9 @@ def run() -> int:
     if sys.stdout is None:
         sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
         return 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no "—" is shown another character, not a fault of ours.
+        sys.stdout.reconfigure(errors="replace")
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C: the worker is ended and no temporary file stays.
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))

@@ -648,3 +648,13 @@ def test_standard_output_on_a_full_disk(kind: str) -> None:
         )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "cgtool: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", "gate", MLP, "--max-findings", "0"],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (5, b"")
+    assert b"cannot tell: 1 of 1 figure" in done.stdout

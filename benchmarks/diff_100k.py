@@ -27,7 +27,7 @@ from cgtool.model.capture import Capture, Edge, Graph, Node  # noqa: E402
 from cgtool.model.file import write  # noqa: E402
 from tests.builders import huge  # noqa: E402
 
-SECONDS, MEGABYTES, ROUNDS = 3.0, 1000.0, 1
+SECONDS, MEGABYTES, ROUNDS = 3.0, 1000.0, 3
 CGTOOL = (sys.executable, "-m", "cgtool.cli.app")
 Rewrite = Callable[[Sequence[Node]], list[Node]]
 

@@ -41,7 +41,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
         _side(a, names[0]),
         _side(b, names[1]),
         a.environment.simulated,
-        tuple(notes(a, b, graphs, different)),
+        tuple(notes(a, b, graphs, every, figures)),
         tuple(map(_graph, graphs)),
         by_module(a, b, graphs, every),
         tuple(rows),

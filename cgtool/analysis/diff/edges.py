@@ -46,9 +46,9 @@ def rewired(
     known = still | {a for a, _ in moved}
     before = {link for link in map(astuple, left) if link[0] in known and link[1] in known}
     after = {
-        (every[source], every[target], *kind)
-        for source, target, *kind in map(astuple, right)
-        if source in every and target in every
+        (every[link[0]], every[link[1]], *link[2:])
+        for link in map(astuple, right)
+        if link[0] in every and link[1] in every
     }
     gone = [link for link in before - after if link[0] in still and link[1] in still]
     come = [link for link in after - before if link[0] in still and link[1] in still]

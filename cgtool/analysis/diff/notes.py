@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
+from cgtool.analysis.diff.report import Figure
+from cgtool.analysis.diff.rows import Change
 from cgtool.analysis.graph_findings import look
 from cgtool.analysis.places import module_at_depth
+from cgtool.analysis.summary import WORK
 from cgtool.model.capture import Capture
 
 _ENVIRONMENT = (
@@ -19,7 +22,13 @@ _ENVIRONMENT = (
 )
 
 
-def notes(a: Capture, b: Capture, graphs: Sequence[Matched], different: bool) -> Iterator[str]:
+def notes(
+    a: Capture,
+    b: Capture,
+    graphs: Sequence[Matched],
+    every: Iterable[Change],
+    memory: Iterable[Figure],
+) -> Iterator[str]:
     """One sentence each."""
     yield from _environment(a, b)
     yield from _options(a, b)
@@ -35,8 +44,12 @@ def notes(a: Capture, b: Capture, graphs: Sequence[Matched], different: bool) ->
         one, other = made.a.eager_launches, made.b.eager_launches
         if one is not None and other is not None and one != other:
             yield f"{made.graph.name}: eager made {one:,} launches in A, {other:,} in B"
-    if different:
-        # They follow from nodes and pools.
+    # Findings follow from pools, and from nodes that are no work of the device.
+    if (
+        any(row.a != row.b for row in memory if row.judged)
+        or any(one.fact.type not in WORK for one in every)
+        or any(made.a is None or made.b is None for made in graphs)
+    ):
         yield from _one_sided(
             "finding",
             ((one.code, one.reason) for one in look(a)),

@@ -82,7 +82,7 @@ def dump(
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
     from cgtool.analysis.select import parse
     from cgtool.analysis.select import select as choose
-    from cgtool.cli.output import open_capture, write_bytes
+    from cgtool.cli.output import not_over, open_capture, write_bytes
 
     formats = [
         name
@@ -100,6 +100,7 @@ def dump(
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
     opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
+    not_over(output, str(path))
     # The capture stays until the end: no collection needs to look through it again.
     gc.freeze()
     chosen = _graphs(opened, graph)

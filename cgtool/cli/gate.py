@@ -99,7 +99,7 @@ def gate(
     opened = gate_targets.open_targets(targets)
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline holds one entry, and several are given")
-    gate_formats.check_places(formats, targets, save_baseline)
+    gate_formats.check_places(formats, targets, baseline or (), save_baseline)
     bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
     holding = gate_measure.Holding(
         lambda spec, simulated: _budgets(given, spec, simulated=simulated),

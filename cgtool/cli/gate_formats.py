@@ -52,25 +52,29 @@ def parse(texts: Sequence[str], output: Path | None) -> Chosen:
     return found
 
 
-def check_places(chosen: Chosen, targets: Sequence[str], baseline: Path | None) -> None:
-    """Raises CgtoolError (exit 2) where one file would be written over a target or over another
-    result, and for a baseline that would be read as a capture."""
-    if baseline is not None and baseline.suffix == ".cgt":
+def check_places(
+    chosen: Chosen, targets: Sequence[str], bases: Sequence[Path], saved: Path | None
+) -> None:
+    """Raises CgtoolError (exit 2) where one file would be written over a target, a baseline or
+    another result, and for a baseline that would be read as a capture. A baseline may take the
+    place of the one that it was held against."""
+    if saved is not None and saved.suffix == ".cgt":
         raise usage(
-            f"--save-baseline {baseline}: .cgt names a capture, and a baseline is JSON",
-            fix=f"--save-baseline {baseline.with_suffix('.json')}; a capture serves as a baseline "
+            f"--save-baseline {saved}: .cgt names a capture, and a baseline is JSON",
+            fix=f"--save-baseline {saved.with_suffix('.json')}; a capture serves as a baseline "
             "as it is: --baseline FILE.cgt",
         )
     taken = {os.path.realpath(name): f"the target {name}" for name in targets}
     named = [(f"--format {kind}", file) for kind, file in chosen]
-    for option, file in (("--save-baseline", baseline), *named):
+    for option, file in (("--save-baseline", saved), *named):
         if file is None or (file.exists() and not file.is_file()):
             continue
         place = os.path.realpath(file)
-        if place in taken:
-            raise usage(
-                f"{option}: {file} would be written over {taken[place]}", fix="name another file"
-            )
+        held = (
+            {} if file is saved else {os.path.realpath(one): f"the baseline {one}" for one in bases}
+        )
+        if there := taken.get(place, held.get(place)):
+            raise usage(f"{option}: {file} would be written over {there}", fix="name another file")
         taken[place] = f"what {option} writes there"
 
 

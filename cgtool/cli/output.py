@@ -67,6 +67,12 @@ def _standard_output() -> Iterator[None]:
         raise usage(f"cannot write to standard output: {error.strerror}") from error
 
 
+def not_over(output: Path | None, source: str) -> None:
+    """Raises CgtoolError (exit 2) where what is printed would take the place of what it is of."""
+    if output is not None and output.is_file() and output.samefile(source):
+        raise usage(f"-o {output} would be written over {source}", fix="name another file")
+
+
 def write_bytes(data: bytes, output: Path | None) -> None:
     """To a file, whole or not at all, or to standard output."""
     if output is None:

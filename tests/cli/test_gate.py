@@ -617,10 +617,15 @@ def test_nothing_is_written_over_a_target_or_another_result(run, tmp_path: Path)
         ["--format", "junit=link.json"],
         ["--format", "json=x", "--format", "junit=./x"],
         ["--format", "json=x", "--save-baseline", "x"],
+        ["--format", "json=b.json", "--baseline", "b.json"],
     ):
         code, out, err = run("a.cgt", "--max-nodes", 400, *arguments)
         assert (code, out) == (2, "")
         assert "fix: " in err
+    # A baseline may take the place of the one before it.
+    for _ in range(2):
+        assert run("a.cgt", "--save-baseline", "b.json")[0] == 0
+    assert run("a.cgt", "--baseline", "b.json", "--save-baseline", "b.json")[0] == 0
     assert capture.read_bytes() == MLP.read_bytes()
     assert not (tmp_path / "x").exists()
     # A device holds any number of results.

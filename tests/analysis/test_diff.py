@@ -297,6 +297,37 @@ def test_a_module_that_is_gone_is_said_to_be():
     assert report.summary == "4 nodes more: module layers.2 is new (4 nodes)"
 
 
+def test_modules_with_names_of_thousands_of_digits_or_names():
+    odd = Made()
+    for module in ("9" * 5000, "b" + ".c" * 5000):
+        odd.node("mul", module, 1).node("add", module, 2)
+    report = compare(block().capture(), block(odd).capture())
+    assert counts(report) == (0, 4, 0, 0)
+    assert report.summary.endswith(" and 1 other are new (4 nodes)")
+
+
+def test_an_op_that_took_the_place_of_another():
+    one = Made().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
+    other = Made().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
+    report = compare(one.capture(), other.capture())
+    assert counts(report) == (2, 2, 0, 0)
+    assert report.summary == "As many nodes: 2 kernels of gelu at model.py:1 became relu"
+    other = Made().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
+    report = compare(one.capture(), other.capture())
+    assert report.summary == "As many nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
+
+
+def test_many_changes_are_counted_together():
+    def made(grid):
+        nodes = Made()
+        for line in range(5):
+            nodes.node(f"op{line}", "a", line, grid=grid)
+        return nodes.capture()
+
+    told = "As many nodes: 5 kernels of 5 ops changed their launch"
+    assert compare(made(1), made(2)).summary == told
+
+
 def test_another_module_for_the_same_work_is_told_and_no_difference():
     made = block().capture()
     renamed = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,6 +19,9 @@ from cgtool.analysis.diff.rows import Change, Lines
 from cgtool.analysis.places import short_op
 
 _TOLD = 3
+_INDEX = re.compile(r"[0-9]{1,9}")
+_DEEPEST = 12
+"""Names of a module path; what is inside is one."""
 _LAUNCH = {"grid", "block", "shared memory"}
 _UNITS = {
     "kernel": ("kernel", "kernels"),
@@ -26,6 +30,7 @@ _UNITS = {
     "op": ("call", "calls"),
 }
 
+_NODES = ("node", "nodes")
 _VERBS = {"reserved": "reserves", "peak": "holds at its peak", "live": "holds at the end"}
 
 Clause = tuple[int, str]
@@ -94,15 +99,15 @@ def _nodes(
                 names = f"modules {first} and {_count(len(more), 'other')} are"
             yield count, f"{names} {word} ({_count(count, 'node')})"
     became = list(_replaced(left[REMOVED], left[ADDED]))
+    told = {id(row) for pair in became for row in pair}
     for before, after in became:
-        left[REMOVED].remove(before)
-        left[ADDED].remove(after)
         yield (
             before.nodes + after.nodes,
             f"{_who(before, before.nodes)} became {_name(after, before)}",
         )
-    yield from _clauses(left[REMOVED], "is gone", "are gone")
-    yield from _clauses(left[ADDED], "is new", "are new")
+    for change, word in ((REMOVED, "gone"), (ADDED, "new")):
+        rest = [row for row in left[change] if id(row) not in told]
+        yield from _clauses(rest, f"is {word}", f"are {word}")
     alike: dict[str, list[ChangeRow]] = defaultdict(list)
     for row in rows:
         if row.change == CHANGED:
@@ -143,7 +148,9 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
     if len(groups) > _TOLD:
         count = sum(row.nodes for row in rows)
         ops = len({row.op for row in rows})
-        yield count, f"{_count(count, 'node')} of {_count(ops, 'op')} {many}"
+        types = {row.type for row in rows}
+        units = _UNITS.get(types.pop(), _NODES) if len(types) == 1 else _NODES
+        yield count, f"{_count(count, *units)} of {_count(ops, 'op')} {many}"
         return
     for members in groups.values():
         count = sum(row.nodes for row in members)
@@ -174,19 +181,19 @@ def _count_outer(counts: Counter[str], modules: Mapping[str | None, int]) -> Non
 
 def _outer(module: str | None) -> list[str]:
     """``layers``, ``layers.0``, ``layers.0.linear``: outermost first."""
-    words = module.split(".") if module else []
+    words = module.split(".", _DEEPEST) if module else []
     return [".".join(words[:length]) for length in range(1, len(words) + 1)]
 
 
 def _natural(module: str) -> list[tuple[int, str]]:
     """layers.9 before layers.10."""
     words = module.split(".")
-    return [(int(word), "") if word.isdecimal() and word.isascii() else (0, word) for word in words]
+    return [(int(word), "") if _INDEX.fullmatch(word) else (0, word) for word in words]
 
 
 def _who(row: ChangeRow, count: int) -> str:
     """``8 kernels of add at model.py:42``; ``addmm at model.py:42 in layers.0`` where it is one."""
-    unit = _count(count, *_UNITS.get(row.type, ("node", "nodes")))
+    unit = _count(count, *_UNITS.get(row.type, _NODES))
     if row.op is not None:
         text = short_op(row.op) if count == 1 else f"{unit} of {short_op(row.op)}"
     else:

@@ -30,18 +30,6 @@ from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 
-__all__ = [
-    "FAIL",
-    "PASS",
-    "UNKNOWN",
-    "GateReport",
-    "Judged",
-    "Verdict",
-    "exit_code",
-    "gate",
-    "judge",
-]
-
 
 class Judged(msgspec.Struct, frozen=True):
     """One target."""

@@ -19,7 +19,7 @@ from cgtool.analysis.pools import live_bytes, reserved_bytes
 from cgtool.analysis.summary import WORK
 from cgtool.analysis.verdicts import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Clock, Entry, Environment, Graph, Samples
+from cgtool.model.capture import Capture, Clock, Graph, Samples
 from cgtool.model.finding import ERROR, Report
 
 PHASES = ("forward", "backward", "both", "step")
@@ -344,9 +344,3 @@ def same_entry(left: str, right: str, folder: Path | None = None) -> bool:
     return os.path.normpath(left) == os.path.normpath(right) or absolute(left, here) == absolute(
         right, folder or here
     )
-
-
-def described(entry: Entry, environment: Environment) -> str:
-    """``model.py:build on NVIDIA H200, torch 2.11.0``."""
-    device = "the simulated device" if environment.simulated else environment.device
-    return f"{entry.spec} on {device}, torch {environment.torch}"

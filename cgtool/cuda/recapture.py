@@ -1,8 +1,8 @@
-"""Capture a workload again, with nothing watched: a fresh draw of where its graphs lie.
+"""Capture a workload again, with nothing watched, at another place in memory.
 
-Two captures of one workload differ in time by up to 1 % on an H200, and their rounds by a tenth of
-that: addresses of activations and of the executable graph decide. A figure that stands for the
-code, and not for one place in memory, is a mean over several captures.
+What is captured after others were dropped takes other times than the first capture of a process
+(``cgtool.analysis.regression`` has the figures), so it is held only against what was captured right
+before or behind it.
 """
 
 from __future__ import annotations

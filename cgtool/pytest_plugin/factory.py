@@ -49,13 +49,14 @@ class Factory:
             asked = replace(asked, device=item.config.getoption("cudagraph_device") or default)
         found = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
-            asked.capture,
-            asked.inputs,
-            self._folders.mktemp("cudagraph"),
-            asked.timeout,
-            True,
-            0.0,
-            0,
+            options=asked.capture,
+            inputs=asked.inputs,
+            folder=self._folders.mktemp("cudagraph"),
+            timeout=asked.timeout,
+            quiet=True,
+            # Every gate says how long and how often.
+            max_seconds=0.0,
+            max_runs=0,
             entry=found,
             times=not item.config.getoption("cudagraph_no_times"),
         )

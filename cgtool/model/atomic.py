@@ -55,5 +55,5 @@ def _reason(error: OSError | ValueError) -> str:
 def _unwritable(path: Path, reason: str) -> CgtoolError:
     return usage(
         f"cannot write {path}: {reason}",
-        fix="choose another place with -o, or make room there",
+        fix="choose another place, or make room there",
     )

@@ -188,6 +188,10 @@ def _simulated(
     request: Request, progress: Progress, before_load: Callable[[], None], why: str
 ) -> None:
     if request.bench is not None or request.profile is not None:
+        from cgtool.entry.spec import parse
+
+        # What is no ENTRY here is none on a GPU either.
+        parse(request.spec)
         command = "bench" if request.bench is not None else "profile"
         reason = why if why.startswith("PyTorch") else why[0].lower() + why[1:]
         joint = ": " if why.startswith("PyTorch") else ", and "

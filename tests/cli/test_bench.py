@@ -28,6 +28,7 @@ BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" /
 def cgtool(capfd, monkeypatch, tmp_path):
     """Run the command in this process, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def cgtool(*arguments):
         monkeypatch.setattr(sys, "argv", ["cgtool", "bench", *map(str, arguments)])

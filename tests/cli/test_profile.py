@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -142,3 +143,15 @@ def test_without_a_gpu(run, tmp_path: Path):
     assert "profile needs a GPU to measure on" in err
     assert "run it where an NVIDIA GPU is" in err
     assert not list(tmp_path.glob("*.cgt"))
+
+
+@pytest.mark.parametrize("command", ["bench", "profile"])
+@pytest.mark.parametrize("spec", ["nothere.py:build", "model.py", "a.cgt:build"])
+def test_no_entry_is_told_without_a_gpu_too(command: str, spec: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", command, spec],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "GPU" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

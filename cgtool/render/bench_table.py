@@ -85,7 +85,6 @@ def _held(report: BenchReport) -> list[RenderableType]:
         ("change", "right"),
         ("between", "right"),
         ("allowed", "right"),
-        ("by", "left"),
         ("verdict", "left"),
     )
     for one in report.verdicts:
@@ -97,14 +96,16 @@ def _held(report: BenchReport) -> list[RenderableType]:
             time_text(one.base_ns),
             time_text(one.head_ns),
             "—" if answer is None else percent(answer.ratio),
-            "—" if answer is None else f"{percent(answer.low)} and {percent(answer.high)}",
+            "—"
+            if answer is None
+            else f"{percent(answer.low).removesuffix(' %')} to {percent(answer.high)}",
             "—" if answer is None else percent(1 + answer.tolerance),
-            "—" if answer is None else answer.counted,
             plain(word, style),
         )
     reasons = [reason for one in report.verdicts for reason in one.reasons]
     lines = [("not compared", reason) for reason in dict.fromkeys(reasons)]
     answers = [(one.phase, one.answer) for one in report.verdicts if one.answer is not None]
+    lines += [("told by", one) for one in dict.fromkeys(answer.counted for _, answer in answers)]
     lines += [(phase, answer.remedy) for phase, answer in answers if answer.remedy]
     lines += [("note", note) for note in report.notes]
     return [made, explained(lines)] if lines else [made]

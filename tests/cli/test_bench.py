@@ -213,3 +213,11 @@ def test_without_a_gpu_it_exits_3(cgtool, tmp_path, more):
     code, _, err = cgtool(ENTRY, *more)
     assert code == 3
     assert "bench needs a GPU to measure on" in err
+
+
+def test_the_comparison_fits_a_terminal_of_80_columns(cgtool, machine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    *_, row, runs = [line.split() for line in out.split("Replays against")[1].splitlines()]
+    assert (row[0], row[-2:]) == ("forward", ["not", "slower"])
+    assert runs == ["told", "by", "10", "and", "3", "runs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,8 +30,11 @@ def diff(
 ) -> None:
     """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""
     from cgtool.analysis.diff import compare
-    from cgtool.cli.output import show_table, write_bytes
+    from cgtool.cli.output import not_over, show_table, write_bytes
 
+    for target in (a, b):
+        if Path(target).is_file():
+            not_over(output, target)
     # Nothing here is garbage before the end, and looking for it takes a tenth of the time.
     gc.disable()
     try:

@@ -231,3 +231,15 @@ def test_one_capture_is_not_enough(run):
     code, _, err = run(MLP)
     assert code == 2
     assert "Missing argument 'B'" in err
+
+
+def test_what_differs_is_written_over_neither_capture(run, tmp_path):
+    one, other = tmp_path / "a.cgt", tmp_path / "b.cgt"
+    shutil.copy(MLP, one)
+    shutil.copy(GAN, other)
+    for target in (one, other):
+        code, out, err = run(one, other, "-o", target)
+        assert (code, out) == (2, "")
+        assert "would be written over" in err
+    assert read(one) == read(MLP)
+    assert read(other) == read(GAN)

@@ -3,8 +3,8 @@
 What differs between two measurements of the same code is mostly where its memory lies. On an H200
 the rounds of one capture spread by 0.04 to 0.08 %, captures in processes that had dropped none by
 0.2 to 0.6 %, and captures made after others in a process by up to 7 %. So a round is no unit of
-evidence. Between processes the unit is a run: one fresh worker process with its first capture. Inside one
-process it is a pair of captures, one of each side, made one right after the other.
+evidence. Between processes the unit is a run: one fresh worker process with its first capture.
+Inside one process it is a pair of captures, one of each side, made one right after the other.
 
 ``judge_runs`` says "slower" when two tests agree. The lower end of a Student interval on the log
 of the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level:

@@ -8,8 +8,8 @@ GPU, and neither is helped by a queue of backwards alone, which nobody runs.
 
 All rounds are of one capture, the first that the process made. On an H200 captures in processes
 that had dropped none differed by 0.2 to 0.6 %, and others that were made later in a process by up
-to 7 %, in steps of 0.17 us a node: what a driver does with memory that came back is no property of the
-code. So what is to be compared is measured in fresh processes (``--runs``).
+to 7 %, in steps of 0.17 us a node: what a driver does with memory that came back is no property of
+the code. So what is to be compared is measured in fresh processes (``--runs``).
 """
 
 from __future__ import annotations

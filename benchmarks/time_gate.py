@@ -5,8 +5,9 @@
 
 Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
 replay 3 % longer, and measures it. A comparison draws 10 workers for the baseline and others
-for the change, and looks after 3, 5, 8 and 12 of these, as `cgtool bench --baseline` does. There
-are far more comparisons than workers: they share runs.
+for the change, all of one GPU, and looks after 3, 5, 8 and 12 of these, as `cgtool bench
+--baseline` does. There are far more comparisons than workers: they share runs. Every GPU of the
+machine is used, each by itself.
 
 Interleaved: in one process the sample, the sample once more, and the sample with a kernel that is
 0.5 % of a replay longer, captured and timed in turn, as `cgtool bench --against` does. A
@@ -67,34 +68,45 @@ def judge(raw: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def runs_of(name: str, side: str, raw: dict[str, Any]) -> list[list[float]]:
-    """The rounds of each worker that measured this."""
-    samples = [one["samples"] for one in raw["separate"]]
-    return [one[name][side] for one in samples if side in one.get(name, ())]
+Runs = list[list[float]]
+
+
+def runs_of(name: str, side: str, raw: dict[str, Any]) -> dict[str, Runs]:
+    """The rounds of each worker that measured this, by GPU."""
+    found: dict[str, Runs] = {}
+    for one in raw["separate"]:
+        if side in one["samples"].get(name, ()):
+            found.setdefault(one.get("gpu", ""), []).append(one["samples"][name][side])
+    return found
 
 
 def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """Relative standard deviations: of the rounds of a run, and of runs."""
-    runs = runs_of(name, "base", raw)
-    middles = [median(rounds) for rounds in runs]
-    everything = fmean(middles)
+    """Relative standard deviations: of the rounds of a run, of the runs on one GPU, and of GPUs."""
+    gpus = list(runs_of(name, "base", raw).values())
+    middles = [[median(rounds) for rounds in runs] for runs in gpus]
+    means = [fmean(some) for some in middles]
+    everything = fmean(means)
     return {
         "sample": name,
         "replay_us": everything / 1e3,
-        "rounds": median(stdev(rounds) for rounds in runs) / everything,
-        "runs": stdev(middles) / everything,
+        "workers": sum(map(len, gpus)),
+        "rounds": median(stdev(rounds) for runs in gpus for rounds in runs) / everything,
+        "runs": fmean(stdev(some) for some in middles) / everything,
+        "gpus": stdev(means) / everything if len(means) > 1 else 0.0,
     }
 
 
 def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     """Random baselines of 10 workers against other workers of the same or the slower code."""
 
-    base, head = runs_of(name, "base", raw), runs_of(name, side, raw)
+    bases, heads = runs_of(name, "base", raw), runs_of(name, side, raw)
+    gpus = sorted(bases)
     draw = random.Random(f"{name} {side}")
     looks = schedule(FIRST, MOST)
     verdicts: Counter[str] = Counter()
     runs = []
-    for _ in range(COMPARISONS):
+    for number in range(COMPARISONS):
+        base, head = bases[gpus[number % len(gpus)]], heads[gpus[number % len(gpus)]]
         if side == "base":
             chosen = draw.sample(base, BASE_RUNS + MOST)
             before, after = chosen[:BASE_RUNS], chosen[BASE_RUNS:]
@@ -106,11 +118,12 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
                 break
         verdicts[answer.verdict] += 1
         runs.append(look)
-    seen = fmean(map(midmean, head)) / fmean(map(midmean, base)) - 1
+    seen = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
     return {
         "sample": name,
         "planted": SEPARATE if side == "head" else 0.0,
-        "seen": seen if side == "head" else 0.0,
+        "seen": fmean(seen) if side == "head" else 0.0,
+        "workers": sum(map(len, bases.values())) + sum(map(len, heads.values())) * (side == "head"),
         "comparisons": COMPARISONS,
         **_counts(verdicts),
         "runs": fmean(runs),
@@ -187,11 +200,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", type=Path, metavar="RAW", help="judge saved rounds")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument(
+        "--workers", type=int, default=WORKERS, help="for each sample and side, on each GPU"
+    )
     parser.add_argument(
         "--pair-seconds", type=float, default=PAIR_SECONDS, help="a sample, a process"
     )
     parser.add_argument("--worker", nargs=2, metavar=("N", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--calibrate", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.calibrate:
@@ -201,11 +217,10 @@ def main() -> None:
         place = Path(asked.worker[1])
         task = json.loads((place / "task").read_text())
         number = int(asked.worker[0])
-        worker(number, task, place / f"{number}.json", place / "lock")
+        worker(number, task, place / f"{number}.json", asked.lock)
         return
     if asked.judge is None:
-        raw = measure(asked.workers, asked.pair_seconds)
-        (asked.out / "time-gate.json").write_text(json.dumps(raw))
+        raw = measure(asked.workers, asked.pair_seconds, asked.out / "time-gate.json")
     else:
         raw = json.loads(asked.judge.read_text())
     found = judge(raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import os
 import random
 import subprocess
 import sys
@@ -22,8 +23,9 @@ WORKERS, AT_ONCE = 24, 6
 ROUNDS = 12
 SEPARATE, INTERLEAVED = 0.03, 0.005
 PAIR_WORKERS, PAIR_SECONDS = 2, 6.0
-MORE_SECONDS = {"transformer": 12}
-"""So many times as long: its pairs differ most."""
+"""At least so many processes, and one on each GPU; of a sample in a process."""
+MORE_SECONDS = {"mlp": 4, "transformer": 12}
+"""So many times as long: their pairs differ most."""
 BASE_CYCLES = 1000
 """Of the kernel that both sides of an interleaved comparison have."""
 
@@ -56,36 +58,33 @@ def sample(name: str) -> Callable[[], Any]:
 
 
 def calibrate() -> dict[str, Any]:
-    """What a spinning kernel costs in a graph: a fixed part and one per cycle; and how long a
-    replay of each sample takes."""
+    """What a spinning kernel at the end of a graph costs: a fixed part, and one per cycle."""
     import torch
 
     from cgtool.cuda.bench import Side, measure_round
 
     torch.cuda.init()
-    many = 100
     x = torch.zeros(1024, device="cuda")
 
     def chain(cycles: int | None) -> float:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(many):
+            for _ in range(20):
                 x.add_(1)
-                if cycles is not None:
-                    torch.cuda._sleep(cycles)
-        side = Side("replay", "forward", graph.replay, repeats=20)
-        return median(measure_round(side, 0)[0] for _ in range(9)) / many
+            if cycles is not None:
+                torch.cuda._sleep(cycles)
+        side = Side("replay", "forward", graph.replay, repeats=100)
+        return median(measure_round(side, 0)[0] for _ in range(9))
 
     x.add_(1)
     torch.cuda._sleep(10)
     torch.cuda.synchronize()
     without, short, long = chain(None), chain(1_000), chain(21_000)
     per_cycle = (long - short) / 20_000
-    runs = {name: run_of(ready(sample(name))) for name in SAMPLES}
     return {
+        "gpus": torch.cuda.device_count(),
         "per_cycle_ns": per_cycle,
         "fixed_ns": short - without - 1_000 * per_cycle,
-        "replay_ns": {name: median(rounds) for name, rounds in runs.items()},
     }
 
 
@@ -149,6 +148,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
         json.dumps(
             {
                 "samples": found,
+                "gpu": str(torch.cuda.get_device_properties(0).uuid),
                 "seconds": seconds,
                 "sm_mhz": list(watched.sm_mhz) if watched else [],
                 "throttled": list(watched.throttle_reasons) if watched else [],
@@ -206,14 +206,27 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
     return found
 
 
-def measure(workers: int, pair_seconds: float) -> dict[str, Any]:
-    """All raw rounds."""
+def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
+    """All raw rounds, written to ``out`` as they come. ``workers`` on every GPU, for each sample
+    and side."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         # In a process of its own: what it leaves behind must not lie in the way of the others.
         subprocess.run([*ME, "--calibrate", str(place / "known")], check=True)
         known = json.loads((place / "known").read_text())
+        gpus = known["gpus"]
+        # How long a replay takes in a process of its own.
+        pilots = [(name, "base") for name in SAMPLES for _ in range(max(3, gpus))]
+        found = _workers(
+            place / "pilots", len(pilots), {"kind": "separate", "wanted": pilots}, gpus
+        )
+        known["replay_ns"] = {
+            name: median(
+                median(one["samples"][name]["base"]) for one in found if name in one["samples"]
+            )
+            for name in SAMPLES
+        }
         cycles = {
             name: {
                 "extra": _cycles(known, SEPARATE * replay_ns - known["fixed_ns"]),
@@ -221,18 +234,35 @@ def measure(workers: int, pair_seconds: float) -> dict[str, Any]:
             }
             for name, replay_ns in known["replay_ns"].items()
         }
-        wanted = [(name, side) for name in SAMPLES for side in ("base", "head")] * workers
+        raw: dict[str, Any] = {"calibrated": known, "cycles": cycles}
+        raw["run_seconds"] = _bench_seconds()
+        wanted = [
+            (name, side) for name in SAMPLES for side in ("base", "head") for _ in range(workers)
+        ]
         random.Random(0).shuffle(wanted)
-        separate = _workers(
+        # Worker n runs on GPU n % gpus: the same on every one.
+        wanted = [one for one in wanted for _ in range(gpus)]
+        raw["separate"] = _workers(
             place / "separate",
             len(wanted),
             {"kind": "separate", "cycles": cycles, "wanted": wanted},
+            gpus,
         )
-        pairs = _workers(
+        raw["interleaved"] = []
+        out.write_text(json.dumps(raw))
+        raw["interleaved"] = _workers(
             place / "pairs",
-            PAIR_WORKERS,
+            max(PAIR_WORKERS, gpus),
             {"kind": "interleaved", "cycles": cycles, "seconds": pair_seconds},
+            gpus,
         )
+    raw["seconds"] = time.perf_counter() - began
+    out.write_text(json.dumps(raw))
+    return raw
+
+
+def _bench_seconds() -> float:
+    """What one run of ``cgtool bench`` takes, from the command line to its end."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -240,34 +270,31 @@ def measure(workers: int, pair_seconds: float) -> dict[str, Any]:
              "--save", f"{folder}/run.cgt"],
             check=True, capture_output=True,
         )  # fmt: skip
-    return {
-        "calibrated": known,
-        "cycles": cycles,
-        "separate": separate,
-        "interleaved": pairs,
-        "run_seconds": time.perf_counter() - started,
-        "seconds": time.perf_counter() - began,
-    }
+    return time.perf_counter() - started
 
 
 def _cycles(known: dict[str, Any], cost_ns: float) -> int:
     return max(0, round(cost_ns / known["per_cycle_ns"]))
 
 
-def _workers(place: Path, count: int, task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What so many processes measured, one at a time; the next ones start meanwhile."""
+def _workers(place: Path, count: int, task: dict[str, Any], gpus: int) -> list[dict[str, Any]]:
+    """What so many processes measured: one at a time on each GPU; the next ones start meanwhile."""
     place.mkdir()
     (place / "task").write_text(json.dumps(task))
-    waiting = list(range(count))
-    running: dict[int, subprocess.Popen[bytes]] = {}
-    while waiting or running:
-        while waiting and len(running) < AT_ONCE:
-            number = waiting.pop(0)
-            running[number] = subprocess.Popen([*ME, "--worker", str(number), str(place)])
-        for number, process in list(running.items()):
-            if process.poll() is not None:
-                if process.returncode:
-                    raise SystemExit(f"worker {number} ended with {process.returncode}")
-                del running[number]
+    waiting = [list(range(gpu, count, gpus)) for gpu in range(gpus)]
+    running: list[dict[int, subprocess.Popen[bytes]]] = [{} for _ in range(gpus)]
+    while any(waiting) or any(running):
+        for gpu in range(gpus):
+            while waiting[gpu] and len(running[gpu]) < AT_ONCE:
+                number = waiting[gpu].pop(0)
+                running[gpu][number] = subprocess.Popen(
+                    [*ME, "--worker", str(number), str(place), "--lock", str(place / f"lock{gpu}")],
+                    env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)} if gpus > 1 else None,
+                )
+            for number, process in list(running[gpu].items()):
+                if process.poll() is not None:
+                    if process.returncode:
+                        raise SystemExit(f"worker {number} ended with {process.returncode}")
+                    del running[gpu][number]
         time.sleep(0.05)
     return [json.loads((place / f"{number}.json").read_text()) for number in range(count)]

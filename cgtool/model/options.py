@@ -88,3 +88,5 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """Set for ``cgtool check``: a Report is written instead of a capture."""
     verify: VerifyOptions | None = None
     """Set for ``cgtool verify``: a Report is written instead of a capture."""
+    path: tuple[str, ...] = ()
+    """``sys.path`` of the process that asks, which the supervisor puts here."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate import GateReport
-from cgtool.analysis.metrics import measure
+from cgtool.analysis.measured import measure
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
 from cgtool.model.options import VerifyOptions

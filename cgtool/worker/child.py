@@ -61,7 +61,9 @@ _RELIED_ON = (
 
 
 def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
-    from cgtool.worker import endings, jobs, warned
+    from cgtool.worker import endings, import_path, jobs, warned
+
+    import_path.extend(request.path)
 
     def before_load() -> None:
         endings.announce(channel.ending)

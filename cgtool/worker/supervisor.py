@@ -20,6 +20,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, usage, user_code
 from cgtool.model.options import Request
 from cgtool.record.frames import folded, is_internal_file
+from cgtool.worker import import_path, printing
 from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
 
 Progress = Callable[[str], None]
@@ -32,8 +33,8 @@ class WorkerBug(Exception):
 
 
 class _Worker:
-    def __init__(self, request: Request, stack_file: Path) -> None:
-        encoded = _encoded(request)
+    def __init__(self, request: Request, stack_file: Path, printed: int) -> None:
+        encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
         self.stack_file = stack_file
         self.phase = "start"
         self.ending: Ending | None = None
@@ -54,7 +55,8 @@ class _Worker:
                     str(stack_file),
                 ],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr.fileno(),
+                stdout=printed,
+                stderr=printed,
                 pass_fds=(write_end,),
                 start_new_session=True,
             )
@@ -146,8 +148,8 @@ def run(request: Request, *, timeout: float | None = None, progress: Progress) -
     Raises CgtoolError for everything that the user's code or this machine can do to it, WorkerBug
     for a fault of cgtool's, KeyboardInterrupt after the worker is gone.
     """
-    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        worker = _Worker(request, Path(folder) / "stacks")
+    with printing.descriptor() as printed, tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        worker = _Worker(request, Path(folder) / "stacks", printed)
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             for message in worker.messages(deadline):

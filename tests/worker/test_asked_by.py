@@ -1,0 +1,106 @@
+"""A worker finds the modules of the process that asks, and prints to where that prints."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import sysconfig
+from contextlib import redirect_stderr
+
+import pytest
+
+from cgtool.model.file import read
+from cgtool.model.options import CaptureOptions, Request
+from cgtool.worker import import_path, printing, supervisor
+
+MODEL = """\
+import os
+import torch
+import helper
+
+
+def step(x):
+    print("printed")
+    os.write(1, b"written to 1\\n")
+    os.write(2, b"written to 2\\n")
+    return helper.double(x)
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """``step`` needs a module that only ``sys.path`` of this process leads to."""
+    (tmp_path / "model.py").write_text(MODEL)
+    folder = tmp_path / "with:colon"
+    folder.mkdir()
+    (folder / "helper.py").write_text("def double(x):\n    return x * 2\n")
+    monkeypatch.syspath_prepend(str(folder))
+    return tmp_path
+
+
+def attempt(project):
+    output = project / "out.cgt"
+    options = CaptureOptions(device="simulated")
+    inputs = ("x=float32[4]",)
+    request = Request(f"{project / 'model.py'}:step", str(output), inputs, options)
+    supervisor.run(request, progress=lambda _phase: None)
+    return read(output)
+
+
+def test_modules_are_found_without_an_environment_variable(project):
+    before = dict(os.environ)
+    assert len(attempt(project).graphs[0].nodes) == 1
+    assert dict(os.environ) == before
+
+
+def test_a_folder_with_a_module_of_pythons_own_is_searched_last(project):
+    (project / "with:colon" / "random.py").write_text("raise ImportError('the wrong random')\n")
+    assert len(attempt(project).graphs[0].nodes) == 1
+
+
+class Closed(io.StringIO):
+    """A stream that nobody may write to any more."""
+
+    def write(self, text):
+        raise ValueError("I/O operation on closed file")
+
+
+def test_what_is_printed_goes_to_what_stands_for_standard_error(project):
+    with redirect_stderr(io.StringIO()) as text:
+        attempt(project)
+    for words in ("printed", "written to 1", "written to 2"):
+        assert words in text.getvalue()
+    for stream in (None, Closed()):
+        with redirect_stderr(stream):
+            attempt(project)
+
+
+def test_the_descriptor_of_standard_error_is_taken_where_it_has_one(tmp_path):
+    with (
+        (tmp_path / "log").open("w") as file,
+        redirect_stderr(file),
+        printing.descriptor() as found,
+    ):
+        assert found == file.fileno()
+
+
+def test_the_path_is_that_of_the_process_by_full_names(tmp_path, monkeypatch):
+    commands = sysconfig.get_path("scripts")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [commands, "", "lib", "lib", tmp_path, "\udcff", "/x.zip"])
+    assert import_path.of_this_process() == (str(tmp_path), str(tmp_path / "lib"), "/x.zip")
+
+
+def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
+    plain, module, package, known = (tmp_path / name for name in ("a", "b", "c", "known"))
+    for folder in (plain, module, package / "torch", plain / "test"):
+        folder.mkdir(parents=True)
+    (module / "random.py").touch()
+    (package / "torch" / "__init__.py").touch()
+    # Many projects have a package of that name, and nobody needs Python's.
+    (plain / "test" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(known)])
+    import_path.extend([str(one) for one in (module, plain, known, package, tmp_path / "gone")])
+    expected = [plain, tmp_path / "gone", known, module, package]
+    assert sys.path == [str(one) for one in expected]

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from cgtool.analysis.metrics import BY_NAME, METRICS, PHASES, Metric, key
+from cgtool.analysis.metrics import BY_NAME, METRICS, Metric, key
 from cgtool.analysis.regression import TOLERANCE
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.phases import PHASES
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{one.name}": (bound, one) for one in METRICS for bound in one.bounds}

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from cgtool.analysis.findings import Shown, show
-from cgtool.analysis.metrics import Measured, Metric
+from cgtool.analysis.measured import Measured
+from cgtool.analysis.metrics import Metric
 from cgtool.analysis.places import Place, Places, file_line
 from cgtool.analysis.summary import WORK
 from cgtool.model.baseline import Baseline

@@ -19,6 +19,7 @@ from cgtool.analysis.durations import time_text
 from cgtool.analysis.gaps import Timeline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
+from cgtool.model.phases import whole
 from cgtool.model.profile import InputCopy
 
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
@@ -87,7 +88,7 @@ def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) ->
 
 def _whole(compared: BenchReport | None) -> BenchRow | None:
     rows = {one.phase: one for one in compared.rows} if compared else {}
-    return next((rows[name] for name in ("both", "step", "forward") if name in rows), None)
+    return rows.get(whole(rows))
 
 
 def _covers(row: BenchRow, graph: Graph) -> bool:

@@ -15,20 +15,12 @@ from cgtool.analysis import gate_times
 from cgtool.analysis.budgets import Budget, Budgets, Increase
 from cgtool.analysis.evidence import Evidence, explain
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, WORST, Verdict, number
-from cgtool.analysis.metrics import (
-    BY_NAME,
-    METRICS,
-    PHASES,
-    Measured,
-    Metric,
-    key,
-    known,
-    runs_of,
-    whole,
-)
+from cgtool.analysis.measured import Measured
+from cgtool.analysis.metrics import BY_NAME, METRICS, Metric, key, known, runs_of, whole_phase
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
+from cgtool.model.phases import PHASES
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -195,7 +187,7 @@ class _Against(msgspec.Struct, frozen=True):
         if metric.exact and key(metric.name, phase) not in values.counts:
             return f"the capture has no graph of {phase}"
         if not metric.exact and not runs_of(values, metric, phase):
-            return f"{phase or whole(values)} was not timed"
+            return f"{phase or whole_phase(values)} was not timed"
         return None
 
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:

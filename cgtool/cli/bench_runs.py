@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis import bench_verdicts, metrics
 from cgtool.analysis.bench import BenchReport, report
+from cgtool.analysis.measured import measure
 from cgtool.analysis.regression import (
     CANNOT_TELL,
     PAIR_TOLERANCE,
@@ -133,7 +134,7 @@ def held_to_baseline(
 def _verdicts(
     asked: Runs, base: Base, tolerance: float, looks: int
 ) -> tuple[bench_verdicts.PhaseVerdict, ...]:
-    now = metrics.measure(asked.captures).values
+    now = measure(asked.captures).values
     phases = tuple(dict.fromkeys(one.phase for one in now.samples))
     found = bench_verdicts.against_baseline(base.values, now, phases, tolerance, looks)
     if not found:

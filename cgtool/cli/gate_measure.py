@@ -13,6 +13,7 @@ from msgspec import structs
 from cgtool.analysis import comparable, gate, graph_findings, metrics
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate_verdict import UNKNOWN
+from cgtool.analysis.measured import Measured, measure
 from cgtool.analysis.regression import ENOUGH, schedule
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.output import attempt, work
@@ -99,19 +100,17 @@ class Holding:
 
 def judge(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
-) -> tuple[gate.Judged, metrics.Measured]:
+) -> tuple[gate.Judged, Measured]:
     """One target's verdicts, and what they were made from. An entry is measured as far as its
     budgets and its baseline need it; with ``save``, as far as a baseline does."""
     if target.live:
         return _measured(target, holding, measuring, save=save)
-    found = metrics.measure(target.captures, target.reports)
+    found = measure(target.captures, target.reports)
     simulated = found.values.environment.simulated
     return _judged(target, found, holding.of(target.spec, simulated=simulated)), found
 
 
-def _judged(
-    target: Target, found: metrics.Measured, held: tuple[Budgets, Base | None]
-) -> gate.Judged:
+def _judged(target: Target, found: Measured, held: tuple[Budgets, Base | None]) -> gate.Judged:
     budgets, base = held
     return gate.judge(
         found,
@@ -125,7 +124,7 @@ def _judged(
 
 def _measured(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
-) -> tuple[gate.Judged, metrics.Measured]:
+) -> tuple[gate.Judged, Measured]:
     target = replace(target, captures=[], reports=list(target.reports))
     asked = measuring.options.device == "simulated"
     needs = _needs(holding.of(target.spec, simulated=asked), save=save)
@@ -181,7 +180,7 @@ def _until_told(
     no_times: str | None,
     *,
     save: bool,
-) -> tuple[gate.Judged, metrics.Measured]:
+) -> tuple[gate.Judged, Measured]:
     """Measure on while a time cannot be told that more runs may tell."""
     deadline = time.monotonic() + measuring.max_seconds
     timed = bool(target.captures) and target.captures[0].bench is not None
@@ -195,8 +194,8 @@ def _until_told(
             target.captures.append(run(target.spec))
         return True
 
-    def look() -> tuple[gate.Judged, metrics.Measured]:
-        found = metrics.measure(target.captures, target.reports)
+    def look() -> tuple[gate.Judged, Measured]:
+        found = measure(target.captures, target.reports)
         if no_times is not None:
             unknown = dict.fromkeys(("replay-us", "eager-us", "speedup"), no_times)
             found = structs.replace(found, unknown={**found.unknown, **unknown})
@@ -224,7 +223,7 @@ def _until_told(
     return judged, found
 
 
-def _is_open(judged: gate.Judged, found: metrics.Measured) -> bool:
+def _is_open(judged: gate.Judged, found: Measured) -> bool:
     """Whether more runs may tell what cannot be told."""
     disturbed = comparable.disturbed(found.values.clock, "meanwhile")
     for one in judged.verdicts:

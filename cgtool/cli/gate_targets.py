@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cgtool.analysis import metrics
+from cgtool.analysis.measured import measure
 from cgtool.model import baseline as baselines
 from cgtool.model import report as reports
 from cgtool.model.baseline import Baseline
@@ -80,5 +81,5 @@ def open_baseline(path: Path) -> Base:
     """A baseline file, or a capture that serves as one. Raises CgtoolError (exit 2)."""
     if path.suffix == ".cgt" or (path.is_file() and _is_zip(path)):
         capture = read(path)
-        return Base(path, metrics.measure([capture]).values, capture)
+        return Base(path, measure([capture]).values, capture)
     return Base(path, baselines.read(path))

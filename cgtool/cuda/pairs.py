@@ -34,6 +34,7 @@ from cgtool.hazards.errors import explain
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions
+from cgtool.model.phases import whole
 
 _ROUNDS = 3
 """Of a capture. Executable graphs made anew for each spread more, not less: they lie in what came
@@ -82,11 +83,6 @@ def run(
     more: list[Caveat] = []
     bench = measure(entries, device, options, more, progress)
     return msgspec.structs.replace(capture, bench=bench, caveats=(*capture.caveats, *more)), raw
-
-
-def whole(kind: str, found: Sequence[str]) -> str:
-    """The phase that is the whole iteration."""
-    return kind if kind == "step" else "both" if "both" in found else "forward"
 
 
 def measure(
@@ -167,7 +163,7 @@ def once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
     torch.cuda.synchronize(device)
     graphs = recapture(workload, one.options, stream)
     found = replays(workload.kind, graphs.made)
-    phase = options.phase or whole(workload.kind, tuple(found))
+    phase = options.phase or whole(found)
     if phase not in found:
         raise usage(f"--phase {phase}: {workload.spec} has {', '.join(found)}")
     side = Side(one.name, phase, *found[phase])

@@ -14,7 +14,8 @@ from cgtool.analysis.budgets import Budgets, from_options
 from cgtool.analysis.evidence import as_typed
 from cgtool.analysis.gate import exit_code, gate, judge
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN
-from cgtool.analysis.metrics import BY_NAME, METRICS, Measured, count, measure, runs_of, same_entry
+from cgtool.analysis.measured import Measured, count, measure
+from cgtool.analysis.metrics import BY_NAME, METRICS, runs_of, same_entry
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import (
     Bench,

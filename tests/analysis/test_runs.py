@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from cgtool.analysis import comparable
 from cgtool.analysis.bench import report
 from cgtool.analysis.bench_verdicts import against_baseline, against_entry, exit_code
-from cgtool.analysis.metrics import measure
+from cgtool.analysis.measured import measure
 from cgtool.analysis.runs import by_capture, by_side, merge
 from cgtool.model.capture import Bench, Capture, Caveat, Clock, Environment, Graph, Samples
 from cgtool.model.sound import inconsistency

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.metrics import measure
+from cgtool.analysis.measured import measure
 from cgtool.analysis.runs import merge
 from cgtool.cli import bench_runs
 from cgtool.cli.app import main

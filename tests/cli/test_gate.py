@@ -17,7 +17,8 @@ import pytest
 from cgtool.analysis.budgets import Budgets, from_options
 from cgtool.analysis.gate import Judged
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN
-from cgtool.analysis.metrics import METRICS, measure
+from cgtool.analysis.measured import measure
+from cgtool.analysis.metrics import METRICS
 from cgtool.analysis.pyproject import from_pyproject
 from cgtool.analysis.regression import LOOKS
 from cgtool.cli import gate_measure

@@ -16,7 +16,7 @@ from rich.console import Console
 from cgtool.analysis.budgets import Budgets, from_options
 from cgtool.analysis.gate import GateReport, Judged, gate, judge
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
-from cgtool.analysis.metrics import measure
+from cgtool.analysis.measured import measure
 from cgtool.model.capture import Frame
 from cgtool.model.file import read
 from cgtool.render import benchmark_action, gate_table, github, junit

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, redirect_stderr
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -54,7 +48,7 @@ class Workers(Measuring):
 
     def capture(self, spec: str) -> Capture:
         if self._is_next("capture", self._captures):
-            with _as_here(), self._turn():
+            with self._turn():
                 self._captures.append(self._named(super().capture(self.entry.spec)))
         return self._captures[self._given["capture"] - 1]
 
@@ -62,7 +56,7 @@ class Workers(Measuring):
         if not self.times:
             raise machine("--cudagraph-no-times was given")
         if self._is_next("bench", self._benches):
-            with _as_here(), turns.alone():
+            with turns.alone():
                 self._benches.append(self._named(super().bench(self.entry.spec)))
         return self._benches[self._given["bench"] - 1]
 
@@ -73,7 +67,7 @@ class Workers(Measuring):
 
     def check(self, spec: str) -> Report:
         if "check" not in self.reports:
-            with _as_here(), self._turn():
+            with self._turn():
                 self.reports["check"] = self._named(super().check(self.entry.spec))
         return self.reports["check"]
 
@@ -84,7 +78,7 @@ class Workers(Measuring):
         """Anew, with these options."""
         saved = self.folder / "verify.json"
         request = Request(self.entry.spec, str(saved), self.inputs, self.options, verify=options)
-        with _as_here(), self._turn():
+        with self._turn():
             work(request, timeout=self.timeout, quiet=True)
         self.reports["verify"] = self._named(read_report(saved))
         return self.reports["verify"]
@@ -97,61 +91,3 @@ class Workers(Measuring):
     def _named(self, found: T) -> T:
         """With the entry as it is called on every machine."""
         return replace(found, entry=replace(found.entry, spec=self.entry.name))
-
-
-@contextlib.contextmanager
-def _as_here() -> Iterator[None]:
-    """A worker finds the modules that this process finds, and has somewhere to print to."""
-    before = os.environ.get("PYTHONPATH")
-    known = before.split(os.pathsep) if before else []
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*known, *_import_path()]))
-    try:
-        with _printable():
-            yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-_BEFORE_OURS = sys.stdlib_module_names - {"test"} | {"torch", "numpy"}
-"""Modules that must be the real ones in a worker; nobody imports ``test``."""
-
-
-def _import_path() -> list[str]:
-    """Folders that pytest and the user's configuration put on ``sys.path``: a worker starts
-    without them. One that holds a ``random.py`` stays out: there it would come before Python's."""
-    found = []
-    for folder in dict.fromkeys(filter(None, sys.path)):
-        path = Path(folder)
-        if not path.is_dir() or path.is_relative_to(sys.prefix):
-            continue
-        if path.is_relative_to(sys.base_prefix) or "-packages" in folder:
-            continue
-        own = {one.name.partition(".")[0] for one in path.glob("*.py")}
-        own |= {one.parent.name for one in path.glob("*/__init__.py")}
-        if not own & _BEFORE_OURS:
-            found.append(os.path.abspath(folder))  # noqa: PTH100 : links stay links
-    return found
-
-
-@contextlib.contextmanager
-def _printable() -> Iterator[None]:
-    """Workers print to this process's standard error by its descriptor, and under
-    ``pytest --capture=sys`` it has none: a file takes it, and what is in it is told after."""
-    try:
-        sys.stderr.fileno()
-    except (AttributeError, OSError, io.UnsupportedOperation):
-        pass
-    else:
-        yield
-        return
-    real = sys.stderr
-    with tempfile.TemporaryFile("w+", errors="replace") as file:
-        try:
-            with redirect_stderr(file):
-                yield
-        finally:
-            file.seek(0)
-            real.write(file.read())

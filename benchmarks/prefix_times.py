@@ -1,0 +1,160 @@
+"""Node times held against parts of the graph: `benchmarks/prefix_times.py [SPEC...]`.
+
+What `cgtool profile` shows of a whole replay sums up to that replay by its own making: gaps are
+scaled until it does. So here the first quarter, half and three quarters of a graph's nodes are
+made a graph of their own, and replayed without a profiler. The node times and gaps that the profile
+of the whole graph shows up to there must sum up to that, which nothing has fitted them to.
+
+`off` is the sum less the part's own replay, as a share of the whole replay. It needs a GPU, and
+cupti-python; one process for each SPEC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from node_times import DEFAULT
+
+CUTS = (0.25, 0.5, 0.75)
+REPLAYS = 20
+LIMIT = 0.02
+
+
+def rows(spec: str) -> Iterator[dict[str, Any]]:
+    """One row for each graph and cut, measured in this process."""
+    import msgspec
+    import torch
+
+    from cgtool.analysis import gaps
+    from cgtool.cuda import node_times, profile
+    from cgtool.cuda.assemble import assemble
+    from cgtool.cuda.backend import prepare, time_launches
+    from cgtool.cuda.roofs import device_ns
+    from cgtool.entry.load import load
+    from cgtool.model.options import CaptureOptions
+    from cgtool.model.profile import Profile
+
+    def quiet(_text: str) -> None: ...
+
+    session, iterations, caveats = prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+    launches = time_launches(session)
+    alone = tuple(profile._times(session, [None] * len(session.captured), REPLAYS))
+    timed = node_times.record(session, quiet)
+    capture, _ = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    profiled = Profile(route=timed.route, graphs=alone)
+    capture = msgspec.structs.replace(timed.add(capture), profile=profiled)
+    name = spec.rpartition("/")[2].removesuffix(":build").removesuffix(".py")
+    with torch.cuda.stream(session.stream):
+        empty = median(device_ns(lambda: None, REPLAYS))
+        for index, one in enumerate(session.captured):
+            line = gaps.find(capture, index)
+            count = len(capture.graphs[index].nodes)
+            for cut in CUTS:
+                first = round(count * cut)
+                if not 0 < first < count:
+                    continue
+                part = Part(one.graph, first)
+                measured = part.median_ns(session, index) - empty
+                shown = up_to(capture.graphs[index], first, line.scale) + line.around_ns
+                yield {
+                    "graph": f"{name}/{one.name}",
+                    "nodes": f"{first}/{count}",
+                    "replay_ns": line.replay_ns,
+                    "part_ns": measured,
+                    "shown_ns": shown,
+                    "off": (shown - measured) / line.total_ns,
+                }
+
+
+class Part:
+    """The first nodes of a graph, in the order of their creation, as a graph of its own."""
+
+    def __init__(self, graph: Any, first: int) -> None:
+        from cgtool.cuda.driver import check, cu
+        from cgtool.cuda.nodes import nodes_of
+
+        template = cu.CUgraph(graph.raw_cuda_graph())
+        clone = check("cuGraphClone", cu.cuGraphClone(template))
+        for node in reversed(nodes_of(template)[first:]):
+            found = check("cuGraphNodeFindInClone", cu.cuGraphNodeFindInClone(node, clone))
+            check("cuGraphDestroyNode", cu.cuGraphDestroyNode(found))
+        self._check, self._cu = check, cu
+        self._executable = check("cuGraphInstantiate", cu.cuGraphInstantiate(clone, 0))
+
+    def median_ns(self, session: Any, index: int) -> float:
+        """Of replays behind those of the graphs before it: what a backward reads, its own nodes
+        overwrite, and only another forward makes it anew."""
+        from cgtool.cuda.roofs import once_ns
+
+        stream = self._cu.CUstream(session.stream.cuda_stream)
+
+        def launch() -> None:
+            self._check("cuGraphLaunch", self._cu.cuGraphLaunch(self._executable, stream))
+
+        taken = []
+        for _ in range(REPLAYS + 1):
+            for before in session.captured[:index]:
+                before.graph.replay()
+            taken.append(once_ns(launch))
+        return median(taken[1:])
+
+
+def up_to(graph: Any, first: int, scale: float) -> float:
+    """Node times and scaled gaps of the first nodes, as the profile of the whole graph shows
+    them."""
+    busy, reach, begin = 0, None, 0
+    spans = sorted(
+        (node.start_ns, node.start_ns + node.duration_ns)
+        for node in graph.nodes
+        if node.id < first and node.duration_ns is not None
+    )
+    for start, end in spans:
+        if reach is None:
+            begin = reach = start
+        busy += max(0, end - max(start, reach))
+        reach = max(reach, end)
+    span = 0 if reach is None else reach - begin
+    return busy + (span - busy) * scale
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("specs", nargs="*", default=DEFAULT)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(list(rows(asked.one))))
+        return
+    found: list[dict[str, Any]] = []
+    for spec in asked.specs:
+        run = subprocess.run(
+            [sys.executable, __file__, "--one", spec],
+            stdout=subprocess.PIPE, text=True, check=False, env=os.environ,
+        )  # fmt: skip
+        if run.returncode:
+            print(f"{spec}: exit {run.returncode}")
+            continue
+        for row in json.loads(run.stdout.splitlines()[-1]):
+            found.append(row)
+            print(
+                f"{row['graph']:40} {row['nodes']:>9} {row['part_ns'] / 1e3:>8.1f} us "
+                f"{row['shown_ns'] / 1e3:>8.1f} us {row['off']:>+7.2%}",
+                flush=True,
+            )
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(found, indent=1))
+    within = sum(abs(row["off"]) <= LIMIT for row in found)
+    print(f"\n{within} of {len(found)} parts within {LIMIT:.0%} of the whole replay")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import linecache
 import os
 import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +42,7 @@ def _is_width(text: str) -> bool:
 def show_table(renderable: Any, output: Path | None) -> None:
     """A rich renderable on standard output, or as plain text in a file."""
     if output is None:
-        with _standard_output():
-            console().print(renderable)
-            sys.stdout.flush()
+        console().print(renderable)
         return
     from io import StringIO
 
@@ -54,17 +51,6 @@ def show_table(renderable: Any, output: Path | None) -> None:
     buffer = StringIO()
     Console(file=buffer, width=120, highlight=False, color_system=None).print(renderable)
     write_bytes(buffer.getvalue().encode(), output)
-
-
-@contextlib.contextmanager
-def _standard_output() -> Iterator[None]:
-    """A full disk behind it is the user's to know of, not a bug."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise usage(f"cannot write to standard output: {error.strerror}") from error
 
 
 def not_over(output: Path | None, source: str) -> None:
@@ -76,9 +62,9 @@ def not_over(output: Path | None, source: str) -> None:
 def write_bytes(data: bytes, output: Path | None) -> None:
     """To a file, whole or not at all, or to standard output."""
     if output is None:
-        with _standard_output():
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+        # Behind what was printed before.
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
         return
     if output.exists() and not output.is_file() and not output.is_dir():
         # A device or a pipe (/dev/stdout, /dev/full): nothing there to replace.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
 from pathlib import Path
 
+from cgtool.cli import streams
 from cgtool.cli.group import app
 from cgtool.model.failure import CgtoolError
 
@@ -20,23 +20,20 @@ def run() -> int:
     if sys.stdout is None:
         sys.stderr.write("cgtool: standard output is closed: there is nowhere to write to\n")
         return 2
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that has no "—" is shown another character, not a fault of ours.
-        sys.stdout.reconfigure(errors="replace")
+    streams.settle()
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C: the worker is ended and no temporary file stays.
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except CgtoolError as error:
         from cgtool.cli.output import show_failure
 
         show_failure(error.failure)
         return error.failure.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away; what is left to flush has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         from cgtool.cli.output import show_bug
 

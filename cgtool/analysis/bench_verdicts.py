@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from cgtool.analysis import comparable
+from cgtool.analysis import baseline_times, comparable
+from cgtool.analysis.baseline_times import Held
 from cgtool.analysis.metrics import BY_NAME, runs_of
-from cgtool.analysis.regression import (
-    CANNOT_TELL,
-    SLOWER,
-    Answer,
-    judge_pairs,
-    judge_runs,
-)
+from cgtool.analysis.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.runs import by_capture, by_side
 from cgtool.analysis.stats import midmean
 from cgtool.model.baseline import Baseline
@@ -44,25 +39,26 @@ class PhaseVerdict(msgspec.Struct, frozen=True):
 
 
 def against_baseline(
-    base: Baseline, now: Baseline, phases: Iterable[str], tolerance: float, looks: int
-) -> tuple[PhaseVerdict, ...]:
-    """One verdict for each phase that both have. Levels are shared between looks and phases."""
-    reasons = comparable.reasons(base.environment, base.clock, now.environment, now.clock)
-    found = []
-    pairs = [(phase, runs_of(base, REPLAY, phase), runs_of(now, REPLAY, phase)) for phase in phases]
-    both = [one for one in pairs if one[1] and one[2]]
-    for phase, before, after in both:
-        answer = None
-        if not reasons:
-            answer = judge_runs(before, after, tolerance, looks=looks, among=len(both))
-        found.append(
-            PhaseVerdict(phase, NS * _middle(before), NS * _middle(after), answer, reasons)
-        )
-    return tuple(found)
+    base: Baseline, now: Baseline, tolerance: float, looks: int
+) -> dict[str, Held]:
+    """Replays of each phase that both have. The level is shared between looks and phases."""
+    phases = [
+        one
+        for one in dict.fromkeys(one.phase for one in now.samples)
+        if runs_of(base, REPLAY, one) and runs_of(now, REPLAY, one)
+    ]
+    return {
+        one: baseline_times.hold(base, now, REPLAY, one, tolerance, looks=looks, among=len(phases))
+        for one in phases
+    }
 
 
-def _middle(runs: Iterable[tuple[float, ...]]) -> float:
-    return midmean([midmean(one) for one in runs])
+def verdicts(held: Mapping[str, Held]) -> tuple[PhaseVerdict, ...]:
+    """What was held against a baseline, as the report has it."""
+    return tuple(
+        PhaseVerdict(phase, NS * one.base, NS * one.here, one.answer, one.reasons.all)
+        for phase, one in held.items()
+    )
 
 
 def against_entry(capture: Capture, tolerance: float) -> tuple[PhaseVerdict, ...]:

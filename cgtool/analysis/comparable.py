@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import NamedTuple
 
 from cgtool.model.capture import Clock, Environment
 
@@ -17,15 +18,39 @@ _SAME = (
     ("cuda_runtime", "CUDA"),
     ("allocator_config", "allocator configuration"),
 )
+_HOST = (("cpu", "processor"), ("cpus", "number of processors"))
+
+
+class Reasons(NamedTuple):
+    """Why two times cannot be held against each other, a sentence each; of none, they can."""
+
+    lasting: tuple[str, ...] = ()
+    """The same in every further run."""
+    passing: tuple[str, ...] = ()
+    """The next run may be left in peace."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.lasting + self.passing
+
+    @property
+    def pass_over(self) -> bool:
+        """Whether further runs may be compared, though these may not."""
+        return bool(self.passing) and not self.lasting
 
 
 def reasons(
-    base: Environment, base_clock: Clock | None, head: Environment, head_clock: Clock | None
-) -> tuple[str, ...]:
+    base: Environment,
+    base_clock: Clock | None,
+    head: Environment,
+    head_clock: Clock | None,
+    *,
+    host: bool = False,
+) -> Reasons:
     """Why times of ``base`` (the baseline) and of ``head`` (this measurement) cannot be compared;
-    empty where they can. What is not known on a side is no reason."""
+    with ``host``, times that the host has a part in. What is not known on a side is no reason."""
     found = []
-    for field, name in _SAME:
+    for field, name in _SAME + (_HOST if host else ()):
         was, now = getattr(base, field), getattr(head, field)
         if field == "allocator_config":
             was, now = was or "default", now or "default"
@@ -33,12 +58,15 @@ def reasons(
             found.append(f"another {name}: {was} in the baseline, {now} here")
     # A GPU at its power limit in both is at home there, and the clocks below say how far.
     shared = _STEADY & _slowed(base_clock) & _slowed(head_clock)
-    for clock, where in ((base_clock, "while the baseline was recorded"), (head_clock, "here")):
-        found += disturbed(clock, where, besides=shared)
+    found += disturbed(base_clock, "while the baseline was recorded", besides=shared)
+    passing = disturbed(head_clock, "here", besides=shared)
     was_mhz, now_mhz = typical_mhz(base_clock), typical_mhz(head_clock)
     if was_mhz and now_mhz and abs(now_mhz - was_mhz) > APART * was_mhz:
-        found.append(f"another SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here")
-    return tuple(found)
+        # What disturbs a GPU changes its clock too.
+        (passing or found).append(
+            f"another SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here"
+        )
+    return Reasons(tuple(found), tuple(passing))
 
 
 def disturbed(

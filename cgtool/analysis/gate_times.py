@@ -1,6 +1,6 @@
 """Times held to a limit or to a baseline: three answers.
 
-Against a baseline ``cgtool.analysis.regression`` answers. Against a limit the runs alone are
+Against a baseline ``cgtool.analysis.baseline_times`` answers. Against a limit the runs alone are
 looked at: an interval for their middle, on the log scale, as wide as the runs' own spread makes it
 (Student), and no narrower than ``_PRIOR`` allows while there are too few to know that spread.
 """
@@ -13,7 +13,8 @@ from statistics import fmean, median, stdev
 
 from msgspec.structs import replace
 
-from cgtool.analysis import comparable, stats
+from cgtool.analysis import baseline_times, comparable, stats
+from cgtool.analysis.baseline_times import Runs, middle
 from cgtool.analysis.budgets import Budget, Increase
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.metrics import Metric, key, runs_of
@@ -22,27 +23,18 @@ from cgtool.analysis.regression import (
     CANNOT_TELL,
     FEW,
     FLOOR,
-    LOOKS,
     PRIOR,
     SEARCH,
     SLOWER,
-    judge_runs,
     percent,
 )
 from cgtool.model.baseline import Baseline
-
-Runs = Sequence[Sequence[float]]
 
 _PRIOR = {"capture-ms": 0.1}
 """Relative standard deviation from process to process where too few runs show it: of host times,
 more than of device times."""
 _MANY = 1000
 """Degrees of freedom that are as good as any number of them."""
-
-
-def middle(runs: Runs) -> float:
-    """Median over the runs of each run's median."""
-    return median(median(one) for one in runs)
 
 
 def half_range(runs: Runs) -> float | None:
@@ -64,10 +56,14 @@ def allowed_text(allowed: Increase, unit: str) -> str:
 # --- a limit
 
 
-def against_limit(blank: Verdict, values: Baseline, metric: Metric, budget: Budget) -> Verdict:
-    """``blank`` with the answer: the interval lies on one side of the limit, or it does not."""
+def against_limit(
+    blank: Verdict, values: Baseline, metric: Metric, budget: Budget, *, shares: int
+) -> Verdict:
+    """``blank`` with the answer: the interval lies on one side of the limit, or it does not.
+    ``shares`` is what the level is divided by: looks, times the times that are judged."""
     runs = runs_of(values, metric, budget.phase)
-    low, high = interval(runs, _PRIOR.get(metric.name, PRIOR))
+    prior = _PRIOR.get(metric.name, PRIOR)
+    low, high = interval(runs, prior, shares=shares)
     found = replace(blank, measured=middle(runs))
     reasons = comparable.disturbed(values.clock, "meanwhile") if metric.source == "bench" else []
     above, below = low > budget.limit, high <= budget.limit
@@ -76,19 +72,19 @@ def against_limit(blank: Verdict, values: Baseline, metric: Metric, budget: Budg
     fine, bad = (below, above) if budget.bound == "max" else (above, below)
     if reasons and not (fine and budget.bound == "max"):
         # What is fast enough on a GPU that was slowed down is fast enough.
-        return replace(found, text=reasons[0], evidence=tuple(reasons[1:]))
+        return replace(found, text=reasons[0], evidence=tuple(reasons[1:]), more_runs=1)
     spread = f"{_count(runs)}: {number(low)} to {number(high, metric.unit)}"
     found = replace(found, low=low, high=high)
     if fine or bad:
         return replace(found, verdict=PASS if fine else FAIL, text=spread)
-    more = _needed(runs, budget.limit, _PRIOR.get(metric.name, PRIOR))
+    more = _needed(runs, budget.limit, prior, shares)
     return replace(found, text=f"too near to tell; {spread}", more_runs=more)
 
 
-def interval(runs: Runs, prior: float = PRIOR) -> tuple[float, float]:
-    """Where the middle of such runs lies, but for 1 in 200 on each side, over all looks."""
+def interval(runs: Runs, prior: float = PRIOR, *, shares: int) -> tuple[float, float]:
+    """Where the middle of such runs lies, but for 1 in 200 on each side, over all ``shares``."""
     logs = [math.log(median(one)) for one in runs]
-    return _around(logs, _spread(logs, runs, prior))
+    return _around(logs, _spread(logs, runs, prior), shares)
 
 
 def _spread(logs: Sequence[float], runs: Runs, prior: float) -> float:
@@ -98,19 +94,19 @@ def _spread(logs: Sequence[float], runs: Runs, prior: float) -> float:
     return max(own, prior, stdev(logs) if len(logs) > 1 else 0.0)
 
 
-def _around(logs: Sequence[float], spread: float) -> tuple[float, float]:
+def _around(logs: Sequence[float], spread: float, shares: int) -> tuple[float, float]:
     freedom = len(logs) - 1 if len(logs) > FEW else _MANY
-    reach = stats.student(ALARM / LOOKS, freedom) * spread / math.sqrt(len(logs))
+    reach = stats.student(ALARM / shares, freedom) * spread / math.sqrt(len(logs))
     center = fmean(logs)
     return math.exp(center - reach), math.exp(center + reach)
 
 
-def _needed(runs: Runs, limit: float, prior: float) -> int | None:
+def _needed(runs: Runs, limit: float, prior: float, shares: int) -> int | None:
     """How many more such runs would bring the interval to one side of the limit."""
     logs = [math.log(median(one)) for one in runs]
     spread, center = _spread(logs, runs, prior), fmean(logs)
     for more in range(1, SEARCH):
-        low, high = _around([center] * (len(logs) + more), spread)
+        low, high = _around([center] * (len(logs) + more), spread, shares)
         if not low <= limit <= high:
             return more
     return None
@@ -130,26 +126,32 @@ def against_baseline(
     phase: str | None,
     allowed: Increase,
     *,
+    looks: int,
     among: int,
 ) -> Verdict:
     """Slower than the baseline by more than the tolerance, or not, or nobody can tell yet."""
-    before, now = runs_of(base, metric, phase), runs_of(values, metric, phase)
-    unit = metric.unit
+    held = baseline_times.hold(
+        base, values, metric, phase, allowed.share or 0.0, looks=looks, among=among
+    )
+    unit, answer = metric.unit, held.answer
     found = Verdict(
         key(metric.name, phase),
         unit,
         UNKNOWN,
-        f"baseline {number(middle(before), unit)} "
+        f"baseline {number(held.base, unit)} "
         f"{'-' if metric.larger_is_better else '+'} {allowed_text(allowed, unit)}",
         allowed.source,
-        measured=middle(now),
-        baseline=middle(before),
+        measured=held.here,
+        baseline=held.base,
     )
-    reasons = comparable.reasons(base.environment, base.clock, values.environment, values.clock)
-    if reasons:
-        return replace(found, text=f"not compared: {reasons[0]}", evidence=tuple(reasons[1:]))
-    sides = (now, before) if metric.larger_is_better else (before, now)
-    answer = judge_runs(*sides, allowed.share or 0.0, among=among)
+    if answer is None:
+        first, *rest = held.reasons.all
+        return replace(
+            found,
+            text=f"not compared: {first}",
+            evidence=tuple(rest),
+            more_runs=1 if held.open else None,
+        )
     ratios = (answer.ratio, answer.low, answer.high)
     if metric.larger_is_better:
         ratios = (1 / answer.ratio, 1 / answer.high, 1 / answer.low)
@@ -162,5 +164,5 @@ def against_baseline(
         ratio=ratios[0],
         ratio_low=ratios[1],
         ratio_high=ratios[2],
-        more_runs=answer.needed if answer.verdict == CANNOT_TELL else None,
+        more_runs=answer.needed if held.open else None,
     )

@@ -32,6 +32,8 @@ class Metric(msgspec.Struct, frozen=True):
     """Known for each phase too."""
     simulated: bool = True
     """The simulated device has it."""
+    host: bool = False
+    """The host has a part in it: on another processor it is another time."""
 
 
 METRICS = (
@@ -53,13 +55,14 @@ METRICS = (
            "where none is, errors of `cgtool verify`",
            source="verify", watched=True, phases=False),
     Metric("capture-ms", "host time to capture, instantiate and upload all graphs", "ms",
-           exact=False, phases=False, simulated=False),
+           exact=False, phases=False, simulated=False, host=True),
     Metric("replay-us", "device time of one replay", "us", "bench", exact=False, watched=True,
            simulated=False),
+    # Eager kernels wait for the host to launch them.
     Metric("eager-us", "device time of one eager iteration", "us", "bench", exact=False,
-           simulated=False),
+           simulated=False, host=True),
     Metric("speedup", "eager over replay", "x", "bench", exact=False, larger_is_better=True,
-           bounds=("min",), simulated=False),
+           bounds=("min",), simulated=False, host=True),
 )  # fmt: skip
 """In the order of options and tables."""
 

@@ -84,8 +84,18 @@ def bench(
     be told."""
     from cgtool.analysis.bench_verdicts import exit_code
     from cgtool.analysis.budgets import increase_of
-    from cgtool.cli.bench_runs import Runs, held_to_baseline, held_to_entry, measured, open_base
+    from cgtool.analysis.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
+    from cgtool.analysis.runs import merge
+    from cgtool.cli.bench_runs import (
+        held_to_baseline,
+        held_to_entry,
+        measured,
+        open_base,
+        raw_texts,
+    )
+    from cgtool.cli.measuring import Measuring
     from cgtool.cli.output import show_table, write_bytes
+    from cgtool.cli.until_told import MAX_SECONDS, Runs
     from cgtool.model.file import atomic, write
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode
@@ -96,16 +106,14 @@ def bench(
         raise usage("--max-regression needs --baseline FILE or --against ENTRY2 to be held against")
     if runs is not None and against is not None:
         raise usage("--runs counts worker processes, and --against measures in one")
-    tolerance = None
+    tolerance = TOLERANCE if against is None else PAIR_TOLERANCE
     if max_regression is not None:
-        tolerance = increase_of("--max-regression", "replay-us", max_regression).share
+        tolerance = increase_of("--max-regression", "replay-us", max_regression).share or 0.0
     base = None if baseline is None else open_base(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
         # Opened first: a place that cannot be written is told before anything is measured.
         kept = None if save is None else stack.enter_context(atomic(save))
-        asked = Runs(
-            entry,
-            tuple(input_ or ()),
+        measuring = Measuring(
             CaptureOptions(
                 device=device,
                 warmup_iters=warmup_iters,
@@ -114,23 +122,27 @@ def bench(
                 backward=not no_backward,
                 seed=seed,
             ),
-            BenchOptions(
-                phase=phase.value if phase else None,
-                rounds=rounds,
-                max_seconds=max_seconds or BenchOptions().max_seconds,
-            ),
+            tuple(input_ or ()),
             Path(folder),
             timeout,
             quiet,
+            timing=BenchOptions(
+                phase=phase.value if phase else None,
+                rounds=rounds,
+                max_seconds=max_seconds or BenchOptions().max_seconds,
+                against=against,
+                precision=pair_precision(tolerance),
+            ),
         )
+        made = Runs(lambda: measuring.bench(entry), max_seconds or MAX_SECONDS)
         if base is not None:
-            found = held_to_baseline(asked, base, tolerance, runs, max_runs, max_seconds)
+            found = held_to_baseline(made, base, tolerance, first=runs, most=max_runs)
         elif against is not None:
-            found = held_to_entry(asked, against, tolerance)
+            found = held_to_entry(made, against, tolerance)
         else:
-            found = measured(asked, runs or 1)
+            found = measured(made, runs or 1)
         if kept is not None:
-            write(kept, asked.merged(), asked.raw())
+            write(kept, merge(made.captures), raw_texts(measuring.file(0), made.captures[0]))
     if format_ is opt.Format.JSON:
         write_bytes(encode("cgtool-bench", found), output)
     else:

@@ -92,6 +92,7 @@ def gate(
     from cgtool.analysis import gate as analysis
     from cgtool.analysis.budgets import from_options
     from cgtool.cli import gate_formats, gate_measure, gate_targets
+    from cgtool.cli.measuring import Measuring
     from cgtool.model import baseline as baselines
 
     given = from_options(limits, max_increase or (), max_regression)
@@ -106,7 +107,7 @@ def gate(
         lambda spec, held: _baseline(bases, spec, held, saving=save_baseline is not None),
     )
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        measuring = gate_measure.Measuring(
+        measuring = Measuring(
             CaptureOptions(
                 device=device,
                 warmup_iters=warmup_iters,

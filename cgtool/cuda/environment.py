@@ -11,6 +11,7 @@ import torch
 
 from cgtool.cuda.driver import cu
 from cgtool.model.capture import Environment
+from cgtool.record.host import processor, processors
 
 
 def version_of(package: str) -> str | None:
@@ -48,6 +49,8 @@ def describe(device: int) -> Environment:
         max_threads_per_multiprocessor=getattr(properties, "max_threads_per_multi_processor", None),
         device_bytes=properties.total_memory,
         platform=platform.platform(),
+        cpu=processor(),
+        cpus=processors(),
         allocator_config=os.environ.get("PYTORCH_ALLOC_CONF")
         or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
     )

@@ -390,6 +390,10 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     max_threads_per_multiprocessor: int | None = None
     device_bytes: int | None = None
     platform: str = ""
+    cpu: str | None = None
+    """The processor's name, as the kernel tells it."""
+    cpus: int | None = None
+    """Processors that the process could use."""
     allocator_config: str | None = None
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from cgtool.analysis.measured import Measured, measure
-from cgtool.cli.gate_measure import Measuring
+from cgtool.cli.measuring import Measuring
 from cgtool.cli.output import work
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine

@@ -40,6 +40,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.record.access import AccessLog, numbered
 from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
+from cgtool.record.host import processor, processors
 from cgtool.record.ops import Record
 from cgtool.record.origins import OriginTable
 from cgtool.simulated import memory
@@ -188,6 +189,8 @@ def environment() -> Environment:
         torch=str(torch.__version__),
         python=platform.python_version(),
         platform=platform.platform(),
+        cpu=processor(),
+        cpus=processors(),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from cgtool.analysis import comparable
 from cgtool.analysis.bench import report
 from cgtool.analysis.bench_verdicts import against_baseline, against_entry, exit_code
+from cgtool.analysis.bench_verdicts import verdicts as told
 from cgtool.analysis.measured import measure
 from cgtool.analysis.runs import by_capture, by_side, merge
 from cgtool.model.capture import Bench, Capture, Caveat, Clock, Environment, Graph, Samples
@@ -95,20 +96,38 @@ HERE = builders.environment()
 )
 def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
     other = replace(HERE, **{field: value})
-    (reason,) = comparable.reasons(other, QUIET, HERE, QUIET)
+    (reason,) = comparable.reasons(other, QUIET, HERE, QUIET).lasting
     assert word in reason
 
 
 def test_what_nobody_knows_is_no_reason():
-    assert comparable.reasons(Environment("NVIDIA H200"), None, HERE, QUIET) == ()
-    assert comparable.reasons(HERE, QUIET, HERE, None) == ()
+    for host in (False, True):
+        assert (
+            comparable.reasons(Environment("NVIDIA H200"), None, HERE, QUIET, host=host).all == ()
+        )
+        assert comparable.reasons(HERE, QUIET, HERE, None, host=host).all == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "word"),
+    [
+        ("cpu", ("AMD EPYC 9654", "Intel Xeon 8480C"), "another processor: AMD EPYC 9654 in the"),
+        ("cpus", (64, 16), "another number of processors: 64 in the baseline, 16 here"),
+    ],
+)
+def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values, word):
+    there, here = (replace(HERE, **{field: value}) for value in values)
+    (reason,) = comparable.reasons(there, QUIET, here, QUIET, host=True).lasting
+    assert word in reason
+    assert comparable.reasons(there, QUIET, here, QUIET).all == ()
+    assert comparable.reasons(there, QUIET, there, QUIET, host=True).all == ()
 
 
 @pytest.mark.parametrize(("mhz", "apart"), [(1980, False), (1930, False), (1755, True)])
 def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
     # One odd sample is not typical, and the first is of an idle GPU.
     other = Clock((345, mhz, mhz, 1200, mhz))
-    found = comparable.reasons(HERE, QUIET, HERE, other)
+    found = comparable.reasons(HERE, QUIET, HERE, other).lasting
     assert bool(found) == apart
     if apart:
         assert found[0] == "another SM clock: 1980 MHz in the baseline, 1755 MHz here"
@@ -117,20 +136,32 @@ def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
 def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
     hot = Clock((1980,), throttle_reasons=("hardware thermal slowdown",), other_processes=2)
     here = comparable.reasons(HERE, QUIET, HERE, hot)
-    assert here == (
+    assert here.all == (
         "the GPU slowed itself down here: hardware thermal slowdown",
         "2 other processes had the GPU at work here",
     )
     before = comparable.reasons(HERE, hot, HERE, QUIET)
-    assert all("while the baseline was recorded" in one for one in before)
+    assert len(before.all) == 2
+    assert all("while the baseline was recorded" in one for one in before.all)
+    assert (here.pass_over, before.pass_over) == (True, False)
+
+
+def test_what_disturbs_a_gpu_passes_and_its_clock_with_it():
+    slowed = Clock((345, 1200, 1200), throttle_reasons=("hardware slowdown",))
+    found = comparable.reasons(HERE, QUIET, HERE, slowed)
+    assert (found.lasting, len(found.passing)) == ((), 2)
+    assert found.pass_over
+    other = comparable.reasons(replace(HERE, driver="570.1"), QUIET, HERE, slowed)
+    assert not other.pass_over
+    assert not comparable.reasons(HERE, QUIET, HERE, Clock((345, 1200, 1200))).pass_over
 
 
 def test_a_power_limit_that_both_ran_into_is_no_reason():
     capped = Clock((345, 1980, 1980), throttle_reasons=("power cap",))
-    assert comparable.reasons(HERE, capped, HERE, capped) == ()
-    assert comparable.reasons(HERE, QUIET, HERE, capped)
+    assert comparable.reasons(HERE, capped, HERE, capped).all == ()
+    assert comparable.reasons(HERE, QUIET, HERE, capped).all
     hot = Clock((345, 1980), throttle_reasons=("hardware slowdown",))
-    assert comparable.reasons(HERE, hot, HERE, hot)
+    assert comparable.reasons(HERE, hot, HERE, hot).all
 
 
 # --- verdicts
@@ -144,7 +175,7 @@ STEADY = [50_000.0 + 50 * one for one in (-2, -1, 0, 1, 2, -1, 1, 0, 2, -2)]
 
 
 def verdicts(times, **fields):
-    return against_baseline(values(*STEADY), values(*times, **fields), ("forward",), 0.01, 4)
+    return told(against_baseline(values(*STEADY), values(*times, **fields), 0.01, 4))
 
 
 def test_each_of_the_three_answers_has_its_exit_code():
@@ -167,7 +198,7 @@ def test_times_that_must_not_be_compared_are_not():
 
 def test_a_phase_that_one_side_has_not_timed_is_not_judged():
     now = values(*STEADY[:3], phase="step")
-    assert against_baseline(values(*STEADY), now, ("step", "forward"), 0.01, 4) == ()
+    assert against_baseline(values(*STEADY), now, 0.01, 4) == {}
 
 
 def paired(factor, *, clock=QUIET):
@@ -206,7 +237,7 @@ def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
 
 def test_times_under_another_profiler_are_not_compared():
     watched = Clock((1980,), profiled=True)
-    (reason,) = comparable.reasons(HERE, QUIET, HERE, watched)
+    (reason,) = comparable.reasons(HERE, QUIET, HERE, watched).passing
     assert "profiler" in reason
-    (reason,) = comparable.reasons(HERE, watched, HERE, QUIET)
+    (reason,) = comparable.reasons(HERE, watched, HERE, QUIET).lasting
     assert "profiler" in reason

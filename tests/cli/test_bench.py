@@ -11,7 +11,7 @@ import pytest
 
 from cgtool.analysis.measured import measure
 from cgtool.analysis.runs import merge
-from cgtool.cli import bench_runs
+from cgtool.cli import measuring, until_told
 from cgtool.cli.app import main
 from cgtool.model import file
 from cgtool.model.baseline import write as write_baseline
@@ -26,12 +26,12 @@ BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" /
 
 @pytest.fixture
 def cgtool(capfd, monkeypatch, tmp_path):
-    """Run the command in this process, in an empty folder: (exit code, stdout, stderr)."""
+    """Run a command in this process, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def cgtool(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cgtool", "bench", *map(str, arguments)])
+    def cgtool(*arguments, command="bench"):
+        monkeypatch.setattr(sys, "argv", ["cgtool", command, *map(str, arguments)])
         code = 0
         try:
             main()
@@ -66,7 +66,7 @@ class Machine:
 def machine(monkeypatch, tmp_path):
     """With a baseline of ten runs in base.cgt and base.json."""
     machine = Machine()
-    monkeypatch.setattr(bench_runs, "attempt", machine.attempt)
+    monkeypatch.setattr(measuring, "attempt", machine.attempt)
     base = merge([machine.run() for _ in range(10)])
     file.write(tmp_path / "base.cgt", base)
     write_baseline(tmp_path / "base.json", measure([base]).values)
@@ -99,7 +99,7 @@ def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(cgtool, machin
 
 def test_after_the_time_is_over_no_run_is_begun(cgtool, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(bench_runs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
     machine.spread = 0.05
     code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
@@ -125,6 +125,52 @@ def test_another_clock_ends_it_after_one_run(cgtool, machine):
     assert "not compared" in out
     assert "1980 MHz in the baseline, 1200 MHz here" in out
     assert len(machine.asked) == 1
+
+
+def test_a_run_on_a_disturbed_gpu_is_made_again(cgtool, machine, monkeypatch):
+    shared, quiet = Clock((345, 1200, 1200), other_processes=1), machine.clock
+    clocks = iter([shared, shared])
+    real = machine.attempt
+
+    def attempt(*arguments, **options):
+        machine.clock = next(clocks, quiet)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(measuring, "attempt", attempt)
+    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    assert (code, len(machine.asked)) == (0, 3)
+    assert "10 and 1 runs" in out
+    assert "2 of 3 runs are left out of the times: 1 other process had" in " ".join(out.split())
+    clocks = iter([shared] * 99)
+    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
+    assert (code, len(machine.asked)) == (5, 3 + 4)
+    assert "1 other process had the GPU at work here" in out
+    assert "not told by 4 runs, and --max-runs allows no more" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 6, 12])
+@pytest.mark.parametrize("slower", [1.0, 1.004, 1.008, 1.011, 1.014, 1.03])
+def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypatch, slower, most):
+    """At any distance from what is allowed, after as many runs, with the same interval."""
+    machine.slower = slower
+    base = ["--baseline", "base.json", "--max-runs", most, "--format", "json"]
+    answers = []
+    for command in ("bench", "gate"):
+        machine.draw, machine.asked = random.Random(5), []
+        code, out, _ = cgtool(ENTRY, *base, command=command)
+        if command == "bench":
+            (one,) = json.loads(out)["verdicts"]
+            answer = one["answer"]
+            found = [answer["ratio"], answer["low"], answer["high"], answer["needed"] or None]
+        else:
+            (one,) = (
+                one
+                for one in json.loads(out)["targets"][0]["verdicts"]
+                if one["metric"] == "replay-us"
+            )
+            found = [one["ratio"], one["ratio_low"], one["ratio_high"], one["more_runs"]]
+        answers.append((code, len(machine.asked), [one and round(one, 9) for one in found]))
+    assert answers[0] == answers[1]
 
 
 def test_all_runs_are_saved_and_serve_as_a_baseline(cgtool, machine, tmp_path):

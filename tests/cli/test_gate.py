@@ -23,8 +23,9 @@ from cgtool.analysis.pyproject import from_pyproject
 from cgtool.analysis.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.app import main
-from cgtool.cli.gate_measure import Holding, Measuring
+from cgtool.cli.gate_measure import Holding
 from cgtool.cli.gate_targets import Base, Target
+from cgtool.cli.measuring import Measuring
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture, Clock
 from cgtool.model.failure import machine, user_code
@@ -484,7 +485,7 @@ def test_it_stops_at_the_limit_and_says_so() -> None:
     found = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert verdict_of(found, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 4
-    assert "timed in 4 runs, and no more: --max-runs" in found[0].notes[-1]
+    assert "not told by 4 runs, and --max-runs allows no more" in found[0].notes[-1]
     measuring = Made(30, 0.01)
     measuring.max_seconds = 0
     found = judged(measuring, from_options({"max-replay-us": ["30"]}))

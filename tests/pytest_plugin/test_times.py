@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cgtool.cli import gate_measure
+from cgtool.cli import measuring
 from cgtool.model.file import read
 
 RECORDED = read(Path({str(CAPTURE)!r}))
@@ -44,7 +44,7 @@ def attempt(spec, output, *, bench=None, **options):
     )
 
 
-gate_measure.attempt = attempt
+measuring.attempt = attempt
 """
 
 

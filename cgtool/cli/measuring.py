@@ -1,0 +1,81 @@
+"""Worker processes for entries, with the options of one command line."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import structs
+
+from cgtool.analysis import graph_findings
+from cgtool.cli.output import attempt, work
+from cgtool.cli.until_told import MAX_RUNS, MAX_SECONDS
+from cgtool.model.capture import Capture
+from cgtool.model.file import read
+from cgtool.model.finding import Report, read_report
+from cgtool.model.options import (
+    BenchOptions,
+    CaptureOptions,
+    CheckOptions,
+    Request,
+    VerifyOptions,
+)
+
+
+@dataclass
+class Measuring:
+    """How entries are measured."""
+
+    options: CaptureOptions
+    inputs: tuple[str, ...]
+    folder: Path
+    """For what the workers write."""
+    timeout: float | None
+    quiet: bool
+    max_seconds: float = MAX_SECONDS
+    max_runs: int = MAX_RUNS
+    timing: BenchOptions = field(default_factory=BenchOptions)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def file(self, number: int) -> Path:
+        """The capture that the ``number``-th worker wrote, from 0."""
+        return self.folder / f"{number}.cgt"
+
+    def capture(self, spec: str) -> Capture:
+        """Raises CgtoolError."""
+        return self._attempt(spec, None)
+
+    def bench(self, spec: str) -> Capture:
+        """One run. Raises CgtoolError (exit 3) where there is no GPU."""
+        return self._attempt(spec, self.timing)
+
+    def _attempt(self, spec: str, bench: BenchOptions | None) -> Capture:
+        return attempt(
+            spec,
+            self.file(next(self._numbers)),
+            inputs=self.inputs,
+            options=self.options,
+            bench=bench,
+            timeout=self.timeout,
+            quiet=self.quiet,
+        )
+
+    def check(self, spec: str) -> Report:
+        """Raises CgtoolError."""
+        saved = self.file(next(self._numbers)).with_suffix(".json")
+        self._work(Request(spec, str(saved), self.inputs, self.options, check=CheckOptions()))
+        report = read_report(saved)
+        if (captured := saved.with_suffix(".cgt")).exists():
+            more = graph_findings.look(read(captured))
+            report = structs.replace(report, findings=(*report.findings, *more))
+        return report
+
+    def verify(self, spec: str) -> Report:
+        """Raises CgtoolError."""
+        saved = self.file(next(self._numbers)).with_suffix(".json")
+        self._work(Request(spec, str(saved), self.inputs, self.options, verify=VerifyOptions()))
+        return read_report(saved)
+
+    def _work(self, request: Request) -> None:
+        work(request, timeout=self.timeout, quiet=self.quiet)

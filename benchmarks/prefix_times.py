@@ -37,7 +37,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.cuda import node_times, profile
     from cgtool.cuda.assemble import assemble
     from cgtool.cuda.backend import prepare, time_launches
-    from cgtool.cuda.roofs import device_ns
+    from cgtool.cuda.roofs import empty_ns
     from cgtool.entry.load import load
     from cgtool.model.options import CaptureOptions
     from cgtool.model.profile import Profile
@@ -49,11 +49,12 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     alone = tuple(profile._times(session, [None] * len(session.captured), REPLAYS))
     timed = node_times.record(session, quiet)
     capture, _ = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
-    profiled = Profile(route=timed.route, graphs=alone)
+    around = node_times.around_ns()
+    profiled = Profile(route=timed.route, graphs=alone, around_ns=around)
     capture = msgspec.structs.replace(timed.add(capture), profile=profiled)
     name = spec.rpartition("/")[2].removesuffix(":build").removesuffix(".py")
     with torch.cuda.stream(session.stream):
-        empty = median(device_ns(lambda: None, REPLAYS))
+        empty = median(empty_ns(REPLAYS))
         for index, one in enumerate(session.captured):
             line = gaps.find(capture, index)
             count = len(capture.graphs[index].nodes)
@@ -101,7 +102,8 @@ class Part:
 
         taken = []
         for _ in range(REPLAYS + 1):
-            for before in session.captured[:index]:
+            # All, so that the caches hold what they hold before a whole replay.
+            for before in (*session.captured, *session.captured[:index]):
                 before.graph.replay()
             taken.append(once_ns(launch))
         return median(taken[1:])

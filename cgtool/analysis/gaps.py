@@ -2,7 +2,8 @@
 
 A node's own time is the same with a profiler and without; the time between nodes is not: recording
 makes it longer. So the gaps that were traced are scaled down to what is left of a replay that no
-profiler watched, once the time in which some node ran is taken off.
+profiler watched, once the time in which some node ran is taken off, and what a graph of a single
+kernel takes beside it.
 """
 
 from __future__ import annotations
@@ -97,9 +98,11 @@ def find(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
     work = sum(node.duration_ns or 0 for node in timed)
     traced, busy, span, at_once = _laid_out(graph)
     idle = span - busy if span is not None else 0
+    left = 0.0 if replay is None else max(0.0, replay - busy)
+    around = (capture.profile.around_ns if capture.profile else None) or 0.0
     scale = 1.0
     if replay is not None and idle > 0:
-        scale = min(1.0, max(0.0, replay - busy) / idle)
+        scale = min(1.0, max(0.0, left - around) / idle)
     lengths = [one[0] for one in traced]
     longest = sorted(traced, key=lambda one: -one[0])[:shown]
     return Timeline(
@@ -114,7 +117,7 @@ def find(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
         work_ns=work,
         at_once=at_once,
         gaps_ns=idle * scale,
-        around_ns=0.0 if replay is None else max(0.0, replay - busy - idle * scale),
+        around_ns=max(0.0, left - idle * scale),
         scale=scale,
         gap_count=len(traced),
         gap_median_ns=median(lengths) * scale if lengths else None,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from statistics import median
+
 import msgspec
 import torch
 
@@ -9,6 +12,7 @@ from cgtool.cuda import times
 from cgtool.cuda.capturing import Session
 from cgtool.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.cuda.nodes import TIMED
+from cgtool.cuda.roofs import device_ns, empty_ns
 from cgtool.cuda.tracing import REPLAYS, Trace, Tracer
 from cgtool.entry.attempt import Progress
 from cgtool.model.capture import Capture, Caveat, Graph
@@ -79,6 +83,22 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
     if not any(records for replays in found for records in replays):
         raise CuptiBusy(f"{first}; PyTorch's profiler recorded nothing either")
     return NodeTimes(PROFILER, replays=tuple(found), instead_of=first)
+
+
+def around_ns(replays: int = REPLAYS) -> float | None:
+    """What a graph takes beside its nodes, before the first and after the last: device time of a
+    graph of one kernel, without a profiler, less the kernel's own. None without cupti-python."""
+    with suppress(CuptiUnavailable):
+        tracer = Tracer()
+        value = torch.zeros(1, device="cuda")
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            value.add_(1)
+        graph.instantiate()
+        [trace] = tracer.trace([graph], replays)
+        whole = median(device_ns(graph.replay, replays)) - median(empty_ns(replays))
+        return max(0.0, whole - median(trace.spans_ns))
+    return None
 
 
 def _timed(graph: Graph, trace: Trace) -> Graph:

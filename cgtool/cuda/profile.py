@@ -77,6 +77,7 @@ def run(
             msgspec.structs.replace(one, traced_ns=spans)
             for one, spans in zip(graphs, timed.spans_ns(), strict=True)
         ),
+        around_ns=node_times.around_ns(asked.replays) if timed.route == node_times.CUPTI else None,
         memory_bytes_per_s=roofs.memory_roof(),
         peaks=roofs.compute_roofs(dtypes or {"float32"}),
         inputs=inputs,
@@ -119,7 +120,7 @@ def _times(
     alone: list[list[float]] = [[] for _ in range(count)]
     synced: list[list[float]] = [[] for _ in range(count)]
     with torch.cuda.stream(session.stream):
-        empty = roofs.device_ns(_nothing, replays)
+        empty = roofs.empty_ns(replays)
         for _ in range(replays):
             for number, one in enumerate(session.captured):
                 alone[number].append(roofs.once_ns(one.graph.replay))
@@ -145,10 +146,6 @@ def _times(
             synced_ns=tuple(synced[number]),
             queued_ns=queued * typical[number] / sum(typical),
         )
-
-
-def _nothing() -> None:
-    """What lies between two events that nothing was launched between."""
 
 
 def _inputs(session: Session) -> Iterator[InputCopy]:

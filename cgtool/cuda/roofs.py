@@ -41,6 +41,11 @@ def device_ns(once: Callable[[], object], rounds: int = _ROUNDS) -> list[float]:
     return [once_ns(once) for _ in range(rounds)]
 
 
+def empty_ns(rounds: int = _ROUNDS) -> list[float]:
+    """What two events take that nothing was launched between."""
+    return device_ns(lambda: None, rounds)
+
+
 def memory_roof() -> float | None:
     """Bytes a second that a copy inside the device's memory moves, read and written together."""
     free, _ = torch.cuda.mem_get_info()

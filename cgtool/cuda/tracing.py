@@ -31,7 +31,8 @@ BUSY_CYCLES = 200_000
 """The device spins for so long while a replay is launched behind it: 0.1 ms."""
 _BUFFER_BYTES = 8 << 20
 _FLUSH_FORCED = 1
-_LOW = 0xFFFFFFFF
+_HALF = 32
+_LOW = (1 << _HALF) - 1
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -141,6 +142,17 @@ class Tracer:
             for number, node in enumerate(nodes_of(cu.CUgraph(graph.raw_cuda_graph())))
         }
 
+    def _executables(self, graphs: Sequence[Any]) -> dict[int, int] | None:
+        """Index of each graph by the number of its executable one, the high half of the number that
+        a record gives a node; None where this PyTorch does not tell."""
+        if not all(hasattr(graph, "raw_cuda_graph_exec") for graph in graphs):
+            return None
+        ask = self._cupti.get_graph_exec_id
+        return {
+            int(self._asked(ask, int(graph.raw_cuda_graph_exec()))): number
+            for number, graph in enumerate(graphs)
+        }
+
     def _replays(
         self,
         graphs: Sequence[Any],
@@ -171,15 +183,17 @@ class Tracer:
             launches[record.launch].append(record)
         self._records.clear()
         found: list[list[dict[int, Span]]] = [[] for _ in graphs]
-        # The high half of a node's number is that of the executable graph: they were launched in
-        # this order.
-        numbers: dict[int, int] = {}
+        numbers = self._executables(graphs)
+        met: dict[int, int] = {}
         for launch in sorted(launches):
             records = launches[launch]
-            executable = records[0].node & ~_LOW
-            if executable not in numbers and len(numbers) < len(recorded):
-                numbers[executable] = recorded[len(numbers)]
-            number = numbers.get(executable)
+            executable = records[0].node >> _HALF
+            if numbers is None:
+                # They were launched in this order.
+                met.setdefault(executable, len(met))
+                number = recorded[met[executable]] if met[executable] < len(recorded) else None
+            else:
+                number = numbers.get(executable)
             if number is None:
                 continue
             first = min(one.start for one in records)

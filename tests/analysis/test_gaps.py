@@ -80,6 +80,18 @@ def test_what_gaps_cannot_hold_lies_before_the_first_node_or_after_the_last():
     assert (line.gaps_ns, line.around_ns, line.scale) == (10, 40, 1)
 
 
+def test_what_a_graph_takes_beside_its_nodes_is_no_gap():
+    # Traced: 80 busy, 20 idle. Without a profiler 120: 40 are left, 30 of them around the nodes.
+    some = laid_out([(0, 40), (60, 40)], 120.0)
+    known = structs.replace(some, profile=structs.replace(some.profile, around_ns=30.0))
+    line = find(known, 0)
+    assert (line.gaps_ns, line.around_ns, line.scale) == (10, 30, 0.5)
+    # A replay shorter than that has no gaps, and its nodes are not made shorter.
+    hurried = structs.replace(some.profile, graphs=(GraphTimes(0, (100.0,)),), around_ns=30.0)
+    line = find(structs.replace(some, profile=hurried), 0)
+    assert (line.busy_ns, line.gaps_ns, line.around_ns) == (80, 0, 20)
+
+
 def test_the_time_of_the_events_themselves_is_no_part_of_the_replay():
     assert own_time(GraphTimes(0, (10.0, 12.0, 30.0), (2.0, 2.5))) == 12.0 - 2.25
     assert own_time(GraphTimes(0)) is None

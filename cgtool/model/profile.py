@@ -60,12 +60,12 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
     """``cupti`` (records carry the node's id) or ``profiler`` (PyTorch's records, joined by their
     order where it is certain)."""
     graphs: tuple[GraphTimes, ...] = ()
-    around_ns: float | None = None
-    """What a graph takes beside its nodes, before the first and after the last: of one with a
-    single kernel."""
     memory_bytes_per_s: float | None = None
     """Reached by a large copy on the device, read and written bytes together."""
     peaks: tuple[Peak, ...] = ()
     inputs: tuple[InputCopy, ...] = ()
+    around_ns: float | None = None
+    """What a graph takes beside its nodes, before the first and after the last: of one with a
+    single kernel."""
     seconds: float | None = None
     """Wall time that the measurement took, beside the capture."""

@@ -71,6 +71,7 @@ def profiled(draw):
             draw(st.lists(st.builds(Peak, st.sampled_from(["float32", "tf32"]), roofs), max_size=2))
         ),
         tuple(draw(st.lists(copies, max_size=2))),
+        draw(st.none() | roofs),
     )
     bench = Bench(
         tuple(

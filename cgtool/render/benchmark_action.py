@@ -1,7 +1,8 @@
 """Figures for github-action-benchmark, as its tool ``customSmallerIsBetter`` reads them.
 
 https://github.com/benchmark-action/github-action-benchmark : an array of name, unit, value, and
-optionally range and extra.
+optionally range and extra. The action shows names and extra in pages and comments: characters that
+do not print are escapes in them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from cgtool.analysis.gate import GateReport, Judged
 from cgtool.analysis.metrics import BY_NAME
-from cgtool.model.document import encodable
+from cgtool.render.text import visible
 
 
 def encode(report: GateReport) -> bytes:
@@ -22,7 +23,7 @@ def encode(report: GateReport) -> bytes:
         for name, target in zip(report.names(), report.targets, strict=True)
         for row in _rows(name, target)
     ]
-    return msgspec.json.format(msgspec.json.encode(encodable(rows)), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
 
 
 def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
         if metric.larger_is_better:
             continue
         row: dict[str, Any] = {
-            "name": f"{entry} {name}",
+            "name": visible(f"{entry} {name}"),
             "unit": metric.unit or "count",
             "value": value,
         }
@@ -41,6 +42,6 @@ def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
             row["range"] = f"± {spread:.3g}"
         judged = [one for one in target.verdicts if one.metric == name]
         lines = [f"{one.held_to}: {one.verdict}" for one in judged]
-        row["extra"] = "\n".join((f"{target.device}, torch {target.torch}", *lines))
+        row["extra"] = "\n".join(map(visible, (f"{target.device}, torch {target.torch}", *lines)))
         rows.append(row)
     return rows

@@ -7,6 +7,8 @@ at most ten annotations of a kind, and a summary of more than 1 MiB is refused.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from cgtool.analysis.gate import GateReport, Judged
@@ -47,7 +49,7 @@ def commands(report: GateReport, root: Path) -> str:
         lines += [_command(name, one, root) for name, one in shown]
         if len(shown) < len(some):
             rest = f"{len(some) - len(shown)} more: see the job summary"
-            lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message(rest)}")
+            lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message((rest,))}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -56,21 +58,20 @@ def _command(entry: str, verdict: Verdict, root: Path) -> str:
     if verdict.frame is not None:
         properties = {"file": from_root(verdict.frame, root), "line": str(verdict.frame.line)}
     properties["title"] = f"{entry}: {verdict.metric} {WORDS[verdict.verdict]}"
-    said = sentence(verdict)
     written = ",".join(f"{name}={value_of(value)}" for name, value in properties.items())
-    text = message("\n".join((said, *details(verdict))))
+    text = message((sentence(verdict), *details(verdict)))
     return f"::{_KINDS[verdict.verdict]} {written}::{text}"
 
 
-def message(text: str) -> str:
+def message(lines: Iterable[str]) -> str:
     """Text of a workflow command, which ends at the end of the line. What does not print shows as
     an escape: terminals and logs act on it."""
-    return "%0A".join(visible(line).replace("%", "%25") for line in text.split("\n"))
+    return "%0A".join(visible(line).replace("%", "%25") for line in lines)
 
 
 def value_of(text: str) -> str:
     """The value of a property, which ends at a comma or a colon too."""
-    return message(text).replace(":", "%3A").replace(",", "%2C")
+    return message((text,)).replace(":", "%3A").replace(",", "%2C")
 
 
 def from_root(frame: Frame, root: Path) -> str:
@@ -131,9 +132,15 @@ def _section(name: str, target: Judged) -> str:
 
 
 _MARKDOWN = str.maketrans({one: f"\\{one}" for one in "\\`*_{}[]<>|#~$"} | {"&": "&amp;"})
+_BLOCK = re.compile(r"\A(?:[-+](?= |\Z)|-(?=[- ]*\Z)|\d{1,9}[.)](?= |\Z))")
+"""What makes a list or a rule of a line that begins with it."""
+_LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
 def cell(text: str) -> str:
-    """One line of plain text in Markdown: nothing in it is read as markup."""
-    shown = "".join(one if one.isprintable() else " " for one in text)
-    return shown.translate(_MARKDOWN)
+    """One line of plain text in Markdown: nothing in it is read as markup, no address becomes a
+    link, and what does not print shows as an escape."""
+    shown = visible(text).strip(" ").translate(_MARKDOWN)
+    for odd in (_BLOCK, _LINK):
+        shown = odd.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", shown)
+    return shown

@@ -19,6 +19,7 @@ from cgtool.analysis.names import short_kernels
 from cgtool.analysis.places import Places
 from cgtool.analysis.view import View
 from cgtool.model.capture import Capture, Caveat, Copy, Entry, Environment, Fill, Frame, Node
+from cgtool.render.json import plain
 
 VERSION = 1
 
@@ -119,7 +120,7 @@ def render(capture: Capture, views: Sequence[View]) -> bytes:
     report = GraphsJson(
         "cgtool-graphs", VERSION, capture.entry, capture.environment, capture.caveats, graphs
     )
-    return msgspec.json.encode(report) + b"\n"
+    return plain(report)
 
 
 class _Nodes:

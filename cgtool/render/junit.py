@@ -3,19 +3,19 @@
 The dialect is the one that Jenkins, GitLab and GitHub's test reporters share: ``testsuites``,
 ``testsuite``, ``testcase``, ``failure``, ``skipped``, ``properties`` (the Ant/Jenkins schema,
 https://github.com/jenkinsci/xunit-plugin). What cannot be told is skipped, with the reason.
+
+Characters that do not print are written as escapes: XML 1.0 has no way to hold most of them, and
+readers differ in what they do with the rest.
 """
 
 from __future__ import annotations
 
-import re
 from xml.etree import ElementTree as ET
 
 from cgtool.analysis.gate import GateReport, Judged
 from cgtool.analysis.gate_verdict import FAIL, UNKNOWN, Verdict
 from cgtool.render.gate_table import details, place_text, sentence
-
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 has no way to write (section 2.2, Char)."""
+from cgtool.render.text import visible
 
 
 def encode(report: GateReport) -> bytes:
@@ -29,17 +29,12 @@ def encode(report: GateReport) -> bytes:
     return text + b"\n"
 
 
-def allowed(text: str) -> str:
-    """Characters that XML forbids (control characters, lone surrogates) left out."""
-    return _FORBIDDEN.sub("", text)
-
-
 def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
     verdicts = [one.verdict for one in target.verdicts]
     suite = ET.SubElement(
         root,
         "testsuite",
-        name=allowed(f"cgtool gate {entry}"),
+        name=visible(f"cgtool gate {entry}"),
         tests=str(len(verdicts)),
         failures=str(verdicts.count(FAIL)),
         errors="0",
@@ -48,7 +43,7 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
     properties = ET.SubElement(suite, "properties")
     facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
     for name, value in (*facts.items(), *((k, f"{v:.10g}") for k, v in target.figures.items())):
-        ET.SubElement(properties, "property", name=allowed(name), value=allowed(value))
+        ET.SubElement(properties, "property", name=visible(name), value=visible(value))
     for verdict in target.verdicts:
         _case(suite, entry, verdict)
     return suite
@@ -59,18 +54,18 @@ def _case(suite: ET.Element, entry: str, verdict: Verdict) -> None:
     case = ET.SubElement(
         suite,
         "testcase",
-        classname=allowed(entry),
-        name=allowed(f"{verdict.metric} ({verdict.held_to})"),
+        classname=visible(entry),
+        name=visible(f"{verdict.metric} ({verdict.held_to})"),
     )
     place = place_text(verdict)
     if verdict.frame is not None:
-        case.set("file", allowed(place.rpartition(":")[0]))
+        case.set("file", visible(place.rpartition(":")[0]))
         case.set("line", str(verdict.frame.line))
     message = f"{verdict.metric}: {sentence(verdict)}"
     if verdict.verdict == FAIL:
-        failure = ET.SubElement(case, "failure", message=allowed(message), type="budget")
+        failure = ET.SubElement(case, "failure", message=visible(message), type="budget")
         if verdict.baseline is not None:
             failure.set("type", "regression")
-        failure.text = allowed("\n".join((message, *details(verdict))))
+        failure.text = "\n".join(map(visible, (message, *details(verdict))))
     elif verdict.verdict == UNKNOWN:
-        ET.SubElement(case, "skipped", message=allowed(f"cannot tell: {verdict.text}"))
+        ET.SubElement(case, "skipped", message=visible(f"cannot tell: {verdict.text}"))

@@ -195,7 +195,7 @@ class _Writer:
                     tid,
                     one.start / 1000,
                     (one.end - one.start) / 1000,
-                    one.node.type,
+                    visible(one.node.type),
                     args=self._args(graph, one.node, reached[one.node.id]),
                 )
             )

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 import cgtool
 from cgtool.analysis.findings import Shown
 from cgtool.analysis.pages import page
 from cgtool.model.capture import Frame
+from cgtool.render.json import plain
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -40,7 +39,7 @@ def encode(found: Sequence[Shown]) -> bytes:
             }
         ],
     }
-    return msgspec.json.format(msgspec.json.encode(log), indent=2) + b"\n"
+    return plain(log, indent=2)
 
 
 def _rule(code: str) -> dict[str, Any]:

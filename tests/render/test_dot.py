@@ -22,7 +22,7 @@ from cgtool.render import palette
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
 from cgtool.render.text import cut, visible
-from tests.builders import capture, chain, hostile, nested, small, unusual
+from tests.builders import HOSTILE_NAMES, capture, chain, hostile, nested, small, unusual
 from tests.gold_files import GOLD, check
 from tests.strategies import captures
 
@@ -218,7 +218,7 @@ def test_hostile_names_are_shown_as_text(depth: int) -> None:
     text = render(made, views(made), depth=depth)
     assert text.isascii() or all(line.isprintable() for line in text.splitlines())
     groups = drawn(text)
-    assert sum(group.getAttribute("class") == "node" for group in groups) == 26
+    assert sum(group.getAttribute("class") == "node" for group in groups) == 2 * len(HOSTILE_NAMES)
     shown = {row for group in groups for row in texts(group)}
     for name in ("newline\\nand\\r\\nreturn", "{record|shape}", "\\N \\G \\l \\n"):
         assert name in shown

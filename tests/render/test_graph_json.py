@@ -81,7 +81,9 @@ def test_hostile_names_are_json() -> None:
     clean = msgspec.convert(
         json.loads(json.dumps(msgspec.to_builtins(made)).replace("\\ud800", "\\\\ud800")), Capture
     )
-    report = json.loads(render(clean, [whole(0, clean.graphs[0])]))
+    data = render(clean, [whole(0, clean.graphs[0])])
+    assert not {"\x7f", "\x9b", "\x85", "\u2028", "\u202e"} & set(data.decode())
+    report = json.loads(data)
     assert [node.get("stream", "") for node in report["graphs"][0]["nodes"]] == names
 
 

@@ -14,13 +14,13 @@ from cgtool.analysis import gate_times
 from cgtool.analysis.baseline_times import middle
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate_against import Against
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, WORST, Verdict
+from cgtool.analysis.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, WORST, Verdict
 from cgtool.analysis.measured import Measured
 from cgtool.analysis.metrics import METRICS, key, runs_of
 from cgtool.analysis.regression import LOOKS
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
-from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
 from cgtool.model.phases import PHASES
 
 
@@ -41,6 +41,8 @@ class Judged(msgspec.Struct, frozen=True):
     """Every figure that was measured, judged or not; of times, the median."""
     spreads: dict[str, float]
     """Of times: half the distance from the fastest run to the slowest."""
+    error: Failure | None = None
+    """Why it could not be measured; nothing else is known of it then."""
 
 
 class GateReport(msgspec.Struct, frozen=True):
@@ -64,11 +66,16 @@ class GateReport(msgspec.Struct, frozen=True):
 def gate(targets: tuple[Judged, ...]) -> GateReport:
     """All targets as one report."""
     seen = {one.verdict for each in targets for one in each.verdicts}
+    seen |= {ERROR for each in targets if each.error is not None}
     return GateReport(next((one for one in WORST if one in seen), PASS), targets)
 
 
 def exit_code(report: GateReport) -> int:
-    """1 when anything failed, 5 when nothing did and something cannot be told."""
+    """Of the first target that could not be measured, its own; else 1 when anything failed, 5 when
+    nothing did and something cannot be told."""
+    errors = [one.error.exit_code for one in report.targets if one.error is not None]
+    if errors:
+        return errors[0]
     return {FAIL: EXIT_FOUND, UNKNOWN: EXIT_UNKNOWN, PASS: EXIT_OK}[report.verdict]
 
 
@@ -119,6 +126,11 @@ def judge(
             if (spread := gate_times.half_range(runs)) is not None
         },
     )
+
+
+def not_measured(spec: str, error: Failure, files: tuple[str, ...] = ()) -> Judged:
+    """A target that ended without a figure."""
+    return Judged(spec, "", False, "", files, None, (), (), {}, {}, error)
 
 
 def figures(values: Baseline) -> dict[str, float]:

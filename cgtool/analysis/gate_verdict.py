@@ -7,7 +7,9 @@ import msgspec
 from cgtool.model.capture import Frame
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "cannot-tell"
-WORST = (FAIL, UNKNOWN, PASS)
+ERROR = "error"
+"""Of a target that could not be measured at all: there is no figure to judge."""
+WORST = (ERROR, FAIL, UNKNOWN, PASS)
 
 
 class Verdict(msgspec.Struct, frozen=True):

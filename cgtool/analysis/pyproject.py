@@ -1,10 +1,11 @@
-"""Budgets in ``[tool.cgtool.gate]`` of the nearest ``pyproject.toml``."""
+"""Budgets in ``[tool.cgtool.gate]`` of a ``pyproject.toml``."""
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from cgtool.analysis.budgets import (
     NAMES,
@@ -19,34 +20,31 @@ from cgtool.analysis.budgets import (
     phase_of,
 )
 from cgtool.analysis.metrics import same_entry
-from cgtool.model import document
 from cgtool.model.failure import usage
 
 SECTION = "tool.cgtool.gate"
 
 
-def find(folder: Path) -> Path | None:
-    """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards."""
-    for each in (folder, *folder.parents):
-        path = each / "pyproject.toml"
-        if path.is_file() and "cgtool" in _mapping(_load(path).get("tool")):
-            return path
-    return None
+class Project(msgspec.Struct, frozen=True):
+    """A ``pyproject.toml`` that was read."""
+
+    path: Path
+    """The file: its folder is the one that entries and baselines are named from."""
+    tool: object
+    """``[tool.cgtool]``, as TOML has it."""
 
 
-def _load(path: Path) -> dict[str, Any]:
-    data = document.content(path, "a pyproject.toml")
-    try:
-        return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise usage(f"{path}: not TOML that can be read: {error}") from error
+def section(entry: str) -> str:
+    """The name of an entry's table."""
+    return f'{SECTION}."{entry}"'
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def entries(project: Project) -> tuple[str, ...]:
+    """The entries that have a table. Raises CgtoolError (exit 2) for what is no table."""
+    return tuple(_general(project).entries)
 
 
-def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
+def budgets_of(project: Project, spec: str, *, simulated: bool) -> Budgets:
     """What a ``pyproject.toml`` says of one entry; every table of it is checked.
 
     ``[tool.cgtool.gate]`` holds for all entries, ``[tool.cgtool.gate."model.py:build"]`` goes
@@ -55,25 +53,28 @@ def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
 
     Raises CgtoolError (exit 2) for a name that is unknown and a value that is none.
     """
-    tables = _mapping(_load(path).get("tool")).get("cgtool")
-    where = f"{path}: [tool.cgtool]"
-    for name in _table(where, tables):
-        if name != "gate":
-            raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
-    tree = _table(f"{path}: [{SECTION}]", _mapping(tables).get("gate", {}))
-    general = _Section(path, SECTION, tree)
+    path = project.path
+    general = _general(project)
     chosen, taken = Budgets(), None
     for name, table in general.entries.items():
-        section = _Section(path, f'{SECTION}."{name}"', table, inner=True)
-        budgets = section.budgets(simulated=simulated)
+        budgets = _Section(path, section(name), table, inner=True).budgets(simulated=simulated)
         if same_entry(spec, name, path.parent):
             if taken is not None:
                 raise usage(
-                    f'{path}: [{SECTION}."{taken}"] and [{SECTION}."{name}"] are of one entry',
+                    f"{path}: [{section(taken)}] and [{section(name)}] are of one entry",
                     fix="put all of it into one table",
                 )
             chosen, taken = budgets, name
     return chosen.over(general.budgets(simulated=simulated))
+
+
+def _general(project: Project) -> _Section:
+    where = f"{project.path}: [tool.cgtool]"
+    tables = _table(where, project.tool)
+    for name in tables:
+        if name != "gate":
+            raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
+    return _Section(project.path, SECTION, tables.get("gate", {}))
 
 
 class _Section:

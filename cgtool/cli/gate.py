@@ -12,11 +12,12 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.gate_options import with_budgets
-from cgtool.model.failure import usage
+from cgtool.model.failure import EXIT_USAGE, usage
 from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
     from cgtool.analysis.budgets import Budgets
+    from cgtool.analysis.pyproject import Project
     from cgtool.cli.gate_targets import Base, Target
     from cgtool.model.baseline import Baseline
 
@@ -89,9 +90,11 @@ def gate(
     quiet: opt.Quiet = False,
 ) -> None:
     """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
+    from msgspec import structs
+
     from cgtool.analysis import gate as analysis
     from cgtool.analysis.budgets import from_options
-    from cgtool.cli import gate_formats, gate_measure, gate_targets
+    from cgtool.cli import gate_formats, gate_measure, gate_targets, project
     from cgtool.cli.measuring import Measuring
     from cgtool.model import baseline as baselines
 
@@ -102,8 +105,10 @@ def gate(
         raise usage("--save-baseline holds one entry, and several are given")
     gate_formats.check_places(formats, targets, baseline or (), save_baseline)
     bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
+    own = project.find(Path.cwd())
+    doubts = [] if own is None else project.doubts(own, [one.spec for one in opened])
     holding = gate_measure.Holding(
-        lambda spec, simulated: _budgets(given, spec, simulated=simulated),
+        lambda spec, simulated: _budgets(given, own, spec, simulated=simulated),
         lambda spec, held: _baseline(bases, spec, held, saving=save_baseline is not None),
     )
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
@@ -123,32 +128,35 @@ def gate(
             max_seconds,
             max_runs,
         )
-        found = [
-            gate_measure.judge(one, holding, measuring, save=save_baseline is not None)
-            for one in opened
-        ]
-    report = analysis.gate(tuple(judged for judged, _ in found))
-    if save_baseline is not None:
-        baselines.write(save_baseline, found[0][1].values)
+        found, values = [], None
+        for one in opened:
+            judged, values = gate_measure.outcome(
+                one, holding, measuring, save=save_baseline is not None
+            )
+            told = tuple(doubt for spec, doubt in doubts if spec == one.spec)
+            found.append(structs.replace(judged, notes=judged.notes + told))
+            if judged.error is not None and judged.error.exit_code == EXIT_USAGE:
+                # What is asked for is wrong: measuring the rest helps nobody.
+                break
+    report = analysis.gate(tuple(found))
+    if save_baseline is not None and values is not None:
+        baselines.write(save_baseline, values)
     gate_formats.write(report, formats, quiet=quiet)
-    if save_baseline is not None and not quiet:
+    if save_baseline is not None and values is not None and not quiet:
         sys.stderr.write(f"saved {save_baseline}\n")
-        for doubt in _doubts(found[0][1].values):
+        for doubt in _doubts(values):
             sys.stderr.write(f"  its times: {doubt}\n")
     code = analysis.exit_code(report)
     if code:
         raise typer.Exit(code)
 
 
-def _budgets(given: Budgets, spec: str, *, simulated: bool) -> Budgets:
+def _budgets(given: Budgets, own: Project | None, spec: str, *, simulated: bool) -> Budgets:
     """Options before ``pyproject.toml``."""
     from cgtool.analysis.budgets import checked
-    from cgtool.analysis.pyproject import find, from_pyproject
+    from cgtool.analysis.pyproject import budgets_of
 
-    project = find(Path.cwd())
-    if project is None:
-        return checked(given)
-    return checked(given.over(from_pyproject(project, spec, simulated=simulated)))
+    return checked(given if own is None else given.over(budgets_of(own, spec, simulated=simulated)))
 
 
 def _match(bases: Sequence[Base], targets: Sequence[Target]) -> Sequence[Base]:

@@ -17,6 +17,8 @@ _TOGETHER = {"table", "github"}
 """What may stand on standard output beside each other: text for people, and what GitHub picks out
 of a log."""
 
+_FIGURES = {"table", "benchmark-action"}
+
 Chosen = Sequence[tuple[str, Path | None]]
 
 
@@ -79,8 +81,12 @@ def check_places(
 
 
 def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
-    """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says."""
+    """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says. Where
+    nothing was measured, those of figures alone are left out: standard error says why."""
+    empty = all(one.error is not None for one in report.targets)
     for kind, file in chosen:
+        if empty and kind in _FIGURES:
+            continue
         if kind == "table":
             from cgtool.render.gate_table import render
 

@@ -13,8 +13,10 @@ from cgtool.analysis.measured import Measured, measure
 from cgtool.analysis.regression import ENOUGH, LOOKS
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
+from cgtool.cli.output import show_bug, show_failure
 from cgtool.cli.until_told import Look, Runs, until_told
-from cgtool.model.failure import EXIT_MACHINE, CgtoolError
+from cgtool.model.baseline import Baseline
+from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 
 
 class Holding:
@@ -31,6 +33,24 @@ class Holding:
         """Budgets and baseline of an entry on a GPU, or on the simulated device."""
         budgets = self._budgets(spec, simulated)
         return budgets, self._baseline(spec, budgets)
+
+
+def outcome(
+    target: Target, holding: Holding, measuring: Measuring, *, save: bool
+) -> tuple[gate.Judged, Baseline | None]:
+    """One target's verdicts and figures; where it could not be measured, why not, which standard
+    error is told too: in CI, the results are what people look at."""
+    try:
+        judged, found = judge(target, holding, measuring, save=save)
+    except CgtoolError as error:
+        show_failure(error.failure)
+        failure = error.failure
+    except Exception as error:
+        show_bug(error)
+        failure = Failure(f"a bug in cgtool: {type(error).__name__}: {error}", EXIT_BUG)
+    else:
+        return judged, found.values
+    return gate.not_measured(target.spec, failure, target.files), None
 
 
 def judge(

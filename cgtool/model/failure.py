@@ -13,6 +13,7 @@ EXIT_USAGE = 2
 EXIT_MACHINE = 3
 EXIT_USER_CODE = 4
 EXIT_UNKNOWN = 5
+EXIT_BUG = 70
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -22,7 +23,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence: ``model.py:build raised ValueError: ...``."""
     exit_code: int
     """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured, 5 no
-    answer could be found."""
+    answer could be found, 70 a fault of cgtool's own."""
     frames: tuple[Frame, ...] = ()
     """The user's frames, innermost first; never cgtool's own."""
     why: str | None = None

@@ -12,9 +12,10 @@ from cgtool.analysis.budgets import Budgets, checked
 from cgtool.analysis.gate import GateReport
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
 from cgtool.analysis.metrics import BY_NAME
-from cgtool.analysis.pyproject import find, from_pyproject
+from cgtool.analysis.pyproject import budgets_of as budgets_of_project
 from cgtool.cli.gate_measure import Holding, judge
 from cgtool.cli.gate_targets import Base, Target
+from cgtool.cli.project import find
 from cgtool.model.failure import usage
 from cgtool.pytest_plugin import baselines
 from cgtool.pytest_plugin.asked import budgets_of
@@ -63,10 +64,10 @@ class Gate:
     def _project(self) -> Budgets:
         """Of the nearest ``pyproject.toml``. The baseline that it names is one of ``cgtool gate``:
         a test has its own."""
-        path = find(self._item.path.parent)
-        if path is None:
+        project = find(self._item.path.parent)
+        if project is None:
             return Budgets()
-        return from_pyproject(path, self._workers.entry.spec, simulated=self._simulated)
+        return budgets_of_project(project, self._workers.entry.spec, simulated=self._simulated)
 
     def _judged(self, budgets: Budgets, base: Base | None, *, write: bool) -> GateReport:
         named = [one.metric for one in budgets.limits] + [one.metric for one in budgets.increases]

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from cgtool.analysis.gate import GateReport, Judged
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.metrics import BY_NAME
+from cgtool.model.failure import Failure
 from cgtool.render.findings_table import shown_file
 from cgtool.render.table import BAD, DOUBT, GOOD, Fitted, add, plain, table
 
+_FRAMES = 6
+"""Of an error, the innermost."""
 WORDS = {PASS: "pass", FAIL: "fail", UNKNOWN: "cannot tell"}
-_STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT}
+_STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT, ERROR: BAD}
 
 
 def render(report: GateReport) -> RenderableType:
     """One table a target, what is behind every verdict that is not a pass, and one word."""
     parts: list[RenderableType] = []
     for name, one in zip(report.names(), report.targets, strict=True):
-        parts.append(_target(name, one))
+        parts.append(_target(name, one) if one.error is None else _not_measured(name, one.error))
     return Group(*parts, conclusion(report))
+
+
+def _not_measured(name: str, error: Failure) -> RenderableType:
+    """One line: standard error says all of it."""
+    return Group(plain(f"{name} was not measured: {error.what}", f"bold {BAD}"), "")
 
 
 def _target(name: str, one: Judged) -> RenderableType:
@@ -116,7 +126,27 @@ def conclusion(report: GateReport) -> Text:
         text = f"passed: {count}"
     else:
         text = "measured, and held to nothing"
+    errors = [one for one in report.targets if one.error is not None]
+    if errors:
+        told = f", {text}" if len(errors) < len(report.targets) else ""
+        text = f"not measured: {len(errors)} of {len(report.targets)} targets{told}"
     return plain(text, f"bold {_STYLE[report.verdict]}")
+
+
+def error_lines(error: Failure) -> tuple[str, ...]:
+    """Where it was, why, what to do, and the codes of its causes, a line each."""
+    # A round of a recursion that was left out has no file.
+    frames = (
+        f"at {shown_file(one.file)}:{one.line} in {one.function}" if one.file else one.function
+        for one in error.frames
+    )
+    told = ((word, text) for word, text in (("why", error.why), ("fix", error.fix)) if text)
+    codes = dict.fromkeys(one.code for one in error.findings)
+    return (
+        *itertools.islice(frames, _FRAMES),
+        *(f"{word}: {line}" for word, text in told for line in text.splitlines()),
+        *(f"code: {code} (cgtool explain {code})" for code in codes),
+    )
 
 
 def place_text(verdict: Verdict) -> str:

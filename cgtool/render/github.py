@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cgtool.analysis.gate import GateReport, Judged
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
+from cgtool.analysis.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict
 from cgtool.model.capture import Frame
+from cgtool.model.failure import Failure
 from cgtool.render.gate_table import (
     WORDS,
     conclusion,
     details,
+    error_lines,
     explained,
     measured_text,
     place_text,
@@ -29,24 +31,28 @@ MOST_ANNOTATIONS = 10
 MOST_BYTES = 1024 << 10
 
 _KINDS = {FAIL: "error", UNKNOWN: "warning"}
-_MARKS = {PASS: "✅", FAIL: "❌", UNKNOWN: "❔"}
+_MARKS = {PASS: "✅", FAIL: "❌", UNKNOWN: "❔", ERROR: "❌"}
 
 
 def commands(report: GateReport, root: Path) -> str:
-    """``::error`` for what failed, ``::warning`` for what cannot be told; nothing for the rest.
+    """``::error`` for what was not measured and what failed, ``::warning`` for what cannot be told;
+    nothing for the rest.
 
     ``root`` is the top of the checkout, which annotations name their files from.
     """
+    targets = list(zip(report.names(), report.targets, strict=True))
     lines = []
     for kind in (FAIL, UNKNOWN):
-        some = [
-            (name, one)
-            for name, target in zip(report.names(), report.targets, strict=True)
+        errors = ((name, one.error) for name, one in targets if one.error is not None)
+        some = [_error(name, one, root) for name, one in errors if kind == FAIL]
+        some += [
+            _command(name, one, root)
+            for name, target in targets
             for one in target.verdicts
             if one.verdict == kind
         ]
         shown = some if len(some) <= MOST_ANNOTATIONS else some[: MOST_ANNOTATIONS - 1]
-        lines += [_command(name, one, root) for name, one in shown]
+        lines += shown
         if len(shown) < len(some):
             rest = f"{len(some) - len(shown)} more: see the job summary"
             lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message((rest,))}")
@@ -54,13 +60,21 @@ def commands(report: GateReport, root: Path) -> str:
 
 
 def _command(entry: str, verdict: Verdict, root: Path) -> str:
-    properties = {}
-    if verdict.frame is not None:
-        properties = {"file": from_root(verdict.frame, root), "line": str(verdict.frame.line)}
-    properties["title"] = f"{entry}: {verdict.metric} {WORDS[verdict.verdict]}"
-    written = ",".join(f"{name}={value_of(value)}" for name, value in properties.items())
+    title = f"{entry}: {verdict.metric} {WORDS[verdict.verdict]}"
     text = message((sentence(verdict), *details(verdict)))
-    return f"::{_KINDS[verdict.verdict]} {written}::{text}"
+    return f"::{_KINDS[verdict.verdict]} {_properties(verdict.frame, title, root)}::{text}"
+
+
+def _error(entry: str, error: Failure, root: Path) -> str:
+    frame = next((one for one in error.frames if one.file), None)
+    text = message((error.what, *error_lines(error)))
+    return f"::error {_properties(frame, f'{entry} not measured', root)}::{text}"
+
+
+def _properties(frame: Frame | None, title: str, root: Path) -> str:
+    place = {} if frame is None else {"file": from_root(frame, root), "line": str(frame.line)}
+    named = {**place, "title": title}
+    return ",".join(f"{name}={value_of(value)}" for name, value in named.items())
 
 
 def message(lines: Iterable[str]) -> str:
@@ -102,6 +116,9 @@ def cut(text: str, most: int = MOST_BYTES) -> str:
 
 
 def _section(name: str, target: Judged) -> str:
+    if target.error is not None:
+        told = (target.error.what, *error_lines(target.error))
+        return "\n".join((f"### {cell(name)}", "", *(f"- {cell(line)}" for line in told), ""))
     device = "the simulated device" if target.simulated else target.device
     baseline = f", against {target.baseline}" if target.baseline else ""
     lines = [

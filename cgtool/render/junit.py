@@ -1,8 +1,8 @@
 """Verdicts as JUnit XML, which CI servers list as tests.
 
 The dialect is the one that Jenkins, GitLab and GitHub's test reporters share: ``testsuites``,
-``testsuite``, ``testcase``, ``failure``, ``skipped``, ``properties`` (the Ant/Jenkins schema,
-https://github.com/jenkinsci/xunit-plugin). What cannot be told is skipped, with the reason.
+``testsuite``, ``testcase``, ``failure``, ``error``, ``skipped``, ``properties`` (the Ant/Jenkins
+schema, https://github.com/jenkinsci/xunit-plugin). What cannot be told is skipped, with the reason.
 
 Characters that do not print are written as escapes: XML 1.0 has no way to hold most of them, and
 readers differ in what they do with the rest.
@@ -14,7 +14,9 @@ from xml.etree import ElementTree as ET
 
 from cgtool.analysis.gate import GateReport, Judged
 from cgtool.analysis.gate_verdict import FAIL, UNKNOWN, Verdict
-from cgtool.render.gate_table import details, place_text, sentence
+from cgtool.model.failure import Failure
+from cgtool.render.findings_table import shown_file
+from cgtool.render.gate_table import details, error_lines, place_text, sentence
 from cgtool.render.text import visible
 
 
@@ -35,9 +37,9 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
         root,
         "testsuite",
         name=visible(f"cgtool gate {entry}"),
-        tests=str(len(verdicts)),
+        tests=str(len(verdicts) + (target.error is not None)),
         failures=str(verdicts.count(FAIL)),
-        errors="0",
+        errors=str(int(target.error is not None)),
         skipped=str(verdicts.count(UNKNOWN)),
     )
     properties = ET.SubElement(suite, "properties")
@@ -46,7 +48,21 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
         ET.SubElement(properties, "property", name=visible(name), value=visible(value))
     for verdict in target.verdicts:
         _case(suite, entry, verdict)
+    if target.error is not None:
+        _error(suite, entry, target.error)
     return suite
+
+
+def _error(suite: ET.Element, entry: str, error: Failure) -> None:
+    # A case of its own: a suite without cases looks like a pass.
+    case = ET.SubElement(suite, "testcase", classname=visible(entry), name="measured")
+    frame = next((one for one in error.frames if one.file), None)
+    if frame is not None:
+        case.set("file", visible(shown_file(frame.file)))
+        case.set("line", str(frame.line))
+    kind = f"exit {error.exit_code}"
+    made = ET.SubElement(case, "error", message=visible(error.what), type=kind)
+    made.text = "\n".join(map(visible, (error.what, *error_lines(error))))
 
 
 def _case(suite: ET.Element, entry: str, verdict: Verdict) -> None:

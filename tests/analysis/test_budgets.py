@@ -8,7 +8,8 @@ import pytest
 
 from cgtool.analysis.budgets import NAMES, Budgets, checked, from_options
 from cgtool.analysis.metrics import BY_NAME, METRICS
-from cgtool.analysis.pyproject import find, from_pyproject
+from cgtool.analysis.pyproject import budgets_of
+from cgtool.cli.project import find
 from cgtool.model.failure import CgtoolError
 
 
@@ -26,6 +27,13 @@ def increases(budgets: Budgets) -> dict[str, float | None]:
         else one.amount
         for one in budgets.increases
     }
+
+
+def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
+    project = find(path.parent)
+    assert project is not None
+    assert project.path == path
+    return budgets_of(project, spec, simulated=simulated)
 
 
 def refused(call, *words: str) -> None:
@@ -233,9 +241,9 @@ def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
     assert find(inner) is None
     (tmp_path / "pyproject.toml").write_text("[tool.cgtool.gate]\nmax-nodes = 1")
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100")
-    assert find(inner) == tmp_path / "pyproject.toml"
+    assert find(inner).path == tmp_path / "pyproject.toml"
     (inner / "pyproject.toml").write_text("[tool.cgtool]")
-    assert find(inner) == inner / "pyproject.toml"
+    assert find(inner).path == inner / "pyproject.toml"
     assert from_pyproject(inner / "pyproject.toml", "a.py:b", simulated=False) == Budgets()
 
 

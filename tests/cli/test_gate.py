@@ -19,13 +19,14 @@ from cgtool.analysis.gate import Judged
 from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN
 from cgtool.analysis.measured import measure
 from cgtool.analysis.metrics import METRICS
-from cgtool.analysis.pyproject import from_pyproject
+from cgtool.analysis.pyproject import budgets_of
 from cgtool.analysis.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.app import main
 from cgtool.cli.gate_measure import Holding
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
+from cgtool.cli.project import find
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture, Clock
 from cgtool.model.failure import machine, user_code
@@ -214,6 +215,19 @@ def test_budgets_of_the_simulated_device(run, tmp_path: Path) -> None:
     assert (code, verdicts(out)) == (0, {"kernels": PASS})
 
 
+def test_tables_that_no_entry_has(run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(CODE)
+    table = '[tool.cgtool.gate]\nmax-nodes = 9\n[tool.cgtool.gate."{}"]\nmax-nodes = 1\n'
+    (tmp_path / "pyproject.toml").write_text(table.format("modle.py:build"))
+    code, out, err = run("model.py:build", "--device", "simulated")
+    assert (code, out) == (2, "")
+    assert 'did you mean [tool.cgtool.gate."model.py:build"]?' in err
+    (tmp_path / "pyproject.toml").write_text(table.format("gone.py:train"))
+    code, out, _ = run("model.py:build", "--device", "simulated", "--format", "json")
+    assert code == 0
+    assert "gone.py:train" in json.loads(out)["targets"][0]["notes"][-1]
+
+
 # --- baselines
 
 
@@ -375,6 +389,65 @@ def test_an_entry_is_measured_as_its_budgets_need(run, tmp_path: Path) -> None:
     code, out, err = run("model.py:guilty", "--device", "simulated", "--max-nodes", 3)
     assert (code, out) == (4, "")
     assert "model.py:9" in err
+
+
+def test_an_entry_that_cannot_be_captured_is_an_error_in_every_format(
+    run, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "model.py").write_text(CODE)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    formats = ["github", "junit=gate.xml", "json=gate.json", "table=gate.txt"]
+    given = [word for one in formats for word in ("--format", one)]
+    measured = ["--device", "simulated", "--max-nodes", 30]
+    code, out, err = run("model.py:guilty", "model.py:build", *measured, *given)
+    assert code == 4
+    assert "model.py:9" in err
+    suites = ET.parse(tmp_path / "gate.xml").getroot()
+    assert (suites.get("tests"), suites.get("errors"), suites.get("failures")) == ("2", "1", "0")
+    (case,) = (one for one in suites.iter("testcase") if one.find("error") is not None)
+    assert (case.get("classname"), case.get("file"), case.get("line")) == (
+        "model.py:guilty", "model.py", "9",
+    )  # fmt: skip
+    assert "sync-item" in case.find("error").text
+    report = json.loads((tmp_path / "gate.json").read_text())
+    assert report["verdict"] == "error"
+    guilty, fine = report["targets"]
+    assert (guilty["error"]["exit_code"], guilty["verdicts"]) == (4, [])
+    assert guilty["error"]["what"] in err
+    # The other one is judged all the same.
+    assert (fine["error"], [one["verdict"] for one in fine["verdicts"]]) == (None, [PASS])
+    assert "::error file=model.py,line=9,title=model.py%3Aguilty not measured::" in out
+    assert "model.py:guilty was not measured" in (tmp_path / "gate.txt").read_text()
+    assert "not measured: 1 of 2 targets, passed: 1 figure" in (tmp_path / "gate.txt").read_text()
+    summary = (tmp_path / "summary.md").read_text()
+    assert "## cgtool gate ❌ not measured: 1 of 2 targets" in summary
+    assert "### model.py:guilty\n" in summary
+
+
+def test_a_worker_that_dies_is_an_error_too(run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import os\ndef build(device):\n    os._exit(3)\n")
+    given = ["--device", "simulated", "--max-nodes", 30, "--format", "junit=gate.xml"]
+    code, out, err = run("model.py:build", *given, "--format", "benchmark-action=bench.json")
+    assert (code, out) == (4, "")
+    assert "os._exit(3)" in err
+    (error,) = ET.parse(tmp_path / "gate.xml").iter("error")
+    assert (error.get("type"), "os._exit(3)" in error.get("message")) == ("exit 4", True)
+    # There is no figure to draw.
+    assert not (tmp_path / "bench.json").exists()
+
+
+def test_a_fault_of_our_own_is_an_error_too(run, tmp_path: Path, monkeypatch) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr(gate_measure, "measure", breaks)
+    code, out, err = run(MLP, "--max-nodes", 30, "--format", "json")
+    assert code == 70
+    assert "this is a bug in cgtool" in err
+    (target,) = json.loads(out)["targets"]
+    assert target["error"]["what"] == "a bug in cgtool: RuntimeError: it broke"
+    assert target["files"] == [str(MLP)]
 
 
 def test_times_of_an_entry_without_a_gpu_cannot_be_told(run, tmp_path: Path) -> None:
@@ -561,9 +634,9 @@ def test_the_documentation_shows_what_is_printed() -> None:
 def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "cli.md").read_text().partition("\n## `gate`\n")[2]
     (tmp_path / "pyproject.toml").write_text(section.split("```toml\n")[1].partition("```")[0])
-    found = from_pyproject(tmp_path / "pyproject.toml", "a.py:b", simulated=False)
-    assert len(found.limits) == 3
-    found = from_pyproject(tmp_path / "pyproject.toml", "a.py:b", simulated=True)
+    project = find(tmp_path)
+    assert len(budgets_of(project, "a.py:b", simulated=False).limits) == 3
+    found = budgets_of(project, "a.py:b", simulated=True)
     assert [one.limit for one in found.limits] == [150]
 
 

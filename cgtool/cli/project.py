@@ -1,0 +1,94 @@
+"""The project's ``pyproject.toml``: read, and its tables of entries held against what is gated."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rapidfuzz import fuzz, process
+
+from cgtool.analysis.metrics import same_entry
+from cgtool.analysis.pyproject import Project, entries, section
+from cgtool.model import document
+from cgtool.model.failure import usage
+
+_ALIKE = 80
+"""Of 100 (``fuzz.ratio``): two letters that changed places leave more of any name."""
+
+
+def find(folder: Path) -> Project | None:
+    """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards.
+    Raises CgtoolError (exit 2) for one on the way that is no TOML."""
+    for each in (folder, *folder.parents):
+        path = each / "pyproject.toml"
+        if path.is_file():
+            tool = _load(path).get("tool")
+            if isinstance(tool, dict) and "cgtool" in tool:
+                return Project(path, tool["cgtool"])
+    return None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    data = document.content(path, "a pyproject.toml")
+    try:
+        return tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise usage(f"{path}: not TOML that can be read: {error}") from error
+
+
+def doubts(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
+    """Tables of entries that are probably not those that were meant: a sentence each, with the one
+    of ``specs``, the entries that are gated now, that it concerns most.
+
+    A table of another entry is none: it may be gated by another command. One that names no entry of
+    the project is, whatever is gated. Raises CgtoolError (exit 2) where it is almost the name of an
+    entry that is gated and has no table.
+    """
+    folder = project.path.parent
+    names = entries(project)
+    without = [one for one in specs if not any(same_entry(one, name, folder) for name in names)]
+    found = []
+    for name in names:
+        if any(same_entry(one, name, folder) for one in specs):
+            continue
+        missing = _missing(folder, name)
+        near = process.extractOne(name, without, scorer=fuzz.ratio, score_cutoff=_ALIKE)
+        where = f"{project.path}: [{section(name)}]"
+        if near is not None and missing and not _missing(Path(), near[0]):
+            raise usage(
+                f"{where} names no entry: {missing}",
+                why=f"{near[0]} has no table, and would be held to nothing of this one",
+                fix=f"did you mean [{section(near[0])}]?",
+            )
+        if near is not None and (missing or not _is_file(name)):
+            found.append((near[0], f"{where} is not held: it is of {name}, not of {near[0]}"))
+        elif near is None and missing and any(not _missing(Path(), one) for one in specs):
+            found.append((specs[0], f"{where} holds nothing: {missing}"))
+    return found
+
+
+def _is_file(spec: str) -> bool:
+    target = spec.rpartition(":")[0]
+    return target.endswith(".py") or os.sep in target
+
+
+def _missing(folder: Path, spec: str) -> str | None:
+    """Why there is no such entry; None where there may be one: modules are not looked for."""
+    target, _, name = spec.rpartition(":")
+    if not _is_file(spec):
+        return None
+    path = folder / target
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return f"there is no {path}"
+    except (OSError, ValueError):
+        return None
+    first = name.partition(".")[0]
+    if re.search(rf"\b{re.escape(first)}\b", text) or "import *" in text:
+        return None
+    return f"{path} has no {first}"

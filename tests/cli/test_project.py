@@ -1,0 +1,75 @@
+"""Tables of ``pyproject.toml`` that no entry has: what is told of them, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgtool.cli.project import doubts, find
+from cgtool.model.failure import CgtoolError
+
+TABLE = '[tool.cgtool.gate]\nmax-nodes = 400\n[tool.cgtool.gate."{}"]\nmax-nodes = 3\n'
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with two models, and what is doubted of a table in it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.py", "resnet18.py", "resnet34.py"):
+        (tmp_path / name).write_text("def build(device): ...\ndef build_small(device): ...\n")
+
+    def told(table, *specs):
+        (tmp_path / "pyproject.toml").write_text(TABLE.format(table))
+        return doubts(find(tmp_path), specs)
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("table", "spec", "words"),
+    [
+        ("modle.py:build", "model.py:build", "there is no"),
+        ("model.py:biuld", "model.py:build", "has no biuld"),
+        ("./modell.py:build", "./model.py:build", "there is no"),
+    ],
+)
+def test_almost_the_name_of_an_entry_is_a_slip(project, table, spec, words):
+    with pytest.raises(CgtoolError) as caught:
+        project(table, spec)
+    failure = caught.value.failure
+    assert failure.exit_code == 2
+    assert f'pyproject.toml: [tool.cgtool.gate."{table}"] names no entry' in failure.what
+    assert words in failure.what
+    assert failure.fix == f'did you mean [tool.cgtool.gate."{spec}"]?'
+
+
+@pytest.mark.parametrize(
+    ("table", "specs"),
+    [
+        ("model.py:build", ["model.py:build"]),
+        ("resnet18.py:build", ["resnet34.py:build"]),
+        ("model.py:build_small", ["model.py:build"]),
+        ("pkg.other:build", ["model.py:build"]),
+        ("model.py:build", ["resnet18.py:build", "resnet34.py:build"]),
+    ],
+)
+def test_a_table_of_another_entry_is_the_business_of_another_command(project, table, specs):
+    assert project(table, *specs) == []
+
+
+def test_a_table_of_a_file_that_is_gone_is_told(project):
+    ((spec, text),) = project("attic/old.py:train", "model.py:build")
+    assert spec == "model.py:build"
+    assert '[tool.cgtool.gate."attic/old.py:train"] holds nothing: there is no' in text
+
+
+def test_a_module_is_not_looked_for_and_a_near_one_is_told(project):
+    ((spec, text),) = project("pkg.modle:build", "model.py:build", "pkg.model:build")
+    assert spec == "pkg.model:build"
+    assert "is of pkg.modle:build, not of pkg.model:build" in text
+
+
+def test_captures_of_code_that_is_not_here_are_held_all_the_same(project):
+    """Another machine made them: that a file is missing here says nothing."""
+    ((spec, text),) = project("nets/resnet19.py:build", "nets/resnet20.py:build")
+    assert (spec, "is not held" in text) == ("nets/resnet20.py:build", True)
+    assert project("attic/old.py:train", "nets/resnet20.py:build") == []

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from statistics import median_low
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from cgtool.analysis import comparable
+from cgtool.analysis.clocks import merged, typical
 from cgtool.analysis.findings import Shown, is_hazard, show
 from cgtool.analysis.metrics import BY_NAME, METRICS, key, runs_of
 from cgtool.analysis.places import Places
@@ -17,7 +16,7 @@ from cgtool.analysis.pools import live_bytes, reserved_bytes
 from cgtool.analysis.summary import WORK
 from cgtool.analysis.verdicts import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Clock, Graph, Samples
+from cgtool.model.capture import Capture, Graph, Samples
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.phases import PHASES
 
@@ -60,6 +59,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
     if "mismatches" not in unknown:
         counts["mismatches"] = sum(map(_mismatches, reports))
     calm = [one for one in captures if not _disturbed(one)] or list(captures)
+    clock = merged([one.bench.clock for one in calm if one.bench and one.bench.clock])
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -69,7 +69,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         ops=_ops(capture) if capture is not None else {},
         capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
         samples=_samples(calm),
-        clock=_clock([one.bench.clock for one in calm if one.bench and one.bench.clock]),
+        clock=typical(clock) if clock is not None else None,
     )
     for name in ("replay-us", "eager-us", "speedup"):
         if name not in unknown and not any(runs_of(values, BY_NAME[name], one) for one in PHASES):
@@ -159,27 +159,6 @@ def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
 
 def _disturbed(capture: Capture) -> list[str]:
     return comparable.disturbed(capture.bench.clock if capture.bench else None, "meanwhile")
-
-
-def _clock(clocks: Sequence[Clock]) -> Clock | None:
-    if not clocks:
-        return None
-
-    def one_of(pick: Callable[[Any], Any], name: str) -> tuple[Any, ...]:
-        # The first sample of each is of an idle GPU.
-        known = [each for one in clocks for each in getattr(one, name)[1:] or getattr(one, name)]
-        return (pick(known),) if known else ()
-
-    others = [one.other_processes for one in clocks if one.other_processes is not None]
-    return Clock(
-        one_of(median_low, "sm_mhz"),
-        one_of(median_low, "memory_mhz"),
-        one_of(max, "temperature_c"),
-        one_of(max, "power_w"),
-        tuple(sorted({reason for one in clocks for reason in one.throttle_reasons})),
-        max(others, default=None),
-        any(one.profiled for one in clocks),
-    )
 
 
 def _hazards(reports: Sequence[Report]) -> tuple[Shown, ...]:

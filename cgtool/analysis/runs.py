@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from cgtool.model.capture import Bench, Capture, Clock, Samples
+from cgtool.analysis.clocks import merged
+from cgtool.model.capture import Bench, Capture, Samples
 
 
 def merge(captures: Sequence[Capture]) -> Capture:
@@ -26,33 +27,12 @@ def merge(captures: Sequence[Capture]) -> Capture:
         captures[0],
         bench=Bench(
             tuple(samples),
-            _clock([one.clock for one in timed if one.clock is not None]),
+            merged([one.clock for one in timed if one.clock is not None]),
             timed[0].seed,
             timed[0].timer_grain_ns,
         ),
         caveats=caveats,
     )
-
-
-def _clock(clocks: Sequence[Clock]) -> Clock | None:
-    if not clocks:
-        return None
-    others = [one.other_processes for one in clocks if one.other_processes is not None]
-    return Clock(
-        sm_mhz=_joined(one.sm_mhz for one in clocks),
-        memory_mhz=_joined(one.memory_mhz for one in clocks),
-        temperature_c=_joined(one.temperature_c for one in clocks),
-        power_w=tuple(watts for one in clocks for watts in one.power_w),
-        throttle_reasons=tuple(sorted({each for one in clocks for each in one.throttle_reasons})),
-        profiled=any(one.profiled for one in clocks),
-        other_processes=max(others, default=None),
-    )
-
-
-def _joined(runs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """All samples; those that each run began with are idle ones, and only the first stays."""
-    first, *rest = runs
-    return (*first, *(one for run in rest for one in run[1:]))
 
 
 def by_side(samples: Iterable[Samples]) -> dict[str, dict[str, Samples]]:

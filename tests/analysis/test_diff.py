@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cgtool.analysis import gaps
 from cgtool.analysis.diff import compare
 from cgtool.analysis.diff.facts import same_in_every_build
 from cgtool.model.capture import (
@@ -34,6 +35,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import CgtoolError
 from cgtool.model.file import inconsistency, read
+from cgtool.model.profile import GraphTimes, Profile
 from tests.builders import capture, chain, huge, nested, small, unusual
 from tests.strategies import captures
 
@@ -490,6 +492,15 @@ def test_times_are_shown_and_judged_by_nobody():
     (line,) = report.lines
     assert (line.op, line.line, line.a, line.b) == ("aten::addmm", "model.py:11", 300, 5200)
     assert nothing(made(100), block().capture()).times == ()
+
+
+def test_a_replay_takes_as_long_as_profile_says():
+    made = block().capture()
+    times = GraphTimes(0, replay_ns=(9000.0, 9500.0, 30_000.0), empty_ns=(1500.0,))
+    made = replace(made, profile=Profile("cupti", (times,)))
+    (row,) = nothing(made, made).times
+    assert (row.of, row.what, row.a, row.b) == ("forward", "replay", 8000, 8000)
+    assert gaps.find(made, 0).replay_ns == row.a
 
 
 def test_another_environment_is_noted():

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.report import Figure, LineTime
+from cgtool.analysis.gaps import own_time
 from cgtool.analysis.places import Places, file_line
 from cgtool.analysis.pools import live_bytes, reserved_bytes
 from cgtool.model.capture import Capture, Graph
@@ -81,10 +82,7 @@ def _nodes(graph: Graph) -> int | None:
 
 def _replay(capture: Capture, graph: int | None) -> float | None:
     timed = capture.profile.graphs if capture.profile is not None else ()
-    for one in timed:
-        if one.graph == graph and one.replay_ns:
-            return median(one.replay_ns)
-    return None
+    return own_time(next((one for one in timed if one.graph == graph), None))
 
 
 def _bench(capture: Capture) -> dict[tuple[str, str], float]:

@@ -42,15 +42,20 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
         errors=str(int(target.error is not None)),
         skipped=str(verdicts.count(UNKNOWN)),
     )
+    if target.error is None:
+        _properties(suite, target)
+    else:
+        _error(suite, entry, target.error)
+    for verdict in target.verdicts:
+        _case(suite, entry, verdict)
+    return suite
+
+
+def _properties(suite: ET.Element, target: Judged) -> None:
     properties = ET.SubElement(suite, "properties")
     facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
     for name, value in (*facts.items(), *((k, f"{v:.10g}") for k, v in target.figures.items())):
         ET.SubElement(properties, "property", name=visible(name), value=visible(value))
-    for verdict in target.verdicts:
-        _case(suite, entry, verdict)
-    if target.error is not None:
-        _error(suite, entry, target.error)
-    return suite
 
 
 def _error(suite: ET.Element, entry: str, error: Failure) -> None:

@@ -248,7 +248,7 @@ def _tracing(report: ProfileReport) -> list[tuple[str, str]]:
         ("times", f"of nodes: {route}; it made the replays longer: {over}"),
         (
             "gap",
-            f"the traced gap times {scales}, so that nodes and gaps make up the replay without a "
-            "profiler",
+            f"the traced gap times {scales}, so that nodes, gaps and what lies around the nodes "
+            "make up the replay without a profiler",
         ),
     ]

@@ -1,4 +1,5 @@
-"""``cgtool diff`` of two captures of 100,000 nodes: `python benchmarks/diff_100k.py [NODES]`.
+"""``cgtool diff`` of two captures of 100,000 nodes: `python benchmarks/diff_100k.py [NODES]`,
+or `--case NAME` for one case alone.
 
 The cases are those that are hard on a diff: nothing in common, every other node changed, blocks in
 another order, nodes that cannot be told apart, loops unrolled thousands of times. Each runs as a
@@ -8,6 +9,7 @@ of three. Targets, on 2 cores: 3 s and 1 GB each. Exit code 1 when one is missed
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import subprocess
@@ -30,6 +32,7 @@ from tests.builders import huge  # noqa: E402
 SECONDS, MEGABYTES, ROUNDS = 3.0, 1000.0, 3
 CGTOOL = (sys.executable, "-m", "cgtool.cli.app")
 Rewrite = Callable[[Sequence[Node]], list[Node]]
+Pair = tuple[Capture, Capture]
 
 
 def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
@@ -90,9 +93,9 @@ def relaunched(node: Node, grid: int) -> Node:
     return structs.replace(node, kernel=kernel)
 
 
-def cases(count: int) -> Iterator[tuple[str, Capture, Capture]]:
-    """Pairs of captures, built one after the other."""
-    draw = random.Random(7)
+def cases(count: int, wanted: str | None = None) -> Iterator[tuple[str, Capture, Capture]]:
+    """Pairs of captures, built one after the other; only the one of that name, if one is wanted."""
+    draw = random.Random()
     base = huge(count)
 
     def blocks(nodes: Sequence[Node]) -> list[Node]:
@@ -122,33 +125,45 @@ def cases(count: int) -> Iterator[tuple[str, Capture, Capture]]:
     def few(nodes: Sequence[Node]) -> list[Node]:
         return [structs.replace(nodes[draw.randrange(4)], id=at) for at in range(len(nodes))]
 
-    yield "the same", base, base
-    yield "2 % of the nodes gone", base, rewritten(base, thinned)
-    yield "2 % gone, 2 % new, 2 % changed", base, rewritten(base, mixed)
-    yield (
-        "every other node changed",
-        base,
-        rewritten(
-            base, lambda nodes: [relaunched(node, 999) if node.id % 2 else node for node in nodes]
-        ),
-    )
-    yield (
-        "every node changed",
-        base,
-        rewritten(base, lambda nodes: [relaunched(node, 100 + node.id) for node in nodes]),
-    )
-    yield "nothing in common", base, elsewhere(base)
-    yield "blocks in another order", base, rewritten(base, blocks)
-    same = rewritten(base, alike)
-    yield "all nodes alike, 2 % gone", same, rewritten(same, thinned)
-    looped = rewritten(base, loops)
-    yield "a loop, 2 % gone, 2 % new", looped, rewritten(looped, mixed)
-    yield "a loop in another order", looped, rewritten(looped, blocks)
-    yield "four kinds at random", rewritten(base, few), rewritten(base, few)
-    single = one_graph(base)
-    yield "one graph: mixed changes", single, rewritten(single, mixed)
-    yield "one graph: other order", single, rewritten(single, blocks)
-    yield "one graph: four kinds", rewritten(single, few), rewritten(single, few)
+    def both(rewrite: Rewrite, change: Rewrite) -> Pair:
+        made = rewritten(base, rewrite)
+        return made, rewritten(made, change)
+
+    def single(change: Rewrite) -> Pair:
+        made = one_graph(base)
+        return made, rewritten(made, change)
+
+    def two(made: Capture) -> Pair:
+        return rewritten(made, few), rewritten(made, few)
+
+    def other(nodes: Sequence[Node]) -> list[Node]:
+        return [relaunched(node, 999) if node.id % 2 else node for node in nodes]
+
+    def every(nodes: Sequence[Node]) -> list[Node]:
+        return [relaunched(node, 100 + node.id) for node in nodes]
+
+    made: dict[str, Callable[[], Pair]] = {
+        "the same": lambda: (base, base),
+        "2 % of the nodes gone": lambda: (base, rewritten(base, thinned)),
+        "2 % gone, 2 % new, 2 % changed": lambda: (base, rewritten(base, mixed)),
+        "every other node changed": lambda: (base, rewritten(base, other)),
+        "every node changed": lambda: (base, rewritten(base, every)),
+        "nothing in common": lambda: (base, elsewhere(base)),
+        "blocks in another order": lambda: (base, rewritten(base, blocks)),
+        "all nodes alike, 2 % gone": lambda: both(alike, thinned),
+        "a loop, 2 % gone, 2 % new": lambda: both(loops, mixed),
+        "a loop in another order": lambda: both(loops, blocks),
+        "four kinds at random": lambda: two(base),
+        "one graph: mixed changes": lambda: single(mixed),
+        "one graph: other order": lambda: single(blocks),
+        "one graph: four kinds": lambda: two(one_graph(base)),
+    }
+    for name in [wanted] if wanted else made:
+        if name not in made:
+            raise SystemExit(f"no case {name!r}; one of: {'; '.join(made)}")
+        # A case is the same by itself and among the others.
+        draw.seed(7)
+        yield name, *made[name]()
 
 
 def elsewhere(capture: Capture) -> Capture:
@@ -179,12 +194,16 @@ def measure(command: list[str], output: Path) -> tuple[float, float, float]:
 
 def main() -> int:
     """Print a table; 1 when a target is missed."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("nodes", nargs="?", type=int, default=100_000)
+    parser.add_argument("--case", help="the name of one, as the table has it")
+    options = parser.parse_args()
+    count: int = options.nodes
     missed = False
     print(f"{count:,} nodes\n{'case':34}{'format':>8}{'seconds':>9}{'CPU':>7}{'peak MB':>9}")
     with tempfile.TemporaryDirectory() as folder:
         a, b, output = (Path(folder) / name for name in ("a.cgt", "b.cgt", "out"))
-        for name, one, other in cases(count):
+        for name, one, other in cases(count, options.case):
             write(a, one)
             write(b, other)
             for format_ in ("table", "json"):

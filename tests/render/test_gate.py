@@ -15,11 +15,14 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from cgtool.analysis.budgets import Budgets, from_options
-from cgtool.analysis.gate import GateReport, Judged, gate, judge
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.gate import GateReport, Judged, exit_code, gate, judge, not_measured
+from cgtool.analysis.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.measured import measure
 from cgtool.model.capture import Frame
+from cgtool.model.document import encodable
+from cgtool.model.failure import Failure
 from cgtool.model.file import read
+from cgtool.model.finding import Finding
 from cgtool.render import benchmark_action, gate_table, github, junit
 from cgtool.render.json import encode
 from cgtool.render.text import visible
@@ -207,6 +210,26 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
     assert message.endswith(f": {shown}\n{shown}" if text else "at most 3\n")
     # What a terminal would act on is not in it.
     assert lines[0].isprintable()
+
+
+@given(texts, texts)
+def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name: str) -> None:
+    frames = (Frame("", 0, text), Frame(name or "model.py", 7, text))
+    error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
+    report = gate((not_measured(name, error), *one(failing()).targets))
+    assert (report.verdict, exit_code(report)) == (ERROR, 4)
+    made = parsed(report).find(".//testcase[@line='7']/error")
+    assert made is not None
+    assert made.get("message") == visible(text)
+    assert (made.text or "").endswith("code: sync-item (cgtool explain sync-item)")
+    first, second, end = github.commands(report, Path("/nowhere")).split("\n")
+    kind, properties, message = read_command(first)
+    assert (kind, properties["line"], end) == ("error", "7", "")
+    assert properties["title"] == visible(f"{name} not measured")
+    assert message.startswith(visible(text))
+    assert second.startswith("::error ")
+    assert all(line.isprintable() for line in (first, second))
+    json.loads(encode("cgtool-gate", encodable(msgspec.to_builtins(report))))
 
 
 def test_files_are_named_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch) -> None:

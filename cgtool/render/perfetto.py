@@ -147,21 +147,25 @@ class _Writer:
     def graph(self, index: int, lanes: Sequence[_Lane]) -> Iterator[Event]:
         """All events of one graph, an outer slice before those inside it."""
         graph, pid = self._capture.graphs[index], index + 1
-        yield _meta("process_name", pid, 0, name=visible(graph.name))
-        yield _meta("process_sort_index", pid, 0, sort_index=pid)
+        yield _meta("process_name", pid, pid, name=_named(graph.name))
+        yield _meta("process_sort_index", pid, pid, sort_index=pid)
         reached = reaches(self._capture, graph)
         at: dict[int, tuple[int, _Slice]] = {}
-        for tid, lane in enumerate(lanes, start=1):
+        for number, lane in enumerate(lanes):
+            # Perfetto takes the thread that has the number of its process for the main one, and
+            # shows it first.
+            tid = pid + number * len(self._capture.graphs)
             yield _meta("thread_name", pid, tid, name=self._lane_name(lane))
-            yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+            yield _meta("thread_sort_index", pid, tid, sort_index=number)
             yield from self._nested(graph, lane, pid, tid, reached)
             for one in lane.slices:
                 at[one.node.id] = (tid, one)
         yield from _flows(graph, pid, at)
 
     def _lane_name(self, lane: _Lane) -> str:
-        name = "no stream" if lane.stream is None else self._capture.streams[lane.stream].name
-        return f"{visible(name)}, beside it ({lane.number})" if lane.number else visible(name)
+        stream = lane.stream
+        name = "no stream" if stream is None else _named(self._capture.streams[stream].name)
+        return f"{name}, beside it ({lane.number})" if lane.number else name
 
     def _nested(
         self, graph: Graph, lane: _Lane, pid: int, tid: int, reached: Sequence[Reach]
@@ -274,6 +278,11 @@ def _told(place: Place) -> Iterator[tuple[str, str | None]]:
     yield "forward op", place.forward_op
     yield "autograd node", place.autograd_node
     yield "ranges", " / ".join(place.annotations)
+
+
+def _named(name: str) -> str:
+    """Perfetto counts an empty name of a process or a thread as an error of the file."""
+    return visible(name) or "(no name)"
 
 
 def _line(frame: Frame) -> str:

@@ -120,10 +120,10 @@ def test_modules_lines_ops_and_kernels_lie_inside_each_other():
     # One slice for all that runs in a row inside of it.
     assert names(forward, "module").count("layers") == 1
     assert [event["cat"] for event in forward[:6]] == ["module"] * 3 + ["line", "op", "kernel"]
-    kernel = next(event for event in threads[2, 1] if event["cat"] == "kernel")
+    kernel = next(event for event in threads[2, 2] if event["cat"] == "kernel")
     assert kernel["args"]["grid"] == [4, 2, 1]
     assert kernel["args"]["registers"] == 35
-    gradient = next(event for event in threads[2, 1] if event["name"].startswith("cutlass_80"))
+    gradient = next(event for event in threads[2, 2] if event["name"].startswith("cutlass_80"))
     assert gradient["args"]["forward line"] == "model.py:12 Block.forward"
     assert gradient["args"]["autograd node"] == "AddmmBackward0"
 
@@ -141,10 +141,24 @@ def test_processes_are_graphs_and_threads_are_streams():
         for event in trace(timed(small()))
         if event["ph"] == "M"
     }
-    assert told["process_name", 1, 0] == {"name": "forward"}
-    assert told["process_name", 2, 0] == {"name": "backward"}
-    assert told["thread_name", 2, 1] == {"name": "capture stream"}
-    assert told["thread_name", 2, 2] == {"name": "side stream"}
+    assert told["process_name", 1, 1] == {"name": "forward"}
+    assert told["process_name", 2, 2] == {"name": "backward"}
+    assert told["thread_name", 2, 2] == {"name": "capture stream"}
+    assert told["thread_name", 2, 4] == {"name": "side stream"}
+
+
+@given(jittered())
+def test_processes_and_threads_are_as_perfetto_wants_them(made):
+    """Every process and thread has a name; the first stream is the main thread, which has the
+    number of its process, and no number is that of two threads."""
+    events = trace(made)
+    named = [event for event in events if event["name"] in ("process_name", "thread_name")]
+    assert all(event["args"]["name"] for event in named)
+    threads = [(one["tid"], one["pid"]) for one in named if one["name"] == "thread_name"]
+    assert len(dict(threads)) == len(threads)
+    firsts = {pid: tid for tid, pid in reversed(threads)}
+    assert all(pid == tid for pid, tid in firsts.items())
+    assert {pid for pid, _ in slices(events)} == set(firsts)
 
 
 def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():

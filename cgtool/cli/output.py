@@ -70,6 +70,8 @@ def write_bytes(data: bytes, output: Path | None) -> None:
         # A device or a pipe (/dev/stdout, /dev/full): nothing there to replace.
         try:
             output.write_bytes(data)
+        except BrokenPipeError:
+            pass  # its reader has what it wanted
         except OSError as error:
             raise usage(f"cannot write {output}: {error.strerror}") from error
         return

@@ -20,6 +20,7 @@ COMMANDS = {
     "same": (0, "diff", MLP, MLP),
     "different": (1, "diff", MLP, PROFILE),
     "gate": (1, "gate", PROFILE, "--max-nodes", "3", "--format", "json"),
+    "device": (0, "dump", PROFILE, "--json", "-o", "/dev/stdout"),
     "explain": (0, "explain", "sync-item"),
 }
 EACH = pytest.mark.parametrize("name", COMMANDS)
@@ -37,7 +38,8 @@ def test_a_full_disk_is_told_in_one_line(name):
     with FULL.open("w") as full:
         done = cgtool(*COMMANDS[name][1:], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr == "cgtool: cannot write to standard output: No space left on device\n"
+    where = COMMANDS[name][-1] if name == "device" else "to standard output"
+    assert done.stderr == f"cgtool: cannot write {where}: No space left on device\n"
 
 
 @EACH

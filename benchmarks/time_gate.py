@@ -4,10 +4,10 @@
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
 
 Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
-replay 3 % longer, and measures it. A comparison draws 10 workers for the baseline and others
-for the change, all of one GPU, and looks after 3, 5, 8 and 12 of these, as `cgtool bench
---baseline` does. There are far more comparisons than workers: they share runs. Every GPU of the
-machine is used, each by itself.
+replay 3 % longer, and measures it. A comparison draws workers for the baseline, 10 or as many as
+their noise takes, and others for the change, all of one GPU, and looks after 3, 6, 11 and 20 of
+these, as `cgtool gate --baseline` does. There are far more comparisons than workers: they share
+runs. Every GPU of the machine is used, each by itself.
 
 Interleaved: in one process the sample, the sample once more, and the sample with a kernel that is
 0.5 % of a replay longer, captured and timed in turn, as `cgtool bench --against` does. A
@@ -39,6 +39,7 @@ from time_gate_measure import (
 
 from cgtool.analysis.regression import (
     CANNOT_TELL,
+    ENOUGH,
     NOT_SLOWER,
     PAIR_TOLERANCE,
     SLOWER,
@@ -47,11 +48,12 @@ from cgtool.analysis.regression import (
     judge_runs,
     pair_precision,
     schedule,
+    wanted,
 )
 from cgtool.analysis.stats import midmean
+from cgtool.cli.until_told import FIRST_RUNS, MAX_RUNS
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK
 
-BASE_RUNS, FIRST, MOST = 10, 3, 12
 COMPARISONS = 300
 """For each sample, of the same code and of the slower one."""
 
@@ -59,11 +61,11 @@ COMPARISONS = 300
 def judge(raw: dict[str, Any]) -> dict[str, Any]:
     """The figures, from the raw rounds alone."""
     found: dict[str, Any] = {"spread": [], "separate": [], "interleaved": []}
-    for name in SAMPLES:
+    for name in raw["cycles"]:
         found["spread"].append(spread(name, raw))
         for side in ("base", "head"):
             found["separate"].append(separate(name, side, raw))
-        for side in ("again", "head"):
+        for side in ("again", "head") if raw["interleaved"] else ():
             found["interleaved"].append(interleaved(name, side, raw))
     return found
 
@@ -102,22 +104,25 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     bases, heads = runs_of(name, "base", raw), runs_of(name, side, raw)
     gpus = sorted(bases)
     draw = random.Random(f"{name} {side}")
-    looks = schedule(FIRST, MOST)
+    looks = schedule(FIRST_RUNS, MAX_RUNS)
     verdicts: Counter[str] = Counter()
-    runs = []
+    runs, bases_made = [], []
     for number in range(COMPARISONS):
         base, head = bases[gpus[number % len(gpus)]], heads[gpus[number % len(gpus)]]
-        if side == "base":
-            chosen = draw.sample(base, BASE_RUNS + MOST)
-            before, after = chosen[:BASE_RUNS], chosen[BASE_RUNS:]
-        else:
-            before, after = draw.sample(base, BASE_RUNS), draw.sample(head, MOST)
+        chosen = draw.sample(base, len(base))
+        before = baseline(chosen)
+        after = chosen[len(before) :] if side == "base" else draw.sample(head, len(head))
         for look in looks:
+            if look > len(after):
+                # What it would have said is not known.
+                break
             answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
+            made = look
             if answer.verdict != CANNOT_TELL:
                 break
         verdicts[answer.verdict] += 1
-        runs.append(look)
+        bases_made.append(len(before))
+        runs.append(made)
     seen = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
     return {
         "sample": name,
@@ -126,9 +131,18 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         "workers": sum(map(len, bases.values())) + sum(map(len, heads.values())) * (side == "head"),
         "comparisons": COMPARISONS,
         **_counts(verdicts),
+        "baseline": fmean(bases_made),
         "runs": fmean(runs),
         "seconds": fmean(runs) * raw["run_seconds"],
     }
+
+
+def baseline(runs: Runs) -> Runs:
+    """The first of these, as many as ``cgtool gate --save-baseline`` would have made."""
+    count = ENOUGH
+    while (more := min(wanted(runs[:count]), MAX_RUNS, len(runs))) > count:
+        count = more
+    return runs[:count]
 
 
 def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -204,8 +218,9 @@ def main() -> None:
         "--workers", type=int, default=WORKERS, help="for each sample and side, on each GPU"
     )
     parser.add_argument(
-        "--pair-seconds", type=float, default=PAIR_SECONDS, help="a sample, a process"
+        "--pair-seconds", type=float, default=PAIR_SECONDS, help="a sample, a process; 0: no pairs"
     )
+    parser.add_argument("--sample", action="append", choices=SAMPLES, help="repeatable")
     parser.add_argument("--worker", nargs=2, metavar=("N", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--calibrate", type=Path, help=argparse.SUPPRESS)
@@ -220,7 +235,8 @@ def main() -> None:
         worker(number, task, place / f"{number}.json", asked.lock)
         return
     if asked.judge is None:
-        raw = measure(asked.workers, asked.pair_seconds, asked.out / "time-gate.json")
+        names = asked.sample or SAMPLES
+        raw = measure(names, asked.workers, asked.pair_seconds, asked.out / "time-gate.json")
     else:
         raw = json.loads(asked.judge.read_text())
     found = judge(raw)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -180,7 +180,7 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
     found: dict[str, Any] = {}
     stream = torch.cuda.Stream()
     order = random.Random(number)
-    for name in SAMPLES:
+    for name in task["cycles"]:
         longer = task["cycles"][name]["longer"]
         entries = [
             pairs.Entry(side, slowed(loads[name], cycles), CaptureOptions())
@@ -206,9 +206,9 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
     return found
 
 
-def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
-    """All raw rounds, written to ``out`` as they come. ``workers`` on every GPU, for each sample
-    and side."""
+def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
+    """All raw rounds of these samples, written to ``out`` as they come. ``workers`` on every GPU,
+    for each sample and side."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -217,7 +217,7 @@ def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
         known = json.loads((place / "known").read_text())
         gpus = known["gpus"]
         # How long a replay takes in a process of its own.
-        pilots = [(name, "base") for name in SAMPLES for _ in range(max(3, gpus))]
+        pilots = [(name, "base") for name in names for _ in range(max(3, gpus))]
         found = _workers(
             place / "pilots", len(pilots), {"kind": "separate", "wanted": pilots}, gpus
         )
@@ -225,7 +225,7 @@ def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
             name: median(
                 median(one["samples"][name]["base"]) for one in found if name in one["samples"]
             )
-            for name in SAMPLES
+            for name in names
         }
         cycles = {
             name: {
@@ -237,7 +237,7 @@ def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
         raw: dict[str, Any] = {"calibrated": known, "cycles": cycles}
         raw["run_seconds"] = _bench_seconds()
         wanted = [
-            (name, side) for name in SAMPLES for side in ("base", "head") for _ in range(workers)
+            (name, side) for name in names for side in ("base", "head") for _ in range(workers)
         ]
         random.Random(0).shuffle(wanted)
         # Worker n runs on GPU n % gpus: the same on every one.
@@ -252,7 +252,7 @@ def measure(workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
         out.write_text(json.dumps(raw))
         raw["interleaved"] = _workers(
             place / "pairs",
-            max(PAIR_WORKERS, gpus),
+            max(PAIR_WORKERS, gpus) if pair_seconds else 0,
             {"kind": "interleaved", "cycles": cycles, "seconds": pair_seconds},
             gpus,
         )

@@ -1,10 +1,10 @@
 """Slower, not slower, or cannot tell: the answer on times that were measured twice.
 
 What differs between two measurements of the same code is mostly where its memory lies. On an H200
-the rounds of one capture spread by 0.04 to 0.08 %, captures in processes that had dropped none by
-0.2 to 0.6 %, and captures made after others in a process by up to 7 %. So a round is no unit of
-evidence. Between processes the unit is a run: one fresh worker process with its first capture.
-Inside one process it is a pair of captures, one of each side, made one right after the other.
+the rounds of one capture spread by 0.05 to 0.1 %, first captures of processes by 0.3 to 1.4 %, and
+captures made after others in a process by up to 7 %. So a round is no unit of evidence. Between
+processes the unit is a run: one fresh worker process with its first capture. Inside one process it
+is a pair of captures, one of each side, made one right after the other.
 
 ``judge_runs`` says "slower" when two tests agree. The lower end of a Student interval on the log
 of the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level:
@@ -35,15 +35,17 @@ LOOKS = 4
 TOLERANCE, PAIR_TOLERANCE = 0.01, 0.002
 """Of runs and of pairs: how much slower is not called so. On an H200, 3 % is then found between
 runs and 0.5 % between pairs, and a change of nothing is told as that."""
-PRIOR = 0.01
-"""Relative standard deviation of runs that is allowed for where too few are there to tell: above
-the largest that an H200 showed (0.9 %, single captures)."""
+PRIOR = 0.014
+"""Relative standard deviation of runs that is allowed for where too few are there to tell: the
+largest that an H200 showed (26 processes of one transformer)."""
 FLOOR = 1e-4
 """Relative standard deviation below which no unit is believed: the timer's share of a round."""
 FEW = 2
 """Degrees of freedom below which the spread of the runs is not known at all."""
 ENOUGH = 10
-"""Runs that a baseline should hold."""
+"""Runs that a baseline should hold at least."""
+BASELINE_ERROR = 0.3
+"""Standard error that the middle of its runs is to be known to, as a share of the tolerance."""
 SEARCH = 200
 """So many more units are looked through for the number that would decide."""
 
@@ -177,6 +179,17 @@ def schedule(first: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(one for one in counts | {most} if one >= first))
 
 
+def wanted(runs: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> int:
+    """How many runs a baseline should hold that spreads as these do: one inner sequence a run, its
+    rounds. A noisy baseline cannot be made up for by more runs held against it."""
+    return _wanted(math.sqrt(_variance(_units(runs, midmean))), tolerance)
+
+
+def _wanted(spread: float, tolerance: float) -> int:
+    error = BASELINE_ERROR * (tolerance or TOLERANCE)
+    return max(ENOUGH, math.ceil(min(spread / error, math.sqrt(SEARCH)) ** 2))
+
+
 def pair_precision(tolerance: float) -> float:
     """Standard error of the ratio that pairs are to be measured to: nothing is then told from a
     slowdown of 2.5 tolerances, the tolerance lying between."""
@@ -204,7 +217,9 @@ def _units(
 ) -> list[float]:
     """Log of the middle of each run that has a time."""
     usable = ([one for one in rounds if math.isfinite(one) and one > 0] for rounds in runs)
-    return [math.log(middle(rounds)) for rounds in usable if rounds]
+    middles = (middle(rounds) for rounds in usable if rounds)
+    # Numbers near the smallest that there is have a middle of 0.
+    return [math.log(one) for one in middles if one > 0]
 
 
 def _variance(values: Sequence[float]) -> float:
@@ -271,7 +286,8 @@ def _answer(
     ratio, low, high = (math.exp(max(-50.0, min(50.0, one))) for one in found)
     verdict = levels.verdict(*found[1:])
     counted = _counted(unit, base, head)
-    remedy = "" if verdict != CANNOT_TELL else _way_out(unit, needed, base, spread)
+    better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
+    remedy = "" if verdict != CANNOT_TELL else _way_out(unit, needed, base, better)
     text = (
         f"{percent(ratio)}, between {percent(low)} and {percent(high)} by {counted}; "
         f"{percent(1 + levels.tolerance)} is allowed"
@@ -288,11 +304,11 @@ def _counted(unit: str, base: int, head: int) -> str:
     return f"{base} pair{'' if base == 1 else 's'} of captures"
 
 
-def _way_out(unit: str, needed: int | None, base: int, spread: float | None) -> str:
+def _way_out(unit: str, needed: int | None, base: int, better: int) -> str:
     if needed is not None:
         return f"about {needed} more {unit}{'s' * (needed > 1)} would tell"
-    if unit == "run" and (spread is None or base < ENOUGH):
-        return f"no number of runs would tell beside a baseline of {base}: record it with {ENOUGH}"
+    if unit == "run" and base < better:
+        return f"no number of runs would tell beside a baseline of {base}: record it with {better}"
     return f"no number of {unit}s would tell: it lies too near to what is allowed"
 
 

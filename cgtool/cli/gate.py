@@ -205,10 +205,11 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
 def _doubts(values: Baseline) -> list[str]:
     """Why times held against this baseline may not be told."""
     from cgtool.analysis.comparable import disturbed
-    from cgtool.analysis.regression import ENOUGH
+    from cgtool.analysis.metrics import BY_NAME, runs_of
+    from cgtool.analysis.regression import wanted
 
-    runs = len({one.run for one in values.samples})
+    runs = runs_of(values, BY_NAME["replay-us"], None)
     found = disturbed(values.clock, "while they were measured") if runs else []
-    if 0 < runs < ENOUGH:
-        found.append(f"{runs} of the {ENOUGH} runs that tell a small difference")
+    if 0 < len(runs) < (enough := wanted(runs)):
+        found.append(f"{len(runs)} of the {enough} runs that tell a small difference")
     return found

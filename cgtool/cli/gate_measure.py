@@ -10,7 +10,8 @@ from msgspec import structs
 from cgtool.analysis import gate, metrics
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.measured import Measured, measure
-from cgtool.analysis.regression import ENOUGH, LOOKS
+from cgtool.analysis.metrics import runs_of
+from cgtool.analysis.regression import LOOKS, wanted
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
 from cgtool.cli.output import show_bug, show_failure
@@ -113,11 +114,22 @@ def _measured(
     if not target.captures:
         return look(LOOKS).found
     if save and target.captures[0].bench is not None:
-        runs.up_to(min(ENOUGH, measuring.max_runs))
+        _for_baseline(runs, measuring.max_runs)
     (judged, found), note = until_told(runs, look, most=measuring.max_runs)
     if note is not None:
         judged = structs.replace(judged, notes=(*judged.notes, note))
     return judged, found
+
+
+def _for_baseline(runs: Runs, most: int) -> None:
+    """As many runs as a baseline with their spread should hold."""
+    known = True
+    while known and len(runs.captures) < most:
+        replays = runs_of(measure(runs.captures).values, metrics.BY_NAME["replay-us"], None)
+        count = min(wanted(replays), most)
+        if count <= len(runs.captures):
+            return
+        known = runs.up_to(count)
 
 
 def _needs(held: tuple[Budgets, Base | None], *, save: bool) -> set[str]:

@@ -17,7 +17,7 @@ from cgtool.model.capture import Capture
 
 FIRST_RUNS = 3
 """Before the first look at a baseline."""
-MAX_RUNS = 12
+MAX_RUNS = 20
 MAX_SECONDS = 300.0
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate import GateReport
 from cgtool.analysis.measured import measure
+from cgtool.cli.until_told import MAX_RUNS, MAX_SECONDS
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
 from cgtool.model.options import VerifyOptions
@@ -138,8 +139,8 @@ class Graph:
         self,
         *,
         baseline: bool = True,
-        max_runs: int = 12,
-        max_seconds: float = 300.0,
+        max_runs: int = MAX_RUNS,
+        max_seconds: float = MAX_SECONDS,
         **budgets: object,
     ) -> GateReport:
         """Hold the figures to budgets and to the test's baseline, as ``cgtool gate`` does.

@@ -23,6 +23,7 @@ from cgtool.analysis.regression import (
     judge_pairs,
     judge_runs,
     schedule,
+    wanted,
 )
 
 BASE = 10
@@ -290,3 +291,16 @@ def test_the_midmean_lies_in_the_middle_half(values):
     slack = 1e-9 * max(1.0, *map(abs, values))
     found = stats.midmean(values)
     assert ordered[quarter] - slack <= found <= ordered[-1 - quarter] + slack
+
+
+def test_a_noisy_baseline_wants_more_runs():
+    def spread(share):
+        return [[100 * (1 + share * side)] for side in (-1, 1) * 5]
+
+    assert wanted(spread(0.001)) == wanted([]) == 10
+    # Its standard error is 0.3 % with 18 of them, a third of what is allowed.
+    assert wanted(spread(0.012)) == 18
+    assert wanted(spread(0.012), tolerance=0.03) == 10
+    head = [[1.015 * one for one in run] for run in spread(0.012)]
+    answer = judge_runs(spread(0.012), head, 0.01)
+    assert "record it with" in answer.text

@@ -580,6 +580,16 @@ def test_a_run_on_a_disturbed_gpu_is_made_again_and_left_out() -> None:
     assert len(measuring.runs) == 12
 
 
+def test_a_baseline_has_as_many_runs_as_its_noise_takes() -> None:
+    calm, noisy, hopeless = Made(30, 0.004), Made(30, 0.012, max_runs=40), Made(30, 0.1)
+    for measuring in (calm, noisy, hopeless):
+        found = judged(measuring, Budgets(), save=True)[1].values
+        assert len({one.run for one in found.samples}) == len(measuring.runs)
+    assert len(calm.runs) == 10
+    assert 12 <= len(noisy.runs) <= 25
+    assert len(hopeless.runs) == 12
+
+
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     real = gate_measure.gate.judge

@@ -51,8 +51,7 @@ from cgtool.analysis.regression import (
     wanted,
 )
 from cgtool.analysis.stats import midmean
-from cgtool.cli.until_told import FIRST_RUNS, MAX_RUNS
-from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK
+from cgtool.model.options import FEWEST_PAIRS, FIRST_RUNS, MAX_RUNS, PAIRS_A_LOOK
 
 COMPARISONS = 300
 """For each sample, of the same code and of the slower one."""

@@ -101,12 +101,12 @@ def ready(load: Callable[[], Any]) -> Ready:
     lie in what came back."""
     from cgtool.cuda.backend import prepare
     from cgtool.cuda.bench import sides_of
-    from cgtool.cuda.pairs import whole
     from cgtool.model.options import CaptureOptions
+    from cgtool.model.phases import whole
 
     session, _, _ = prepare(load(), CaptureOptions(), lambda _text: None)
     phases = sides_of(session)
-    found = phases[whole(session.workload.kind, tuple(phases))]
+    found = phases[whole(phases)]
     return Ready(session, next(side for side in found if side.name == "replay"))
 
 

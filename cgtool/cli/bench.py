@@ -12,7 +12,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import usage
-from cgtool.model.options import BenchOptions, CaptureOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions
 
 EPILOG = (
     "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell.\n\n"
@@ -54,7 +54,7 @@ def bench(
     ] = None,
     max_runs: Annotated[
         int, typer.Option(min=1, help="Worker processes with --baseline, at most.")
-    ] = 12,
+    ] = MAX_RUNS,
     max_seconds: Annotated[
         float | None,
         typer.Option(
@@ -95,7 +95,7 @@ def bench(
     )
     from cgtool.cli.measuring import Measuring
     from cgtool.cli.output import show_table, write_bytes
-    from cgtool.cli.until_told import MAX_SECONDS, Runs
+    from cgtool.cli.until_told import Runs
     from cgtool.model.file import atomic, write
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode

@@ -13,7 +13,7 @@ import typer
 from cgtool.cli import options as opt
 from cgtool.cli.gate_options import with_budgets
 from cgtool.model.failure import EXIT_USAGE, usage
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
 
 if TYPE_CHECKING:
     from cgtool.analysis.budgets import Budgets
@@ -66,10 +66,10 @@ def gate(
     ] = None,
     max_runs: Annotated[
         int, typer.Option(min=1, help="Worker processes that time an ENTRY, at most.")
-    ] = 12,
+    ] = MAX_RUNS,
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Begin no further run of an ENTRY after this long.")
-    ] = 300.0,
+    ] = MAX_SECONDS,
     output: opt.Output = None,
     format_: Annotated[
         list[str] | None,
@@ -144,7 +144,8 @@ def gate(
     gate_formats.write(report, formats, quiet=quiet)
     if save_baseline is not None and values is not None and not quiet:
         sys.stderr.write(f"saved {save_baseline}\n")
-        for doubt in _doubts(values):
+        simulated = values.environment.simulated
+        for doubt in _doubts(values, _budgets(given, own, opened[0].spec, simulated=simulated)):
             sys.stderr.write(f"  its times: {doubt}\n")
     code = analysis.exit_code(report)
     if code:
@@ -202,14 +203,15 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
     return mine
 
 
-def _doubts(values: Baseline) -> list[str]:
+def _doubts(values: Baseline, budgets: Budgets) -> list[str]:
     """Why times held against this baseline may not be told."""
     from cgtool.analysis.comparable import disturbed
     from cgtool.analysis.metrics import BY_NAME, runs_of
     from cgtool.analysis.regression import wanted
 
-    runs = runs_of(values, BY_NAME["replay-us"], None)
+    replay = BY_NAME["replay-us"]
+    runs = runs_of(values, replay, None)
     found = disturbed(values.clock, "while they were measured") if runs else []
-    if 0 < len(runs) < (enough := wanted(runs)):
+    if 0 < len(runs) < (enough := wanted(runs, budgets.allowed(replay, None).share or 0.0)):
         found.append(f"{len(runs)} of the {enough} runs that tell a small difference")
     return found

@@ -114,22 +114,24 @@ def _measured(
     if not target.captures:
         return look(LOOKS).found
     if save and target.captures[0].bench is not None:
-        _for_baseline(runs, measuring.max_runs)
+        _for_baseline(runs, held[0], measuring.max_runs)
     (judged, found), note = until_told(runs, look, most=measuring.max_runs)
     if note is not None:
         judged = structs.replace(judged, notes=(*judged.notes, note))
     return judged, found
 
 
-def _for_baseline(runs: Runs, most: int) -> None:
-    """As many runs as a baseline with their spread should hold."""
-    known = True
-    while known and len(runs.captures) < most:
-        replays = runs_of(measure(runs.captures).values, metrics.BY_NAME["replay-us"], None)
-        count = min(wanted(replays), most)
+def _for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
+    """As many runs as a baseline with their spread should hold, for what replays are allowed."""
+    replay = metrics.BY_NAME["replay-us"]
+    allowed = budgets.allowed(replay, None).share or 0.0
+    in_time = True
+    while in_time and len(runs.captures) < most:
+        replays = runs_of(measure(runs.captures).values, replay, None)
+        count = min(wanted(replays, allowed), most)
         if count <= len(runs.captures):
             return
-        known = runs.up_to(count)
+        in_time = runs.up_to(count)
 
 
 def _needs(held: tuple[Budgets, Base | None], *, save: bool) -> set[str]:

@@ -10,11 +10,12 @@ from msgspec import structs
 
 from cgtool.analysis import graph_findings
 from cgtool.cli.output import attempt, work
-from cgtool.cli.until_told import MAX_RUNS, MAX_SECONDS
 from cgtool.model.capture import Capture
 from cgtool.model.file import read
 from cgtool.model.finding import Report, read_report
 from cgtool.model.options import (
+    MAX_RUNS,
+    MAX_SECONDS,
     BenchOptions,
     CaptureOptions,
     CheckOptions,

@@ -14,11 +14,7 @@ from typing import Generic, TypeVar
 
 from cgtool.analysis.regression import schedule
 from cgtool.model.capture import Capture
-
-FIRST_RUNS = 3
-"""Before the first look at a baseline."""
-MAX_RUNS = 20
-MAX_SECONDS = 300.0
+from cgtool.model.options import FIRST_RUNS
 
 T = TypeVar("T")
 

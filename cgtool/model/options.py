@@ -28,6 +28,8 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 FEWEST_PAIRS, PAIRS_A_LOOK = 16, 8
 """Of ``bench --against``: pairs before the precision is looked at, and between two looks."""
+FIRST_RUNS, MAX_RUNS, MAX_SECONDS = 3, 20, 300.0
+"""Of an entry held against a baseline: runs before the first look, and until when to measure on."""
 
 
 class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):

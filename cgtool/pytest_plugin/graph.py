@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from cgtool.analysis.budgets import Budgets
 from cgtool.analysis.gate import GateReport
 from cgtool.analysis.measured import measure
-from cgtool.cli.until_told import MAX_RUNS, MAX_SECONDS
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
-from cgtool.model.options import VerifyOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.pytest_plugin import gating, proving
 from cgtool.pytest_plugin.words import plainly
 from cgtool.pytest_plugin.workers import Workers

@@ -588,6 +588,9 @@ def test_a_baseline_has_as_many_runs_as_its_noise_takes() -> None:
     assert len(calm.runs) == 10
     assert 12 <= len(noisy.runs) <= 25
     assert len(hopeless.runs) == 12
+    coarse = Made(30, 0.012, max_runs=40)
+    judged(coarse, from_options({}, ["replay-us=3%"]), save=True)
+    assert len(coarse.runs) == 10
 
 
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_saved_profile_is_shown_again(run):
     code, out, err = run(RECORDED)
     assert (code, err) == (0, "")
-    assert out.splitlines()[1].startswith("Yes: 10.3 times faster (9.8–10.7)")
+    assert out.splitlines()[1].startswith("Yes: 9.9 times faster (9.3–10.1)")
     for title in ("Replays", "Time by line", "Time by module", "Order"):
         assert title in out
 

@@ -12,6 +12,7 @@ from cgtool.cli import options as opt
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
 
 if TYPE_CHECKING:
+    from cgtool.analysis.diff.report import Diff
     from cgtool.model.capture import Capture
 
 
@@ -30,7 +31,7 @@ def diff(
 ) -> None:
     """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""
     from cgtool.analysis.diff import compare
-    from cgtool.cli.output import not_over, show_table, write_bytes
+    from cgtool.cli.output import not_over
 
     for target in (a, b):
         if Path(target).is_file():
@@ -40,8 +41,20 @@ def diff(
     try:
         one, other = _open(a, b, timeout=timeout, quiet=quiet)
         report = compare(one, other, names=(a, b))
+        _show(report, format_, rows, output, quiet=quiet)
     finally:
+        # Nor is it looked through now.
+        gc.freeze()
         gc.enable()
+    if report.different:
+        raise typer.Exit(1)
+
+
+def _show(
+    report: Diff, format_: opt.Format, rows: int, output: Path | None, *, quiet: bool
+) -> None:
+    from cgtool.cli.output import show_table, write_bytes
+
     if format_ is opt.Format.JSON:
         from cgtool.render.json import encode
 
@@ -50,8 +63,6 @@ def diff(
         from cgtool.render.diff_table import render
 
         show_table(render(report, rows=rows), output)
-    if report.different:
-        raise typer.Exit(1)
 
 
 def _open(*targets: str, timeout: float | None, quiet: bool) -> list[Capture]:

@@ -4,6 +4,7 @@ machine could have given. Checked after reading, so that nothing further on has 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from cgtool.model.capture import Capture, Graph, Memory, Node
 from cgtool.model.order import topological
@@ -35,7 +36,7 @@ def inconsistency(capture: Capture) -> str | None:
 
 
 def _index(where: str, what: str, values: Iterable[int | None], size: int) -> None:
-    given = [value for value in values if value is not None]
+    given = _given(values)
     if given:
         for value in (min(given), max(given)):
             if not 0 <= value < size:
@@ -45,11 +46,16 @@ def _index(where: str, what: str, values: Iterable[int | None], size: int) -> No
 def _number(
     where: str, what: str, values: Iterable[int | None], bound: int = MAX_NUMBER, least: int = 0
 ) -> None:
-    given = [value for value in values if value is not None]
+    given = _given(values)
     if given:
         for value in (min(given), max(given)):
             if not least <= value < bound:
                 raise _Unsound(f"{where}: {what} {_short(value)}")
+
+
+def _given(values: Iterable[int | None]) -> set[int]:
+    # A set: of many nodes, most say the same.
+    return {value for value in set(values) if value is not None}
 
 
 def _measure(where: str, what: str, values: Iterable[float | None], least: float = 0.0) -> None:
@@ -70,7 +76,7 @@ def _tables(capture: Capture) -> None:
         _index(where, "frame", origin.frames, len(capture.frames))
         # A forward origin is interned before the backward one that names it: no cycles.
         _index(where, "forward origin", (origin.forward,), number)
-    _number("frames", "line", (frame.line for frame in capture.frames))
+    _number("frames", "line", map(attrgetter("line"), capture.frames))
     for function in capture.functions:
         numbers = (
             function.registers,
@@ -100,17 +106,17 @@ def _tables(capture: Capture) -> None:
 
 def _graph(capture: Capture, graph: Graph) -> None:
     where, nodes, memory = graph.name, graph.nodes, capture.memory
-    if [node.id for node in nodes] != list(range(len(nodes))):
+    if list(map(attrgetter("id"), nodes)) != list(range(len(nodes))):
         raise _Unsound(f"{where}: its nodes are not numbered from 0 in order")
-    _index(where, "origin", (node.origin for node in nodes), len(capture.origins))
+    _index(where, "origin", map(attrgetter("origin"), nodes), len(capture.origins))
     _index(where, "origin", graph.eager_only, len(capture.origins))
     _number(where, "eager launches", (graph.eager_launches,))
-    _index(where, "stream", (node.stream for node in nodes), len(capture.streams))
-    _number(where, "call", (node.call for node in nodes))
-    _number(where, "duration", (node.duration_ns for node in nodes))
-    _number(where, "start", (node.start_ns for node in nodes))
+    _index(where, "stream", map(attrgetter("stream"), nodes), len(capture.streams))
+    _number(where, "call", map(attrgetter("call"), nodes))
+    _number(where, "duration", map(attrgetter("duration_ns"), nodes))
+    _number(where, "start", map(attrgetter("start_ns"), nodes))
     if graph.calls:
-        _index(where, "call", (node.call for node in nodes), len(graph.calls))
+        _index(where, "call", map(attrgetter("call"), nodes), len(graph.calls))
     for call in graph.calls:
         numbers = (*call.reads, *call.writes, call.read_bytes, call.written_bytes)
         _number(where, "storage or its bytes", numbers)
@@ -118,11 +124,11 @@ def _graph(capture: Capture, graph: Graph) -> None:
     _kernels(where, nodes, capture)
     _ends(where, nodes, memory)
     edges = graph.edges
-    _index(where, "edge from node", (edge.source for edge in edges), len(nodes))
-    _index(where, "edge to node", (edge.target for edge in edges), len(nodes))
-    _number(where, "edge port", (edge.from_port for edge in edges), 256)
-    _number(where, "edge port", (edge.to_port for edge in edges), 256)
-    _number(where, "edge type", (edge.type for edge in edges), 256)
+    _index(where, "edge from node", map(attrgetter("source"), edges), len(nodes))
+    _index(where, "edge to node", map(attrgetter("target"), edges), len(nodes))
+    _number(where, "edge port", map(attrgetter("from_port"), edges), 256)
+    _number(where, "edge port", map(attrgetter("to_port"), edges), 256)
+    _number(where, "edge type", map(attrgetter("type"), edges), 256)
     if topological(len(nodes), edges) is None:
         raise _Unsound(f"{where}: its edges make a cycle")
     _index(where, "pool", (graph.pool,), len(memory.pools))
@@ -134,18 +140,18 @@ def _graph(capture: Capture, graph: Graph) -> None:
 
 def _kernels(where: str, nodes: tuple[Node, ...], capture: Capture) -> None:
     kernels = [node.kernel for node in nodes if node.kernel is not None]
-    _index(where, "function", (kernel.function for kernel in kernels), len(capture.functions))
+    _index(where, "function", map(attrgetter("function"), kernels), len(capture.functions))
     for sizes in {kernel.grid for kernel in kernels} | {kernel.block for kernel in kernels}:
         _number(where, "grid or block", sizes, 1 << 32)
-    _number(where, "shared bytes", (kernel.dynamic_shared_bytes for kernel in kernels))
-    _number(where, "active blocks", (kernel.active_blocks for kernel in kernels))
+    _number(where, "shared bytes", map(attrgetter("dynamic_shared_bytes"), kernels))
+    _number(where, "active blocks", map(attrgetter("active_blocks"), kernels))
     pointers = [pointer for kernel in kernels for pointer in kernel.pointers]
     memory = capture.memory
-    _index(where, "allocation", (one.allocation for one in pointers), len(memory.allocations))
-    _index(where, "tensor", (one.tensor for one in pointers), len(memory.tensors))
-    _number(where, "argument", (one.parameter for one in pointers))
-    _number(where, "argument offset", (one.offset for one in pointers))
-    _number(where, "address", (one.address for one in pointers), MAX_ADDRESS)
+    _index(where, "allocation", map(attrgetter("allocation"), pointers), len(memory.allocations))
+    _index(where, "tensor", map(attrgetter("tensor"), pointers), len(memory.tensors))
+    _number(where, "argument", map(attrgetter("parameter"), pointers))
+    _number(where, "argument offset", map(attrgetter("offset"), pointers))
+    _number(where, "address", map(attrgetter("address"), pointers), MAX_ADDRESS)
 
 
 def _ends(where: str, nodes: tuple[Node, ...], memory: Memory) -> None:
@@ -192,13 +198,13 @@ def _nesting(capture: Capture) -> None:
 def _memory(capture: Capture) -> None:
     memory, where = capture.memory, "memory"
     allocations = memory.allocations
-    _index(where, "pool", (one.pool for one in allocations), len(memory.pools))
-    _index(where, "graph", (one.graph for one in allocations), len(capture.graphs))
-    _index(where, "origin", (one.origin for one in allocations), len(capture.origins))
-    _index(where, "stream", (one.stream for one in allocations), len(capture.streams))
-    _number(where, "address", (one.address for one in allocations), MAX_ADDRESS)
-    _number(where, "bytes", (one.bytes for one in allocations))
-    _number(where, "requested bytes", (one.requested_bytes for one in allocations))
+    _index(where, "pool", map(attrgetter("pool"), allocations), len(memory.pools))
+    _index(where, "graph", map(attrgetter("graph"), allocations), len(capture.graphs))
+    _index(where, "origin", map(attrgetter("origin"), allocations), len(capture.origins))
+    _index(where, "stream", map(attrgetter("stream"), allocations), len(capture.streams))
+    _number(where, "address", map(attrgetter("address"), allocations), MAX_ADDRESS)
+    _number(where, "bytes", map(attrgetter("bytes"), allocations))
+    _number(where, "requested bytes", map(attrgetter("requested_bytes"), allocations))
     for graph, node in {(one.graph, one.node) for one in allocations if one.node is not None}:
         _index(where, "node", (node,), len(capture.graphs[graph].nodes))
     for number, one in enumerate(allocations):
@@ -206,16 +212,16 @@ def _memory(capture: Capture) -> None:
             one.freed_at is not None and not one.allocated_at <= one.freed_at < MAX_NUMBER
         ):
             raise _Unsound(f"allocation {number}: freed before it was made")
-    _number(where, "event", (one.allocated_at for one in allocations))
+    _number(where, "event", map(attrgetter("allocated_at"), allocations))
     for pool in memory.pools:
         _number(where, "pool id", pool.id, least=-MAX_NUMBER)
         for segment in pool.segments:
             _index(where, "stream", (segment.stream,), len(capture.streams))
             _number(where, "segment address", (segment.address,), MAX_ADDRESS)
             _number(where, "segment bytes", (segment.bytes,))
-            _number(where, "block address", (one.address for one in segment.blocks), MAX_ADDRESS)
-            _number(where, "block bytes", (one.bytes for one in segment.blocks))
-            _number(where, "block bytes", (one.requested_bytes for one in segment.blocks))
+            _number(where, "block address", map(attrgetter("address"), segment.blocks), MAX_ADDRESS)
+            _number(where, "block bytes", map(attrgetter("bytes"), segment.blocks))
+            _number(where, "block bytes", map(attrgetter("requested_bytes"), segment.blocks))
     for tensor in memory.tensors:
         _number(where, "tensor address", (tensor.address,), MAX_ADDRESS)
         _number(where, "tensor bytes", (tensor.bytes, *tensor.shape))
@@ -225,10 +231,10 @@ def _bench(capture: Capture) -> None:
     if capture.bench is None:
         return
     _number("bench", "seed", (capture.bench.seed,), least=-MAX_NUMBER, bound=MAX_ADDRESS)
-    _number("bench", "iterations", (one.iterations for one in capture.bench.samples), least=1)
-    _number("bench", "pairs", (one.pairs for one in capture.bench.samples), least=1)
-    _number("bench", "captures", (one.captures for one in capture.bench.samples), least=1)
-    _number("bench", "run", (one.run for one in capture.bench.samples))
+    _number("bench", "iterations", map(attrgetter("iterations"), capture.bench.samples), least=1)
+    _number("bench", "pairs", map(attrgetter("pairs"), capture.bench.samples), least=1)
+    _number("bench", "captures", map(attrgetter("captures"), capture.bench.samples), least=1)
+    _number("bench", "run", map(attrgetter("run"), capture.bench.samples))
     for sample in capture.bench.samples:
         _measure("bench", "a time", (*sample.device_ns, *sample.host_ns))
     _measure("bench", "grain", (capture.bench.timer_grain_ns,))
@@ -243,12 +249,12 @@ def _profile(capture: Capture) -> None:
     profile = capture.profile
     if profile is None:
         return
-    _index("profile", "graph", (one.graph for one in profile.graphs), len(capture.graphs))
+    _index("profile", "graph", map(attrgetter("graph"), profile.graphs), len(capture.graphs))
     for times in profile.graphs:
         several = (*times.replay_ns, *times.empty_ns, *times.traced_ns, *times.synced_ns)
         _measure("profile", "a time", (*several, times.first_ns, times.queued_ns))
     for one in profile.inputs:
         _number("profile", "bytes or rows", (one.bytes, one.rows, one.padding_rows))
         _measure("profile", "a copy's time", (one.copy_ns, one.host_copy_ns))
-    roofs = (profile.memory_bytes_per_s, *(one.flops_per_s for one in profile.peaks))
+    roofs = (profile.memory_bytes_per_s, *map(attrgetter("flops_per_s"), profile.peaks))
     _measure("profile", "a roof", roofs, least=1.0)

@@ -50,8 +50,9 @@ def rewired(
         for link in map(astuple, right)
         if link[0] in every and link[1] in every
     }
-    gone = [link for link in before - after if link[0] in still and link[1] in still]
-    come = [link for link in after - before if link[0] in still and link[1] in still]
+    lost, found = before - after, after - before
+    gone = [link for link in lost if link[0] in still and link[1] in still]
+    come = [link for link in found if link[0] in still and link[1] in still]
     if gone:
         back = dict(kept)
         bridges = _Bridges(right, name)
@@ -59,7 +60,7 @@ def rewired(
     if come:
         bridges = _Bridges(left, still)
         come = [link for link in come if not bridges.join(link[0], link[1])]
-    touched = {end for link in before ^ after for end in link[:2]}
+    touched = {link[0] for link in lost | found} | {link[1] for link in lost | found}
     return Rewired(sorted(gone), sorted(come), [one for one in moved if one[0] in touched])
 
 

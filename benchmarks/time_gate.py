@@ -2,6 +2,7 @@
 
     python benchmarks/time_gate.py                        measures on a GPU (8 minutes), then judges
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
+    python benchmarks/time_gate.py --simulate             judges runs that are made up
 
 Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
 replay 3 % longer, and measures it. A comparison draws workers for the baseline, 10 or as many as
@@ -21,7 +22,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -55,6 +56,7 @@ from cgtool.model.options import FEWEST_PAIRS, FIRST_RUNS, MAX_RUNS, PAIRS_A_LOO
 
 COMPARISONS = 300
 """For each sample, of the same code and of the slower one."""
+SIMULATED = 1500
 
 
 def judge(raw: dict[str, Any]) -> dict[str, Any]:
@@ -136,6 +138,32 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def simulated() -> dict[str, Any]:
+    """Independent comparisons of runs that no GPU made: far more than one could measure."""
+    draw = random.Random(0)
+    noises: dict[str, Callable[[], float]] = {
+        "0.35 %": lambda: draw.gauss(0, 0.0035),
+        "1.2 %": lambda: draw.gauss(0, 0.012),
+        "two values": lambda: draw.gauss(0, 0.001) + 0.02 * draw.randrange(2),
+        "long tail": lambda: draw.gauss(0, 0.0035) + 0.04 * (draw.random() < 0.02),
+    }
+    looks = schedule(FIRST_RUNS, MAX_RUNS)
+    rows = []
+    for name, noise in noises.items():
+        for planted in (0.0, SEPARATE):
+            verdicts: Counter[str] = Counter()
+            for _ in range(SIMULATED):
+                before = baseline([[1 + noise()] for _ in range(MAX_RUNS)])
+                after = [[(1 + planted) * (1 + noise())] for _ in range(MAX_RUNS)]
+                for look in looks:
+                    answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
+                    if answer.verdict != CANNOT_TELL:
+                        break
+                verdicts[answer.verdict] += 1
+            rows.append({"runs spread": name, "planted": planted, **_counts(verdicts)})
+    return {"simulated": rows}
+
+
 def baseline(runs: Runs) -> Runs:
     """The first of these, as many as ``cgtool gate --save-baseline`` would have made."""
     count = ENOUGH
@@ -212,6 +240,7 @@ def _text(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", type=Path, metavar="RAW", help="judge saved rounds")
+    parser.add_argument("--simulate", action="store_true", help="judge runs that are made up")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument(
         "--workers", type=int, default=WORKERS, help="for each sample and side, on each GPU"
@@ -232,6 +261,9 @@ def main() -> None:
         task = json.loads((place / "task").read_text())
         number = int(asked.worker[0])
         worker(number, task, place / f"{number}.json", asked.lock)
+        return
+    if asked.simulate:
+        show(simulated())
         return
     if asked.judge is None:
         names = asked.sample or SAMPLES

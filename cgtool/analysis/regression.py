@@ -44,7 +44,7 @@ FEW = 2
 """Degrees of freedom below which the spread of the runs is not known at all."""
 ENOUGH = 10
 """Runs that a baseline should hold at least."""
-BASELINE_ERROR = 0.3
+BASELINE_ERROR = 0.25
 """Standard error that the middle of its runs is to be known to, as a share of the tolerance."""
 SEARCH = 200
 """So many more units are looked through for the number that would decide."""

@@ -134,7 +134,9 @@ def bench(
                 precision=pair_precision(tolerance),
             ),
         )
-        made = Runs(lambda: measuring.bench(entry), max_seconds or MAX_SECONDS)
+        made = Runs(
+            lambda: measuring.bench(entry), max_seconds or MAX_SECONDS, ahead=measuring.ahead
+        )
         if base is not None:
             found = held_to_baseline(made, base, tolerance, first=runs, most=max_runs)
         elif against is not None:

@@ -84,7 +84,7 @@ def _judged(
 def _measured(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
 ) -> tuple[gate.Judged, Measured]:
-    runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds)
+    runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
     asked = measuring.options.device == "simulated"
     needs = _needs(holding.of(target.spec, simulated=asked), save=save)

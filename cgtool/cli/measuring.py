@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +25,9 @@ from cgtool.model.options import (
     Request,
     VerifyOptions,
 )
+
+_AT_ONCE = 4
+"""Processes that import torch: half a gigabyte of the host's memory each."""
 
 
 @dataclass
@@ -77,6 +83,21 @@ class Measuring:
         saved = self.file(next(self._numbers)).with_suffix(".json")
         self._work(Request(spec, str(saved), self.inputs, self.options, verify=VerifyOptions()))
         return read_report(saved)
+
+    @contextmanager
+    def ahead(self, count: int) -> Iterator[int]:
+        """Have the next workers, of so many to come, import torch side by side; how many do.
+
+        Never while one of them measures: code that waits for the host would be timed beside it.
+        """
+        some = min(count, _AT_ONCE, os.cpu_count() or 1)
+        if some < 2:
+            yield count
+            return
+        from cgtool.worker import supervisor
+
+        with supervisor.ahead(some):
+            yield some
 
     def _work(self, request: Request) -> None:
         work(request, timeout=self.timeout, quiet=self.quiet)

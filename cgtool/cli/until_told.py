@@ -8,7 +8,8 @@ cannot choose when they are judged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -27,6 +28,8 @@ class Runs:
     """One more worker process. Raises CgtoolError."""
     max_seconds: float
     """Of all runs together: begin none after that."""
+    ahead: Callable[[int], AbstractContextManager[int]] = nullcontext
+    """Given how many more there will be: makes ready for some of them, and says for how many."""
     captures: list[Capture] = field(default_factory=list)
     _seconds: float = 0.0
 
@@ -37,13 +40,26 @@ class Runs:
         self._seconds += time.monotonic() - began
         return self.captures[-1]
 
+    def more(self, count: int) -> None:
+        """So many more, whatever the time."""
+        for _ in self._made_ready(count):
+            self.one()
+
     def up_to(self, count: int) -> bool:
         """More until there are so many; whether there was time for all."""
-        while len(self.captures) < count:
+        for _ in self._made_ready(count - len(self.captures)):
             if self._seconds >= self.max_seconds:
                 return False
             self.one()
         return True
+
+    def _made_ready(self, count: int) -> Iterator[None]:
+        """Once for each run, which is then to be made."""
+        while count > 0:
+            with self.ahead(count) as some:
+                for _ in range(some):
+                    yield
+            count -= some
 
 
 @dataclass(frozen=True)

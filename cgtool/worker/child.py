@@ -2,7 +2,7 @@
 
 One attempt, one process: a failed capture leaves streams, pools and random states unusable.
 ``python -m cgtool.worker.child FD STACK_FILE`` reads a Request from standard input and answers on
-the file descriptor.
+the file descriptor; with ``ahead`` behind that it imports torch first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import importlib
 import os
 import signal
 import sys
@@ -26,7 +27,7 @@ from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.options import Request
 from cgtool.worker.endings import write_stacks
 from cgtool.worker.originals import Originals, Replaced, described, frames_of
-from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message, encode
+from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message, encode
 
 
 class Channel:
@@ -136,6 +137,13 @@ def _end_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _import_ahead() -> None:
+    # What goes wrong here goes wrong again once there is somebody to tell.
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
+        importlib.import_module("cgtool.worker.jobs")
+
+
 def main() -> None:
     _end_with_the_parent()
     descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
@@ -144,10 +152,17 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
     write_stacks(stacks)
     channel = Channel(descriptor)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    originals = Originals()
+    if AHEAD in sys.argv[3:]:
+        _import_ahead()
+        channel.phase(READY)
+    asked = sys.stdin.buffer.read()
+    if not asked:
+        # Nobody needs this worker any more.
+        _leave(0)
+    request = msgspec.json.decode(asked, type=Request)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
-    originals = Originals()
     code = 0
     try:
         _attempt(request, channel, originals)

@@ -9,6 +9,10 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure
 
+AHEAD = "ahead"
+"""Last argument of a worker that imports torch before it reads its request."""
+READY = "ready"
+"""The phase of such a worker while it waits."""
 CHANNEL_LOST = 97
 """Exit code of a worker whose way back was closed under it."""
 

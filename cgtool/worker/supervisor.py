@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from cgtool.model.failure import CgtoolError, Failure, usage, user_code
 from cgtool.model.options import Request
 from cgtool.record.frames import folded, is_internal_file
 from cgtool.worker import import_path, printing
-from cgtool.worker.protocol import CHANNEL_LOST, Ending, Message
+from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message
 
 Progress = Callable[[str], None]
 _GRACE_SECONDS = 2.0
+_IMPORT_SECONDS = 120.0
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
@@ -33,26 +35,35 @@ class WorkerBug(Exception):
 
 
 class _Worker:
-    def __init__(self, request: Request, stack_file: Path, printed: int) -> None:
-        encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
-        self.stack_file = stack_file
+    def __init__(self, *, ahead: bool = False) -> None:
+        """Start the process. With ``ahead`` it imports torch before it is asked anything."""
         self.phase = "start"
         self.ending: Ending | None = None
         """What the user's code said last that it was about to do to the process."""
-        read_end, write_end = os.pipe()
-        self.pipe = read_end
+        self._ended = False
+        with contextlib.ExitStack() as held:
+            printed = held.enter_context(printing.descriptor())
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="cgtool-"))
+            self.stack_file = Path(folder) / "stacks"
+            self.pipe, write_end = os.pipe()
+            held.callback(os.close, self.pipe)
+            self.process = self._start(write_end, printed, ahead=ahead)
+            self._held = held.pop_all()
+
+    def _start(self, write_end: int, printed: int, *, ahead: bool) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, write_end)
             # -P: a torch.py or random.py in the current folder must not stand in for the real one.
             # What the code under test prints goes to standard error: standard output is ours.
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [
                     sys.executable,
                     "-P",
                     "-m",
                     "cgtool.worker.child",
                     str(write_end),
-                    str(stack_file),
+                    str(self.stack_file),
+                    *([AHEAD] if ahead else []),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=printed,
@@ -60,10 +71,19 @@ class _Worker:
                 pass_fds=(write_end,),
                 start_new_session=True,
             )
+
+    def ask(self, encoded: bytes) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(encoded)
             self.process.stdin.close()
+
+    def is_ready(self) -> bool:
+        """Wait until it has imported torch; False when it ends first, or takes too long."""
+        with contextlib.suppress(TimeoutError):
+            deadline = time.monotonic() + _IMPORT_SECONDS
+            return any(message.phase == READY for message in self.messages(deadline))
+        return False
 
     def messages(self, deadline: float | None) -> Iterator[Message]:
         """Messages until the pipe closes or the worker ends. Raises TimeoutError."""
@@ -117,9 +137,14 @@ class _Worker:
     def end(self) -> None:
         """Terminate the worker and everything that it started; a second Ctrl-C does not stop this
         half-way."""
+        if self._ended:
+            # By now its number may be that of another process.
+            return
+        self._ended = True
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._end()
+            with self._held:
+                self._end()
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -131,7 +156,6 @@ class _Worker:
                 self.process.wait(_GRACE_SECONDS)
                 if number == signal.SIGTERM:
                     continue
-        os.close(self.pipe)
 
 
 def _encoded(request: Request) -> bytes:
@@ -148,35 +172,57 @@ def run(request: Request, *, timeout: float | None = None, progress: Progress) -
     Raises CgtoolError for everything that the user's code or this machine can do to it, WorkerBug
     for a fault of cgtool's, KeyboardInterrupt after the worker is gone.
     """
-    with printing.descriptor() as printed, tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        worker = _Worker(request, Path(folder) / "stacks", printed)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            for message in worker.messages(deadline):
-                if message.phase is not None:
-                    worker.phase = message.phase
-                    progress(message.phase)
-                worker.ending = message.ending or worker.ending
-                if message.failure is not None:
-                    raise CgtoolError(message.failure)
-                if message.bug is not None:
-                    raise WorkerBug(message.bug)
-                if message.done:
-                    return
-            code = worker.process.wait()
-            raise CgtoolError(_post_mortem(worker, code))
-        except TimeoutError:
-            frames = worker.ask_stack()
-            raise user_code(
-                f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
-                frames=frames,
-                why="the code was still running at this line" if frames else None,
-                fix="give it longer with --timeout SECONDS, or look at the line for a loop or a "
-                "wait that cannot end during capture",
-                phase=worker.phase,
-            ) from None
-        finally:
-            worker.end()
+    encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
+    worker = _waiting.popleft() if _waiting else _Worker()
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        worker.ask(encoded)
+        for message in worker.messages(deadline):
+            if message.phase is not None:
+                worker.phase = message.phase
+                progress(message.phase)
+            worker.ending = message.ending or worker.ending
+            if message.failure is not None:
+                raise CgtoolError(message.failure)
+            if message.bug is not None:
+                raise WorkerBug(message.bug)
+            if message.done:
+                return
+        code = worker.process.wait()
+        raise CgtoolError(_post_mortem(worker, code))
+    except TimeoutError:
+        frames = worker.ask_stack()
+        raise user_code(
+            f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
+            frames=frames,
+            why="the code was still running at this line" if frames else None,
+            fix="give it longer with --timeout SECONDS, or look at the line for a loop or a "
+            "wait that cannot end during capture",
+            phase=worker.phase,
+        ) from None
+    finally:
+        worker.end()
+
+
+_waiting: deque[_Worker] = deque()
+
+
+@contextlib.contextmanager
+def ahead(count: int) -> Iterator[None]:
+    """Start so many workers at once for what ``run`` does in this block, and wait until they have
+    imported torch: side by side, and not while one of them is measuring."""
+    started: list[_Worker] = []
+    try:
+        # Where no more can be started, ``run`` says why.
+        with contextlib.suppress(OSError):
+            while len(started) < count:
+                started.append(_Worker(ahead=True))
+        _waiting.extend([one for one in started if one.is_ready()])
+        yield
+    finally:
+        _waiting.clear()
+        for one in started:
+            one.end()
 
 
 def _post_mortem(worker: _Worker, code: int) -> Failure:

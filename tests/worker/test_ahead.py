@@ -1,0 +1,94 @@
+"""Workers that have imported torch before they are asked anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cgtool.cli.measuring import Measuring
+from cgtool.cli.until_told import Runs
+from cgtool.model.file import read
+from cgtool.model.options import CaptureOptions, Request
+from cgtool.worker import supervisor
+
+MODEL = """
+import os, sys
+from pathlib import Path
+import torch
+
+def build(device):
+    with Path(__file__).with_name("pids").open("a") as file:
+        file.write(f"{os.getpid()} ")
+    return torch.nn.Linear(4, 4).to(device), (torch.randn(2, 4, device=device),)
+"""
+SIMULATED = CaptureOptions(device="simulated")
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "model.py").write_text(MODEL)
+    return f"{tmp_path / 'model.py'}:build"
+
+
+def used(spec: str) -> list[int]:
+    return list(map(int, Path(spec.partition(":")[0]).with_name("pids").read_text().split()))
+
+
+def run(spec: str, output: Path) -> None:
+    supervisor.run(Request(spec, str(output), (), SIMULATED), progress=lambda _text: None)
+    assert read(output).entry.spec == spec
+
+
+def test_what_waits_is_asked_first_and_what_is_asked_no_more_ends(spec, tmp_path):
+    with supervisor.ahead(2):
+        waiting = [one.process for one in supervisor._waiting]
+        folders = [one.stack_file.parent for one in supervisor._waiting]
+        assert [one.poll() for one in waiting] == [None, None]
+        run(spec, tmp_path / "a.cgt")
+    assert used(spec) == [waiting[0].pid]
+    assert all(one.poll() is not None for one in waiting)
+    assert not any(folder.exists() for folder in folders)
+    run(spec, tmp_path / "b.cgt")
+    assert used(spec)[1] != waiting[1].pid
+
+
+def test_one_that_nobody_can_ask_any_more_ends_by_itself():
+    worker = supervisor._Worker(ahead=True)
+    try:
+        assert worker.is_ready()
+        worker.process.stdin.close()
+        assert worker.process.wait(10) == 0
+    finally:
+        worker.end()
+
+
+def test_one_that_ended_too_early_is_no_loss(spec, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor._Worker, "is_ready", lambda self: self.process.kill())
+    with supervisor.ahead(2):
+        run(spec, tmp_path / "a.cgt")
+    assert len(used(spec)) == 1
+
+
+def test_a_failure_leaves_nothing_behind(spec, tmp_path):
+    (tmp_path / "model.py").write_text("raise ValueError('no')")
+    with pytest.raises(supervisor.CgtoolError, match="no"), supervisor.ahead(2):
+        waiting = [one.process for one in supervisor._waiting]
+        run(spec, tmp_path / "a.cgt")
+    assert all(one.poll() is not None for one in waiting)
+    assert not supervisor._waiting
+
+
+@pytest.mark.parametrize(("processors", "batches"), [(1, []), (8, [3])])
+def test_runs_start_together_where_there_are_processors(
+    spec, tmp_path, monkeypatch, processors, batches
+):
+    real, seen = supervisor.ahead, []
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(supervisor, "ahead", lambda count: seen.append(count) or real(count))
+    measuring = Measuring(SIMULATED, (), tmp_path, None, True)
+    runs = Runs(lambda: measuring.capture(spec), 100.0, ahead=measuring.ahead)
+    assert runs.up_to(3)
+    assert len(runs.captures) == 3 == len(set(used(spec)))
+    assert seen == batches

@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from cgtool.model.capture import Graph
 from cgtool.model.file import read
@@ -54,7 +55,7 @@ def busy_ns(graph: Graph) -> int:
     return total
 
 
-def row(name: str, graph: Graph, times: GraphTimes) -> dict[str, object]:
+def row(name: str, graph: Graph, times: GraphTimes) -> dict[str, Any]:
     own = median(times.replay_ns) - median(times.empty_ns)
     work = [node for node in graph.nodes if node.type in TIMED]
     busy = busy_ns(graph)
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("specs", nargs="*", default=DEFAULT)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     failed = False
     print(f"{'graph':40} {'timed':>10} {'replay':>10} {'busy':>8} {'sum':>7} {'raw':>7}")
     with tempfile.TemporaryDirectory() as folder:

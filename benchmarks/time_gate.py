@@ -164,6 +164,13 @@ def simulated() -> dict[str, Any]:
     return {"simulated": rows}
 
 
+def missed(row: dict[str, Any]) -> bool:
+    """More false alarms than 1 in 200, or fewer slowdowns found than 95 in 100."""
+    if row["planted"]:
+        return bool(row["slower"] < 0.95 * SIMULATED)
+    return bool(row["slower"] > SIMULATED / 200)
+
+
 def baseline(runs: Runs) -> Runs:
     """The first of these, as many as ``cgtool gate --save-baseline`` would have made."""
     count = ENOUGH
@@ -263,7 +270,10 @@ def main() -> None:
         worker(number, task, place / f"{number}.json", asked.lock)
         return
     if asked.simulate:
-        show(simulated())
+        found = simulated()
+        show(found)
+        if any(map(missed, found["simulated"])):
+            raise SystemExit("a figure was missed")
         return
     if asked.judge is None:
         names = asked.sample or SAMPLES

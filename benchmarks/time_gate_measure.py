@@ -274,7 +274,7 @@ def _bench_seconds() -> float:
 
 
 def _cycles(known: dict[str, Any], cost_ns: float) -> int:
-    return max(0, round(cost_ns / known["per_cycle_ns"]))
+    return max(0, round(cost_ns / float(known["per_cycle_ns"])))
 
 
 def _workers(place: Path, count: int, task: dict[str, Any], gpus: int) -> list[dict[str, Any]]:

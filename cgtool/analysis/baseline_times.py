@@ -66,9 +66,15 @@ def hold(
     )
     answer = None
     if not reasons.all:
-        sides = (now, before) if metric.larger_is_better else (before, now)
-        answer = judge_runs(*sides, tolerance, looks=looks, among=among)
+        worse = _inverse if metric.larger_is_better else tuple
+        answer = judge_runs(worse(before), worse(now), tolerance, looks=looks, among=among)
     return Held(middle(before), middle(now), answer, reasons)
+
+
+def _inverse(runs: Runs) -> Runs:
+    """Larger where it is worse. Not the two sides exchanged: the answer counts the runs of each,
+    and says which side needs more."""
+    return [[1 / time for time in one] for one in runs]
 
 
 def middle(runs: Runs) -> float:

@@ -157,10 +157,11 @@ def against_baseline(
         ratios = (1 / answer.ratio, 1 / answer.high, 1 / answer.low)
     verdict = {SLOWER: FAIL, CANNOT_TELL: UNKNOWN}.get(answer.verdict, PASS)
     change, low, high = map(percent, ratios)
+    text = f"{change}, {low} to {high}"
     return replace(
         found,
         verdict=verdict,
-        text=answer.text if verdict == UNKNOWN else f"{change}, {low} to {high}",
+        text=f"{text} by {answer.counted}: {answer.remedy}" if answer.remedy else text,
         ratio=ratios[0],
         ratio_low=ratios[1],
         ratio_high=ratios[2],

@@ -393,6 +393,22 @@ def test_times_against_a_baseline_have_three_answers() -> None:
     assert only(better, budgets(max_increase="speedup=3%"), base).verdict == PASS
 
 
+def test_a_speedup_that_cannot_be_told_says_so_of_the_right_side() -> None:
+    """It is worse when it is smaller: the sides stay what they are all the same."""
+    base = measure([timed(30, runs=10, spread=0.012)]).values
+    lower = measure([timed(30.45, runs=3, spread=0.012, seed=3)])
+    judged = judge(lower, budgets(max_increase="speedup=1%"), base)
+    replay, speedup = (
+        next(one for one in judged.verdicts if one.metric == name)
+        for name in ("replay-us", "speedup")
+    )
+    assert (replay.verdict, speedup.verdict) == (UNKNOWN, UNKNOWN)
+    for one, sign in ((replay, "+"), (speedup, "-")):
+        assert one.text.startswith(sign)
+        assert " by 10 and 3 runs: " in one.text
+        assert "a baseline of 3" not in one.text
+
+
 @pytest.mark.parametrize(
     ("field", "value", "word"),
     [

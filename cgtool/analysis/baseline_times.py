@@ -1,6 +1,7 @@
 """A time held against the same one of a baseline: the answer of ``bench`` and of ``gate``.
 
-Both commands ask here, so the same runs, looked at as often, have the same answer from both.
+Both commands ask here, so the same runs, looked at as often and for as many times, have the same
+answer from both.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ class Holding:
         budgets: Callable[[str, bool], Budgets],
         baseline: Callable[[str, Budgets], Base | None],
     ) -> None:
-        self._budgets, self._baseline = budgets, baseline
+        self.budgets, self._baseline = budgets, baseline
 
     def of(self, spec: str, *, simulated: bool) -> tuple[Budgets, Base | None]:
         """Budgets and baseline of an entry on a GPU, or on the simulated device."""
-        budgets = self._budgets(spec, simulated)
+        budgets = self.budgets(spec, simulated)
         return budgets, self._baseline(spec, budgets)
 
 
@@ -87,7 +87,7 @@ def _measured(
     runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
     asked = measuring.options.device == "simulated"
-    needs = _needs(holding.of(target.spec, simulated=asked), save=save)
+    needs = _first_needs(target.spec, holding, measuring, save=save)
     no_times = _first(target, runs, needs, measuring, simulated=asked)
     simulated = (target.captures or target.reports)[0].environment.simulated
     held = holding.of(target.spec, simulated=simulated)
@@ -133,6 +133,18 @@ def _for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
         if missing <= 0:
             return
         in_time = runs.up_to(min(len(runs.captures) + missing, most))
+
+
+def _first_needs(spec: str, holding: Holding, measuring: Measuring, *, save: bool) -> set[str]:
+    """What has to run, as far as that is known before anything has: there may be a GPU, or none."""
+    asked = measuring.options.device
+    try:
+        return _needs(holding.of(spec, simulated=asked == "simulated"), save=save)
+    except CgtoolError:
+        if asked is not None or holding.budgets(spec, True) == holding.budgets(spec, False):
+            raise
+        # What fails is of a GPU, and not asked for where there is none: a capture tells.
+        return {"capture"}
 
 
 def _needs(held: tuple[Budgets, Base | None], *, save: bool) -> set[str]:

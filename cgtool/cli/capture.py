@@ -38,9 +38,10 @@ def capture(
     quiet: opt.Quiet = False,
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
-    from cgtool.cli.output import attempt, show_table, write_bytes
+    from cgtool.cli.output import attempt, check_place, show_table, write_bytes
 
     target = output or default_file(entry)
+    check_place(target, entry)
     captured = attempt(
         entry,
         target,

@@ -50,10 +50,11 @@ def check(
 
     from cgtool.analysis import graph_findings
     from cgtool.analysis.findings import is_hazard, show
-    from cgtool.cli.output import show_table, work, write_bytes
+    from cgtool.cli.output import check_place, show_table, work, write_bytes
     from cgtool.model.file import read
     from cgtool.model.finding import read_report
 
+    check_place(output, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         work(

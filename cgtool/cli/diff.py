@@ -31,11 +31,9 @@ def diff(
 ) -> None:
     """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""
     from cgtool.analysis.diff import compare
-    from cgtool.cli.output import not_over
+    from cgtool.cli.output import check_place
 
-    for target in (a, b):
-        if Path(target).is_file():
-            not_over(output, target)
+    check_place(output, a, b)
     # Nothing here is garbage before the end, and looking for it takes a tenth of the time.
     gc.disable()
     try:

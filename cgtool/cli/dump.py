@@ -82,7 +82,7 @@ def dump(
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
     from cgtool.analysis.select import parse
     from cgtool.analysis.select import select as choose
-    from cgtool.cli.output import not_over, open_capture, write_bytes
+    from cgtool.cli.output import check_place, open_capture, write_bytes
 
     formats = [
         name
@@ -99,8 +99,8 @@ def dump(
         raise usage("--raw is the driver's text as it is: --select cannot choose in it")
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
+    check_place(output, capture)
     opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
-    not_over(output, str(path))
     # The capture stays until the end: no collection needs to look through it again.
     gc.freeze()
     chosen = _graphs(opened, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.gate_options import with_budgets
-from cgtool.model.failure import EXIT_USAGE, usage
+from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
 
 if TYPE_CHECKING:
@@ -103,9 +104,10 @@ def gate(
     opened = gate_targets.open_targets(targets)
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline holds one entry, and several are given")
-    gate_formats.check_places(formats, targets, baseline or (), save_baseline)
-    bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
     own = project.find(Path.cwd())
+    held = [*(baseline or ()), *_named(own, [one.spec for one in opened])]
+    gate_formats.check_places(formats, targets, held, save_baseline)
+    bases = _match([gate_targets.open_baseline(path) for path in baseline or ()], opened)
     doubts = [] if own is None else project.doubts(own, [one.spec for one in opened])
     holding = gate_measure.Holding(
         lambda spec, simulated: _budgets(given, own, spec, simulated=simulated),
@@ -158,6 +160,23 @@ def _budgets(given: Budgets, own: Project | None, spec: str, *, simulated: bool)
     from cgtool.analysis.pyproject import budgets_of
 
     return checked(given if own is None else given.over(budgets_of(own, spec, simulated=simulated)))
+
+
+def _named(own: Project | None, specs: Sequence[str]) -> list[Path]:
+    """The baselines that ``pyproject.toml`` names, here and where there is no GPU. What is wrong in
+    it is told when it is held to."""
+    from cgtool.analysis.pyproject import budgets_of
+
+    if own is None:
+        return []
+    with contextlib.suppress(CgtoolError):
+        found = [
+            budgets_of(own, spec, simulated=simulated).baseline
+            for spec in specs
+            for simulated in (False, True)
+        ]
+        return [one for one in found if one is not None]
+    return []
 
 
 def _match(bases: Sequence[Base], targets: Sequence[Target]) -> Sequence[Base]:

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cgtool.analysis.gate import GateReport
-from cgtool.cli.output import show_table, write_bytes
-from cgtool.model.failure import usage
+from cgtool.cli.output import check_place, file_of, show_table, write_bytes
+from cgtool.model.failure import CgtoolError, usage
 
 KINDS = ("table", "json", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}
@@ -66,11 +66,12 @@ def check_places(
             fix=f"--save-baseline {saved.with_suffix('.json')}; a capture serves as a baseline "
             "as it is: --baseline FILE.cgt",
         )
-    taken = {os.path.realpath(name): f"the target {name}" for name in targets}
+    taken = {os.path.realpath(file_of(name)): f"the target {name}" for name in targets}
     named = [(f"--format {kind}", file) for kind, file in chosen]
     for option, file in (("--save-baseline", saved), *named):
-        if file is None or (file.exists() and not file.is_file()):
+        if file is None or (file.exists() and not file.is_file() and not file.is_dir()):
             continue
+        check_place(file, option=option)
         place = os.path.realpath(file)
         held = (
             {} if file is saved else {os.path.realpath(one): f"the baseline {one}" for one in bases}
@@ -82,21 +83,31 @@ def check_places(
 
 def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
     """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says. Where
-    nothing was measured, those of figures alone are left out: standard error says why."""
-    empty = all(one.error is not None for one in report.targets)
-    for kind, file in chosen:
-        if empty and kind in _FIGURES:
-            continue
-        if kind == "table":
-            from cgtool.render.gate_table import render
+    nothing was measured, those of figures alone are left out: standard error says why.
 
-            if file is not None or not quiet:
-                show_table(render(report), file)
-        else:
-            sys.stdout.flush()
-            write_bytes(_encoded(kind, report), file)
-        if kind == "github":
-            _summary(report)
+    Raises CgtoolError (exit 2) for a place that cannot be written, when all others are."""
+    empty = all(one.error is not None for one in report.targets)
+    failed: list[CgtoolError] = []
+    for kind, file in chosen:
+        if not (empty and kind in _FIGURES) and not (kind == "table" and file is None and quiet):
+            try:
+                _write(report, kind, file)
+            except CgtoolError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _write(report: GateReport, kind: str, file: Path | None) -> None:
+    if kind == "table":
+        from cgtool.render.gate_table import render
+
+        show_table(render(report), file)
+        return
+    sys.stdout.flush()
+    write_bytes(_encoded(kind, report), file)
+    if kind == "github":
+        _summary(report)
 
 
 def _encoded(kind: str, report: GateReport) -> bytes:

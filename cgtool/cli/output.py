@@ -53,10 +53,28 @@ def show_table(renderable: Any, output: Path | None) -> None:
     write_bytes(buffer.getvalue().encode(), output)
 
 
-def not_over(output: Path | None, source: str) -> None:
-    """Raises CgtoolError (exit 2) where what is printed would take the place of what it is of."""
-    if output is not None and output.is_file() and output.samefile(source):
-        raise usage(f"-o {output} would be written over {source}", fix="name another file")
+def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
+    """Raises CgtoolError (exit 2) where what is written would take the place of what it is of, and
+    where it cannot be written: told before anything is measured for it."""
+    if output is None:
+        return
+    for target in targets:
+        source = file_of(target)
+        if output.is_file() and source.is_file() and output.samefile(source):
+            raise usage(
+                f"{option} {output} would be written over {source}", fix="name another file"
+            )
+    if output.is_dir():
+        raise usage(f"cannot write {output}: it is a directory", fix="name a file")
+    if not output.parent.is_dir():
+        folder = output.parent
+        raise usage(f"cannot write {output}: there is no folder {folder}", fix=f"mkdir -p {folder}")
+
+
+def file_of(target: str) -> Path:
+    """The file that a target is, or that an ENTRY (``path/to/file.py:name``) lies in."""
+    path = Path(target)
+    return path if path.is_file() else Path(target.rpartition(":")[0])
 
 
 def write_bytes(data: bytes, output: Path | None) -> None:

@@ -37,10 +37,10 @@ def pools(
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
     from cgtool.analysis.pools import explain
-    from cgtool.cli.output import not_over, open_capture, show_table, write_bytes
+    from cgtool.cli.output import check_place, open_capture, show_table, write_bytes
 
-    opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
-    not_over(output, str(path))
+    check_place(output, capture)
+    opened, _ = open_capture(capture, quiet=quiet, timeout=timeout)
     names = list(dict.fromkeys(one.name for one in opened.memory.pools))
     for name in pool or ():
         if name not in names:

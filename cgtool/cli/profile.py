@@ -102,17 +102,18 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.profile import explain, has_times
-    from cgtool.cli.output import attempt, not_over, show_table, write_bytes
+    from cgtool.cli.output import attempt, check_place, show_table, write_bytes
     from cgtool.model.file import read
 
+    check_place(output, target)
     if _is_file(target):
         _only_to_show(context)
         measured, saved = read(Path(target)), None
-        not_over(output, target)
         if not has_times(measured):
             raise _without(target, measured, "no times of its nodes")
     else:
         saved = save or _default_file(target)
+        check_place(saved, target, option="--save")
         measured = attempt(
             target,
             saved,

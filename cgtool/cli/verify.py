@@ -40,9 +40,10 @@ def verify(
 
     from cgtool.analysis.findings import show
     from cgtool.analysis.verdicts import exit_code, noise
-    from cgtool.cli.output import show_table, work, write_bytes
+    from cgtool.cli.output import check_place, show_table, work, write_bytes
     from cgtool.model.finding import read_report
 
+    check_place(output, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         work(

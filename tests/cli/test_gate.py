@@ -354,6 +354,14 @@ def test_a_summary_that_is_full_takes_no_more(run, tmp_path: Path, monkeypatch) 
     assert "GITHUB_STEP_SUMMARY" in err
 
 
+def test_a_place_that_cannot_be_written_costs_no_other(run, tmp_path: Path) -> None:
+    formats = ["--format", "junit=/dev/full", "--format", "github", "--format", "json=gate.json"]
+    code, out, err = run(MLP, "--max-nodes", 3, *formats)
+    assert (code, err) == (2, "cgtool: cannot write /dev/full: No space left on device\n")
+    assert "::error " in out
+    assert json.loads((tmp_path / "gate.json").read_text())["verdict"] == FAIL
+
+
 def test_output_and_quiet(run, tmp_path: Path) -> None:
     assert run(MLP, "--max-nodes", 30, "-q") == (0, "", "")
     assert run(MLP, "--max-nodes", 30, "-o", "gate.txt")[:2] == (0, "")
@@ -456,6 +464,24 @@ def test_times_of_an_entry_without_a_gpu_cannot_be_told(run, tmp_path: Path) -> 
     code, out, _ = run("model.py:build", "--device", "simulated", "--min-speedup", 2)
     assert code == 5
     assert re.search(r"speedup +— +at least 2x +cannot tell", out)
+
+
+def test_what_is_of_a_gpu_is_not_asked_for_where_there_is_none(
+    run, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "model.py").write_text(CODE)
+    project = tmp_path / "pyproject.toml"
+    simulated = "[tool.cgtool.gate.simulated]\nmax-nodes = 9\n"
+    for gpu in ("[tool.cgtool.gate]\nbaseline = 'gpu.json'\n", ""):
+        project.write_text(gpu + simulated)
+        code, out, err = run("model.py:build")
+        assert (code, err) == (0, "")
+        assert re.search(r"nodes +\d +at most 9 +pass", out)
+    project.write_text("[tool.cgtool.gate]\nmax-nodes = 9\nbaseline = 'gpu.json'\n")
+    code, out, err = run("model.py:build")
+    assert (code, out) == (2, "")
+    assert "gpu.json: no such file" in err
 
 
 def test_reports_belong_to_their_entry(run, tmp_path: Path, monkeypatch, capfd) -> None:
@@ -701,6 +727,12 @@ def test_nothing_is_written_over_a_target_or_another_result(run, tmp_path: Path)
     capture = tmp_path / "a.cgt"
     capture.write_bytes(MLP.read_bytes())
     (tmp_path / "link.json").symlink_to(capture)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.cgtool.gate]\nbaseline = "named.json"\n'
+        '[tool.cgtool.gate.simulated]\nbaseline = "simulated.json"\n'
+    )
+    for name in ("named.json", "simulated.json"):
+        (tmp_path / name).touch()
     for arguments in (
         ["--save-baseline", "a.cgt"],
         ["--save-baseline", "new.cgt"],
@@ -710,10 +742,16 @@ def test_nothing_is_written_over_a_target_or_another_result(run, tmp_path: Path)
         ["--format", "json=x", "--format", "junit=./x"],
         ["--format", "json=x", "--save-baseline", "x"],
         ["--format", "json=b.json", "--baseline", "b.json"],
+        ["--format", "json=named.json"],
+        ["--format", "json=simulated.json"],
+        ["--format", "junit=no/gate.xml"],
+        ["--format", "junit=."],
+        ["--save-baseline", "no/b.json"],
     ):
         code, out, err = run("a.cgt", "--max-nodes", 400, *arguments)
         assert (code, out) == (2, "")
         assert "fix: " in err
+    (tmp_path / "pyproject.toml").unlink()
     # A baseline may take the place of the one before it.
     for _ in range(2):
         assert run("a.cgt", "--save-baseline", "b.json")[0] == 0

@@ -119,7 +119,8 @@ class _Section:
             elif name in NAMES:
                 limits += _toml_limits(source, name, value)
             else:
-                known = [*NAMES, "max-increase", "max-regression", "baseline", "simulated"]
+                known = [*NAMES, "max-increase", "max-regression", "baseline"]
+                known += ["simulated"] if name != "simulated" else []
                 raise usage(
                     f"{where}: no key {name[:80]!r}{nearest(name, known)}",
                     fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cgtool.analysis import metrics
 from cgtool.analysis.measured import measure
+from cgtool.cli.output import check_name
 from cgtool.model import baseline as baselines
 from cgtool.model import report as reports
 from cgtool.model.baseline import Baseline
@@ -46,6 +47,7 @@ def open_targets(names: Sequence[str]) -> list[Target]:
     found: list[Target] = []
     loose: list[tuple[str, Report]] = []
     for name in names:
+        check_name(name)
         path = Path(name)
         is_file = path.is_file() and ":" not in name
         if name.endswith(".cgt") or (is_file and _is_zip(path)):

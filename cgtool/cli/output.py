@@ -144,6 +144,7 @@ def open_capture(
     timeout: float | None = None,
 ) -> tuple[Capture, Path]:
     """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
+    check_name(target)
     path = Path(target)
     if target.endswith(".cgt") or (path.is_file() and ":" not in target):
         return read(path), path
@@ -156,6 +157,15 @@ def open_capture(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
     return attempt(target, saved, options=options, quiet=quiet, timeout=timeout), saved
+
+
+def check_name(target: str) -> None:
+    """Raises CgtoolError (exit 2) for an ENTRY that names its file alone: it is no capture."""
+    if target.endswith(".py"):
+        raise usage(
+            f"{target}: an ENTRY also names a function or a module in it",
+            fix=f"write {target}:NAME",
+        )
 
 
 def printable(text: str) -> str:
@@ -194,8 +204,8 @@ def show_failure(failure: Failure) -> None:
     for word, text in (("why", failure.why), ("fix", failure.fix)):
         if text:
             first, *rest = text.splitlines()
-            lines.append(f"  {word}: {printable(first)}")
-            lines += [f"       {printable(line)}" for line in rest]
+            lines.append(f"  {word}: {_shown(first)}")
+            lines += [f"       {_shown(line)}" for line in rest]
     if failure.findings:
         lines += _shown_findings(failure.findings)
     sys.stderr.write("\n".join(lines) + "\n")

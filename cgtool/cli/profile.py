@@ -102,9 +102,10 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.profile import explain, has_times
-    from cgtool.cli.output import attempt, check_place, show_table, write_bytes
+    from cgtool.cli.output import attempt, check_name, check_place, show_table, write_bytes
     from cgtool.model.file import read
 
+    check_name(target)
     check_place(output, target)
     if _is_file(target):
         _only_to_show(context)

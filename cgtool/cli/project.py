@@ -12,7 +12,7 @@ from typing import Any
 from rapidfuzz import fuzz, process
 
 from cgtool.analysis.metrics import same_entry
-from cgtool.analysis.pyproject import Project, entries, section
+from cgtool.analysis.pyproject import SECTION, Project, entries, section
 from cgtool.model import document
 from cgtool.model.failure import usage
 
@@ -22,14 +22,32 @@ _ALIKE = 80
 
 def find(folder: Path) -> Project | None:
     """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards.
-    Raises CgtoolError (exit 2) for one on the way that is no TOML."""
+    Raises CgtoolError (exit 2) for one on the way that is no TOML, or misspells that table."""
     for each in (folder, *folder.parents):
         path = each / "pyproject.toml"
         if path.is_file():
-            tool = _load(path).get("tool")
+            content = _load(path)
+            _misspelt(path, content)
+            tool = content.get("tool")
             if isinstance(tool, dict) and "cgtool" in tool:
                 return Project(path, tool["cgtool"])
     return None
+
+
+def _misspelt(path: Path, content: dict[str, Any]) -> None:
+    """Raises CgtoolError (exit 2) for a table that is almost ours: its budgets would hold nothing.
+    Another tool's name may be near to ours, but not with a table of gates in it."""
+    tables = dict(content)
+    for name, one in content.items():
+        if isinstance(one, dict):
+            tables |= {f"{name}.{inner}": value for inner, value in one.items()}
+    for name, one in tables.items():
+        near = name == "cgtool" or fuzz.ratio(name.lower(), "tool.cgtool") >= _ALIKE
+        if near and name != "tool.cgtool" and isinstance(one, dict) and "gate" in one:
+            raise usage(
+                f"{path}: [{name[:80]}.gate] holds nothing: cgtool does not read it",
+                fix=f"did you mean [{SECTION}]?",
+            )
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -89,3 +89,15 @@ def test_a_folder_that_is_missing_is_told_before_anything_runs(
     code, out, err = end_of([command, "model.py:build", "-o", "no/x"], monkeypatch, capfd)
     assert (code, out) == (2, "")
     assert "cannot write no/x: there is no folder no\n  fix: mkdir -p no" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["dump"], ["pools"], ["profile"], ["diff", "model.py"], ["gate", "--max-nodes", "9"]],
+)
+def test_a_file_without_a_name_is_no_capture(arguments, tmp_path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(CODE)
+    code, out, err = end_of([*arguments, "model.py"], monkeypatch, capfd)
+    assert (code, out) == (2, "")
+    assert err.endswith("names a function or a module in it\n  fix: write model.py:NAME\n")

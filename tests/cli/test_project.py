@@ -73,3 +73,21 @@ def test_captures_of_code_that_is_not_here_are_held_all_the_same(project):
     ((spec, text),) = project("nets/resnet19.py:build", "nets/resnet20.py:build")
     assert (spec, "is not held" in text) == ("nets/resnet20.py:build", True)
     assert project("attic/old.py:train", "nets/resnet20.py:build") == []
+
+
+@pytest.mark.parametrize(
+    "table", ["cgtool.gate", "tools.cgtool.gate", "tool.cgtol.gate", "tool.CGTool.gate"]
+)
+def test_almost_the_name_of_our_table_is_a_slip(tmp_path, table):
+    (tmp_path / "pyproject.toml").write_text(f"[{table}]\nmax-nodes = 3\n")
+    with pytest.raises(CgtoolError) as caught:
+        find(tmp_path)
+    assert caught.value.failure.exit_code == 2
+    assert f"pyproject.toml: [{table}] holds nothing" in caught.value.failure.what
+    assert caught.value.failure.fix == "did you mean [tool.cgtool.gate]?"
+
+
+@pytest.mark.parametrize("text", ["[tool.ctool]\nx = 1\n", "cgtool = 3\n", "[tool.gate]\n", ""])
+def test_tables_of_others_are_theirs(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(f"{text}[tool.cgtool.gate]\nmax-nodes = 3\n")
+    assert find(tmp_path).tool == {"gate": {"max-nodes": 3}}

@@ -125,7 +125,7 @@ def work(request: Request, *, timeout: float | None = None, quiet: bool = False)
     """Have a worker process do what is asked; its file is in place when this returns."""
     from cgtool.worker import supervisor
 
-    show = sys.stderr.isatty() and not quiet
+    show = not quiet and sys.stderr.isatty()
     try:
         if show:
             with console(stderr=True).status("start") as status:

@@ -293,3 +293,18 @@ def test_step(cudagraph):
     result = run(pytester, "--cudagraph-no-times", device="cuda")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*replay-us not judged in 1 test: --cudagraph-no-times was given"])
+
+
+@pytest.mark.parametrize("stands", ["None", "object()"])
+def test_whatever_stands_for_standard_error(pytester, stands: str):
+    write(
+        pytester,
+        f"""
+import sys
+
+def test_step(cudagraph, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", {stands})
+    cudagraph("model.py:build").gate(max_nodes=9, baseline=False)
+""",
+    )
+    run(pytester).assert_outcomes(passed=1)

@@ -2,7 +2,7 @@
 
 Against a baseline ``cgtool.analysis.baseline_times`` answers. Against a limit the runs alone are
 looked at: an interval for their middle, on the log scale, as wide as the runs' own spread makes it
-(Student), and no narrower than ``_PRIOR`` allows while there are too few to know that spread.
+(Student), and no narrower than a prior spread allows while there are too few to know that spread.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from cgtool.analysis.regression import (
 )
 from cgtool.model.baseline import Baseline
 
-_PRIOR = {"capture-ms": 0.1}
-"""Relative standard deviation from process to process where too few runs show it: of host times,
-more than of device times."""
+_HOST_PRIOR = 0.1
+"""``PRIOR`` for what the host has a part in: it differs more from process to process."""
 _MANY = 1000
 """Degrees of freedom that are as good as any number of them."""
 
@@ -62,7 +61,7 @@ def against_limit(
     """``blank`` with the answer: the interval lies on one side of the limit, or it does not.
     ``shares`` is what the level is divided by: looks, times the times that are judged."""
     runs = runs_of(values, metric, budget.phase)
-    prior = _PRIOR.get(metric.name, PRIOR)
+    prior = _HOST_PRIOR if metric.host else PRIOR
     low, high = interval(runs, prior, shares=shares)
     found = replace(blank, measured=middle(runs))
     reasons = comparable.disturbed(values.clock, "meanwhile") if metric.source == "bench" else []

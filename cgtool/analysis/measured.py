@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cgtool.analysis import comparable
 from cgtool.analysis.clocks import merged, typical
 from cgtool.analysis.findings import Shown, is_hazard, show
 from cgtool.analysis.metrics import BY_NAME, METRICS, key, runs_of
 from cgtool.analysis.places import Places
 from cgtool.analysis.pools import live_bytes, reserved_bytes
+from cgtool.analysis.runs import calm, disturbed
 from cgtool.analysis.summary import WORK
 from cgtool.analysis.verdicts import TOO_NOISY
 from cgtool.model.baseline import Baseline
@@ -58,8 +58,8 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         counts["findings"] = len(hazards)
     if "mismatches" not in unknown:
         counts["mismatches"] = sum(map(_mismatches, reports))
-    calm = [one for one in captures if not _disturbed(one)] or list(captures)
-    clock = merged([one.bench.clock for one in calm if one.bench and one.bench.clock])
+    timed = calm(captures)
+    clock = merged([one.bench.clock for one in timed if one.bench and one.bench.clock])
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -68,7 +68,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         counts=counts,
         ops=_ops(capture) if capture is not None else {},
         capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
-        samples=_samples(calm),
+        samples=_samples(timed),
         clock=typical(clock) if clock is not None else None,
     )
     for name in ("replay-us", "eager-us", "speedup"):
@@ -81,7 +81,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         capture,
         hazards,
         tuple(reports),
-        _notes(captures, len(captures) - len(calm)),
+        _notes(captures, len(captures) - len(timed)),
     )
 
 
@@ -157,10 +157,6 @@ def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
     return tuple(found)
 
 
-def _disturbed(capture: Capture) -> list[str]:
-    return comparable.disturbed(capture.bench.clock if capture.bench else None, "meanwhile")
-
-
 def _hazards(reports: Sequence[Report]) -> tuple[Shown, ...]:
     shown = show(finding for one in reports if one.command == "check" for finding in one.findings)
     # The same hazard from two reports of one entry (a GPU's, the simulated device's) is one.
@@ -202,7 +198,7 @@ def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, st
 def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
     found = []
     if left_out:
-        why = next(reason for one in captures for reason in _disturbed(one))
+        why = next(reason for one in captures for reason in disturbed(one))
         found.append(f"{left_out} of {len(captures)} runs are left out of the times: {why}")
     counts = [count(one) for one in captures]
     for name in ("nodes", "pool-mib"):

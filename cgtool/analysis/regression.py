@@ -26,6 +26,7 @@ from statistics import fmean, median, variance
 import msgspec
 
 from cgtool.analysis.stats import midmean, rank_sum, student
+from cgtool.model.options import MAX_RUNS
 
 ALARM = 1 / 200
 """Chance that A against A is called slower, over all looks."""
@@ -308,7 +309,11 @@ def _way_out(unit: str, needed: int | None, base: int, better: int) -> str:
     if needed is not None:
         return f"about {needed} more {unit}{'s' * (needed > 1)} would tell"
     if unit == "run" and base < better:
-        return f"no number of runs would tell beside a baseline of {base}: record it with {better}"
+        more = f" (--max-runs {better})" * (better > MAX_RUNS)
+        return (
+            f"no number of runs would tell beside a baseline of {base}: "
+            f"record it with {better}{more}"
+        )
     return f"no number of {unit}s would tell: it lies too near to what is allowed"
 
 

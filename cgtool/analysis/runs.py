@@ -6,16 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from cgtool.analysis import comparable
 from cgtool.analysis.clocks import merged
 from cgtool.model.capture import Bench, Capture, Samples
 
 
 def merge(captures: Sequence[Capture]) -> Capture:
-    """The first capture, with the samples of all, runs numbered through, and every caveat once.
+    """The first capture, with the samples of all that are ``calm``, runs numbered through, and
+    every caveat once.
 
     Raises ValueError when there is none, or none that was timed.
     """
-    timed = [one.bench for one in captures if one.bench is not None]
+    timed = [one.bench for one in calm(captures) if one.bench is not None]
     if not timed:
         raise ValueError("no capture holds timings")
     samples: list[Samples] = []
@@ -33,6 +35,16 @@ def merge(captures: Sequence[Capture]) -> Capture:
         ),
         caveats=caveats,
     )
+
+
+def calm(captures: Sequence[Capture]) -> list[Capture]:
+    """Those whose times nothing disturbed; all, where there is none."""
+    return [one for one in captures if not disturbed(one)] or list(captures)
+
+
+def disturbed(capture: Capture) -> list[str]:
+    """What slowed the GPU down while it was timed, for no fault of the code: a sentence each."""
+    return comparable.disturbed(capture.bench.clock if capture.bench else None, "meanwhile")
 
 
 def by_side(samples: Iterable[Samples]) -> dict[str, dict[str, Samples]]:

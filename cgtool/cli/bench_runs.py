@@ -37,10 +37,13 @@ def open_base(path: Path, entry: str) -> Base:
 
 
 def measured(runs: Runs, count: int) -> BenchReport:
-    """So many runs, and nothing to hold them against."""
+    """So many runs, as far as there is time for them, and nothing to hold them against."""
     runs.one()
-    runs.more(count - 1)
-    return report(merge(runs.captures))
+    in_time = runs.up_to(count)
+    notes = measure(runs.captures).notes
+    return replace(
+        report(merge(runs.captures)), notes=notes if in_time else (*notes, runs.out_of_time)
+    )
 
 
 def held_to_baseline(

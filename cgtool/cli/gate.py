@@ -232,5 +232,8 @@ def _doubts(values: Baseline, budgets: Budgets) -> list[str]:
     runs = runs_of(values, replay, None)
     found = disturbed(values.clock, "while they were measured") if runs else []
     if 0 < len(runs) < (enough := wanted(runs, budgets.allowed(replay, None).share or 0.0)):
-        found.append(f"{len(runs)} of the {enough} runs that tell a small difference")
+        found.append(
+            f"{len(runs)} of the {enough} runs that tell a small difference"
+            + f" (--max-runs {enough})" * (enough > MAX_RUNS)
+        )
     return found

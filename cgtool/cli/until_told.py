@@ -27,7 +27,7 @@ class Runs:
     run: Callable[[], Capture]
     """One more worker process. Raises CgtoolError."""
     max_seconds: float
-    """Of all runs together: begin none after that."""
+    """Of all runs together, once their workers stand: begin none after that."""
     ahead: Callable[[int], AbstractContextManager[int]] = nullcontext
     """Given how many more there will be: makes ready for some of them, and says for how many."""
     captures: list[Capture] = field(default_factory=list)
@@ -40,11 +40,6 @@ class Runs:
         self._seconds += time.monotonic() - began
         return self.captures[-1]
 
-    def more(self, count: int) -> None:
-        """So many more, whatever the time."""
-        for _ in self._made_ready(count):
-            self.one()
-
     def up_to(self, count: int) -> bool:
         """More until there are so many; whether there was time for all."""
         for _ in self._made_ready(count - len(self.captures)):
@@ -52,6 +47,15 @@ class Runs:
                 return False
             self.one()
         return True
+
+    @property
+    def counted(self) -> str:
+        made = len(self.captures)
+        return f"{made} run{'s' * (made > 1)}"
+
+    @property
+    def out_of_time(self) -> str:
+        return f"{self.max_seconds:g} s were over after {self.counted}: --max-seconds allows more"
 
     def _made_ready(self, count: int) -> Iterator[None]:
         """Once for each run, which is then to be made."""
@@ -99,8 +103,6 @@ def until_told(
             break
     if not now.open:
         return now.found, None
-    made = len(runs.captures)
-    counted = f"{made} run{'s' * (made > 1)}"
     if in_time:
-        return now.found, f"not told by {counted}, and --max-runs allows no more"
-    return now.found, f"{runs.max_seconds:g} s were over after {counted}: --max-seconds allows more"
+        return now.found, f"not told by {runs.counted}, and --max-runs allows no more"
+    return now.found, runs.out_of_time

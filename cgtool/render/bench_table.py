@@ -25,6 +25,8 @@ def render(report: BenchReport) -> RenderableType:
         parts += _eager_against_replay(report)
     if report.verdicts:
         parts += [*([""] if parts else []), *_held(report)]
+    elif report.notes:
+        parts.append(explained(("note", note) for note in report.notes))
     if report.doubts:
         parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
     if report.findings:

@@ -45,11 +45,22 @@ def test_a_caveat_of_every_run_is_told_once():
     assert [one.code for one in merged.caveats] == ["time-limit", "other"]
 
 
+SLOW = Clock((345, 1755), (1,), (50,), (300.0,), ("power cap",), 2)
+
+
 def test_the_clock_of_all_runs_is_idle_once():
-    slow = Clock((345, 1755), (1,), (50,), (300.0,), ("power cap",), 2)
-    clock = merge([run(), run(clock=slow), run(clock=None)]).bench.clock
-    assert clock.sm_mhz == (345, 1980, 1980, 1755)
+    slower = replace(SLOW, sm_mhz=(345, 1500))
+    clock = merge([run(clock=SLOW), run(clock=slower)]).bench.clock
+    assert clock.sm_mhz == (345, 1755, 1500)
     assert (clock.throttle_reasons, clock.other_processes) == (("power cap",), 2)
+    assert merge([run(), run(clock=None)]).bench.clock.sm_mhz == run().bench.clock.sm_mhz
+
+
+def test_disturbed_runs_are_left_out_where_there_are_others():
+    made = merge([run(70_000.0, clock=SLOW), run(50_000.0), run(51_000.0)])
+    assert {one.run for one in made.bench.samples} == {0, 1}
+    assert max(made.bench.samples[1].device_ns) < 60_000
+    assert not made.bench.clock.throttle_reasons
 
 
 def test_a_report_of_several_runs_is_of_all_their_rounds():

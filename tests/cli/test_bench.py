@@ -109,6 +109,33 @@ def test_after_the_time_is_over_no_run_is_begun(cgtool, machine, monkeypatch):
     assert len(machine.asked) == 2
 
 
+def test_runs_to_save_are_those_that_nothing_disturbed(cgtool, machine, monkeypatch, tmp_path):
+    shared, quiet = Clock((345, 1200, 1200), other_processes=1), machine.clock
+    clocks = iter([quiet, shared])
+    real = machine.attempt
+
+    def attempt(*arguments, **options):
+        machine.clock = next(clocks, quiet)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(measuring, "attempt", attempt)
+    code, out, _ = cgtool(ENTRY, "--runs", 4, "--save", "saved.cgt")
+    assert code == 0
+    assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
+    assert {one.run for one in file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
+    monkeypatch.setattr(measuring, "attempt", real)
+    assert cgtool(ENTRY, "--baseline", "saved.cgt")[0] != 2
+
+
+def test_so_many_runs_as_there_is_time_for(cgtool, machine, monkeypatch):
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
+    code, out, _ = cgtool(ENTRY, "--runs", 9, "--max-seconds", 150)
+    assert code == 0
+    assert len(machine.asked) == 2
+    assert "150 s were over after 2 runs" in out
+
+
 def test_runs_begin_the_schedule(cgtool, machine):
     assert cgtool(ENTRY, "--baseline", "base.cgt", "--runs", 7)[0] == 0
     assert len(machine.asked) == 7

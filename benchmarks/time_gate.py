@@ -100,7 +100,7 @@ def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """Random baselines of 10 workers against other workers of the same or the slower code."""
+    """Random baselines against other workers of the same or the slower code, all of one GPU."""
 
     bases, heads = runs_of(name, "base", raw), runs_of(name, side, raw)
     gpus = sorted(bases)

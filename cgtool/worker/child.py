@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from os import _exit as _leave
 from os import getpid as _getpid
 from os import write as _write
@@ -152,6 +153,8 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
     write_stacks(stacks)
     channel = Channel(descriptor)
+    # PyTorch says so at every import where numpy is not installed. No capture needs it.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     originals = Originals()
     if AHEAD in sys.argv[3:]:
         _import_ahead()

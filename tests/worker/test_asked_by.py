@@ -104,3 +104,13 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
     import_path.extend([str(one) for one in (module, plain, known, package, tmp_path / "gone")])
     expected = [plain, tmp_path / "gone", known, module, package]
     assert sys.path == [str(one) for one in expected]
+
+
+def test_that_numpy_is_not_installed_is_no_news(project, monkeypatch, capfd):
+    missing = project / "missing"
+    missing.mkdir()
+    (missing / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")
+    monkeypatch.setenv("PYTHONPATH", str(missing))
+    assert len(attempt(project).graphs[0].nodes) == 1
+    assert "printed" in (told := capfd.readouterr().err)
+    assert "NumPy" not in told

@@ -203,6 +203,17 @@ class Against(msgspec.Struct, frozen=True):
         ]
         if left:
             found.append(f"in the baseline and not measured here: {', '.join(left)}")
+        # Every capture has these: a baseline without one was not written so.
+        lost = [
+            metric.name
+            for metric, phase, named in self._asked()
+            if not named
+            and metric.source == "capture"
+            and self._unknown(metric, phase) is None
+            and not known(base, metric, phase)
+        ]
+        if lost:
+            found.append(f"not in the baseline, and held by nothing: {', '.join(lost)}")
         return found
 
 

@@ -335,6 +335,16 @@ def test_counts_against_a_baseline(before: int, allowed: str, verdict: str, text
     assert (found.measured, found.baseline) == (12, before)
 
 
+def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
+    base = changed({})
+    rest = {name: count for name, count in base.counts.items() if name != "nodes"}
+    judged = judge(measure([small()]), Budgets(), replace(base, counts=rest))
+    assert "not in the baseline, and held by nothing: nodes" in judged.notes
+    assert not any(
+        "held by nothing" in one for one in judge(measure([small()]), Budgets(), base).notes
+    )
+
+
 def test_edges_are_compared_only_when_asked_for() -> None:
     base = changed({"edges": 1})
     assert "edges" not in {

@@ -205,12 +205,18 @@ def _another(base: Base, specs: str) -> Exception:
 def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) -> Base | None:
     """The one that the command line names, else that of ``pyproject.toml``; that one is not
     compared with while it is written."""
+    from msgspec import structs
+
     from cgtool.analysis.metrics import same_entry
     from cgtool.cli.gate_targets import open_baseline
 
     mine = next((one for one in bases if same_entry(spec, one.values.entry.spec)), None)
     if mine is None and held.baseline is not None and not saving:
-        mine = open_baseline(held.baseline)
+        try:
+            mine = open_baseline(held.baseline)
+        except CgtoolError as error:
+            why = error.failure.why or f"pyproject.toml names it as the baseline of {spec}"
+            raise CgtoolError(structs.replace(error.failure, why=why)) from None
         if not same_entry(spec, mine.values.entry.spec):
             raise _another(mine, spec)
     if mine is None and not saving and not held.limits:

@@ -286,6 +286,7 @@ def test_a_baseline_that_pyproject_names(run, tmp_path: Path) -> None:
     code, _, err = run(MLP)
     assert code == 2
     assert f"{tmp_path / 'ci' / 'base.json'}: no such file" in err
+    assert "why: pyproject.toml names it as the baseline of" in " ".join(err.split())
     (tmp_path / "ci").mkdir()
     # Written for the first time, there is nothing to compare with yet.
     assert run(MLP, "--save-baseline", "ci/base.json")[0] == 0

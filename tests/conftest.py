@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 
@@ -13,6 +15,12 @@ def _no_gpu() -> str | None:
     if torch.version.cuda is None:
         return "PyTorch is built without CUDA"
     return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def pytest_configure() -> None:
+    # A shell's background job is deaf to it, and so is all that the tests start in one.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

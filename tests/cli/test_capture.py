@@ -246,8 +246,6 @@ def test_interrupt_leaves_nothing_behind(number, code, tmp_path):
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background job, which tests may be part of, is deaf to it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < deadline:

@@ -26,6 +26,8 @@ PAIR_WORKERS, PAIR_SECONDS = 2, 6.0
 """At least so many processes, and one on each GPU; of a sample in a process."""
 MORE_SECONDS = {"mlp": 4, "transformer": 12}
 """So many times as long: their pairs differ most."""
+RUNS = 6
+"""Timed from the command line, for what one of them takes."""
 BASE_CYCLES = 1000
 """Of the kernel that both sides of an interleaved comparison have."""
 
@@ -262,15 +264,15 @@ def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) 
 
 
 def _bench_seconds() -> float:
-    """What one run of ``cgtool bench`` takes, from the command line to its end."""
+    """What one run of ``cgtool bench --runs`` takes, from the command line to its end."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [sys.executable, "-m", "cgtool.cli.app", "bench", str(ROOT / "samples/mlp.py:build"),
-             "--save", f"{folder}/run.cgt"],
+             "--runs", str(RUNS), "--save", f"{folder}/runs.json"],
             check=True, capture_output=True,
         )  # fmt: skip
-    return time.perf_counter() - started
+    return (time.perf_counter() - started) / RUNS
 
 
 def _cycles(known: dict[str, Any], cost_ns: float) -> int:

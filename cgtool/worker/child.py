@@ -138,11 +138,20 @@ def _end_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+_AHEAD = (
+    "torch",
+    "cgtool.worker.jobs",
+    "cgtool.cuda.bench",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""What a run imports in the end: ``torch.autograd.grad`` the last one, and with it all of sympy."""
+
+
 def _import_ahead() -> None:
-    # What goes wrong here goes wrong again once there is somebody to tell.
-    with contextlib.suppress(Exception):
-        importlib.import_module("torch")
-        importlib.import_module("cgtool.worker.jobs")
+    for name in _AHEAD:
+        # What goes wrong here goes wrong again once there is somebody to tell.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def main() -> None:
@@ -155,6 +164,8 @@ def main() -> None:
     channel = Channel(descriptor)
     # PyTorch says so at every import where numpy is not installed. No capture needs it.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+    # And so at the first backward that begins with a matrix product, as it does without a loss.
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
     originals = Originals()
     if AHEAD in sys.argv[3:]:
         _import_ahead()

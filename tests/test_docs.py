@@ -19,8 +19,7 @@ from rich.console import Console
 from cgtool.analysis.profile import explain
 from cgtool.analysis.summary import summarize
 from cgtool.analysis.view import whole
-from cgtool.cli.app import COMMANDS
-from cgtool.cli.group import app
+from cgtool.cli.group import COMMANDS, app
 from cgtool.model import capture
 from cgtool.model.file import read
 from cgtool.render import dot, picture, profile_table, summary_table

@@ -71,13 +71,13 @@ def against_limit(
     fine, bad = (below, above) if budget.bound == "max" else (above, below)
     if reasons and not (fine and budget.bound == "max"):
         # What is fast enough on a GPU that was slowed down is fast enough.
-        return replace(found, text=reasons[0], evidence=tuple(reasons[1:]), more_runs=1)
+        return replace(found, text=reasons[0], evidence=tuple(reasons[1:]), more_runs=1, open=True)
     spread = f"{_count(runs)}: {number(low)} to {number(high, metric.unit)}"
     found = replace(found, low=low, high=high)
     if fine or bad:
         return replace(found, verdict=PASS if fine else FAIL, text=spread)
     more = _needed(runs, budget.limit, prior, shares)
-    return replace(found, text=f"too near to tell; {spread}", more_runs=more)
+    return replace(found, text=f"too near to tell; {spread}", more_runs=more, open=True)
 
 
 def interval(runs: Runs, prior: float = PRIOR, *, shares: int) -> tuple[float, float]:
@@ -142,6 +142,8 @@ def against_baseline(
         allowed.source,
         measured=held.here,
         baseline=held.base,
+        compared=held.compared,
+        open=held.open,
     )
     if answer is None:
         first, *rest = held.reasons.all

@@ -39,21 +39,14 @@ class Verdict(msgspec.Struct, frozen=True):
     ratio_high: float | None = None
     more_runs: int | None = None
     """How many more runs an answer would take, about; 1 where these were disturbed."""
+    compared: bool = False
+    """Whether this is a time that these runs, or further ones, hold against a baseline."""
+    open: bool = False
+    """Whether more runs may tell what these do not."""
     evidence: tuple[str, ...] = ()
     """What brought it, a line each."""
     frame: Frame | None = None
     """The user's line that has most to do with it."""
-
-    @property
-    def compared(self) -> bool:
-        """Whether this is a time that these runs, or further ones, hold against a baseline."""
-        return self.baseline is not None and (self.ratio is not None or bool(self.more_runs))
-
-    @property
-    def open(self) -> bool:
-        """Whether more runs may tell what these do not."""
-        judged = self.low is not None or self.ratio is not None
-        return self.verdict == UNKNOWN and (judged or bool(self.more_runs))
 
 
 def number(value: float, unit: str = "") -> str:

@@ -38,7 +38,8 @@ def capture(
     quiet: opt.Quiet = False,
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
-    from cgtool.cli.output import attempt, check_place, show_table, write_bytes
+    from cgtool.cli.attempts import attempt
+    from cgtool.cli.output import check_place, show_table, write_bytes
 
     target = output or default_file(entry)
     check_place(target, entry)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.options import CaptureOptions, CheckOptions, Request
+from cgtool.model.options import CaptureOptions, CheckOptions
 
 
 class FindingsFormat(StrEnum):
@@ -46,39 +44,26 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Find what would fail, or freeze, when ENTRY is captured; exit 1 when there is any of it."""
-    from msgspec import structs
-
-    from cgtool.analysis import graph_findings
     from cgtool.analysis.findings import is_hazard, show
-    from cgtool.cli.output import check_place, show_table, work, write_bytes
-    from cgtool.model.file import read
-    from cgtool.model.finding import read_report
+    from cgtool.cli.attempts import report_of
+    from cgtool.cli.output import check_place, show_table, write_bytes
 
     check_place(output, entry)
-    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        saved = Path(folder) / "report.json"
-        work(
-            Request(
-                entry,
-                str(saved),
-                tuple(input_ or ()),
-                CaptureOptions(
-                    device=device,
-                    warmup_iters=warmup_iters,
-                    allow_unused_input=allow_unused_input,
-                    capture_error_mode=capture_error_mode.value,
-                    backward=not no_backward,
-                    seed=seed,
-                ),
-                check=CheckOptions(tuple(arguments or ())),
-            ),
-            timeout=timeout,
-            quiet=quiet,
-        )
-        report = read_report(saved)
-        if (captured := saved.with_suffix(".cgt")).exists():
-            more = graph_findings.look(read(captured))
-            report = structs.replace(report, findings=(*report.findings, *more))
+    report = report_of(
+        entry,
+        CheckOptions(tuple(arguments or ())),
+        inputs=tuple(input_ or ()),
+        options=CaptureOptions(
+            device=device,
+            warmup_iters=warmup_iters,
+            allow_unused_input=allow_unused_input,
+            capture_error_mode=capture_error_mode.value,
+            backward=not no_backward,
+            seed=seed,
+        ),
+        timeout=timeout,
+        quiet=quiet,
+    )
     found = show(report.findings)
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode
@@ -88,7 +73,7 @@ def check(
         from cgtool.render import sarif
 
         write_bytes(sarif.encode(found), output)
-    elif not quiet:
+    elif output is not None or not quiet:
         from cgtool.render.findings_table import render_report
 
         show_table(render_report(report), output)

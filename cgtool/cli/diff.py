@@ -66,7 +66,7 @@ def _show(
 def _open(*targets: str, timeout: float | None, quiet: bool) -> list[Capture]:
     """Both captures. Files come first: they say at once what is wrong with them, and on what an
     ENTRY has to be captured to be compared."""
-    from cgtool.cli.output import open_capture
+    from cgtool.cli.attempts import open_capture
     from cgtool.model.options import CaptureOptions
 
     opened: dict[str, Capture] = {}

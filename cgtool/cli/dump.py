@@ -82,7 +82,8 @@ def dump(
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
     from cgtool.analysis.select import parse
     from cgtool.analysis.select import select as choose
-    from cgtool.cli.output import check_place, open_capture, write_bytes
+    from cgtool.cli.attempts import open_capture
+    from cgtool.cli.output import check_place, write_bytes
 
     formats = [
         name

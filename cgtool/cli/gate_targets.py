@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cgtool.analysis import metrics
 from cgtool.analysis.measured import measure
-from cgtool.cli.output import check_name
+from cgtool.cli.attempts import check_name
 from cgtool.model import baseline as baselines
 from cgtool.model import report as reports
 from cgtool.model.baseline import Baseline

@@ -9,20 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec import structs
-
-from cgtool.analysis import graph_findings
-from cgtool.cli.output import attempt, work
+from cgtool.cli.attempts import attempt, report_of
 from cgtool.model.capture import Capture
-from cgtool.model.file import read
-from cgtool.model.finding import Report, read_report
+from cgtool.model.finding import Report
 from cgtool.model.options import (
     MAX_RUNS,
     MAX_SECONDS,
     BenchOptions,
     CaptureOptions,
     CheckOptions,
-    Request,
     VerifyOptions,
 )
 
@@ -70,19 +65,21 @@ class Measuring:
 
     def check(self, spec: str) -> Report:
         """Raises CgtoolError."""
-        saved = self.file(next(self._numbers)).with_suffix(".json")
-        self._work(Request(spec, str(saved), self.inputs, self.options, check=CheckOptions()))
-        report = read_report(saved)
-        if (captured := saved.with_suffix(".cgt")).exists():
-            more = graph_findings.look(read(captured))
-            report = structs.replace(report, findings=(*report.findings, *more))
-        return report
+        return self._report_of(spec, CheckOptions())
 
-    def verify(self, spec: str) -> Report:
+    def verify(self, spec: str, asked: VerifyOptions | None = None) -> Report:
         """Raises CgtoolError."""
-        saved = self.file(next(self._numbers)).with_suffix(".json")
-        self._work(Request(spec, str(saved), self.inputs, self.options, verify=VerifyOptions()))
-        return read_report(saved)
+        return self._report_of(spec, asked or VerifyOptions())
+
+    def _report_of(self, spec: str, asked: CheckOptions | VerifyOptions) -> Report:
+        return report_of(
+            spec,
+            asked,
+            inputs=self.inputs,
+            options=self.options,
+            timeout=self.timeout,
+            quiet=self.quiet,
+        )
 
     @contextmanager
     def ahead(self, count: int) -> Iterator[int]:
@@ -98,6 +95,3 @@ class Measuring:
 
         with supervisor.ahead(some):
             yield some
-
-    def _work(self, request: Request) -> None:
-        work(request, timeout=self.timeout, quiet=self.quiet)

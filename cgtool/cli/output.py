@@ -1,11 +1,9 @@
-"""What all commands share: opening a capture, writing a result, saying what went wrong."""
+"""What all commands share: writing a result, saying what went wrong."""
 
 from __future__ import annotations
 
-import atexit
 import linecache
 import os
-import shutil
 import sys
 import tempfile
 import traceback
@@ -13,11 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cgtool.model.capture import Capture
-from cgtool.model.failure import CgtoolError, Failure, usage
-from cgtool.model.file import atomic, read
+from cgtool.model.failure import Failure, usage
+from cgtool.model.file import atomic
 from cgtool.model.finding import Finding
-from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Request
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,77 +91,6 @@ def write_bytes(data: bytes, output: Path | None) -> None:
         return
     with atomic(output) as temporary:
         temporary.write_bytes(data)
-
-
-def attempt(
-    spec: str,
-    output: Path,
-    *,
-    inputs: tuple[str, ...] = (),
-    options: CaptureOptions | None = None,
-    bench: BenchOptions | None = None,
-    profile: ProfileOptions | None = None,
-    timeout: float | None = None,
-    quiet: bool = False,
-) -> Capture:
-    """Capture an ENTRY in a worker process; the file is in place when this returns."""
-    with atomic(output) as temporary:
-        asked = options or CaptureOptions()
-        request = Request(spec, str(temporary), inputs, asked, bench, profile)
-        try:
-            work(request, timeout=timeout, quiet=quiet)
-        except CgtoolError as error:
-            from cgtool.cli.diagnosis import all_causes
-
-            raise all_causes(error, request, timeout=timeout, quiet=quiet) from None
-        return read(temporary)
-
-
-def work(request: Request, *, timeout: float | None = None, quiet: bool = False) -> None:
-    """Have a worker process do what is asked; its file is in place when this returns."""
-    from cgtool.worker import supervisor
-
-    show = not quiet and sys.stderr.isatty()
-    try:
-        if show:
-            with console(stderr=True).status("start") as status:
-                supervisor.run(request, timeout=timeout, progress=status.update)
-        else:
-            supervisor.run(request, timeout=timeout, progress=lambda _text: None)
-    except supervisor.WorkerBug as error:
-        raise RuntimeError(str(error)) from None
-
-
-def open_capture(
-    target: str,
-    *,
-    options: CaptureOptions | None = None,
-    quiet: bool = False,
-    timeout: float | None = None,
-) -> tuple[Capture, Path]:
-    """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
-    check_name(target)
-    path = Path(target)
-    if target.endswith(".cgt") or (path.is_file() and ":" not in target):
-        return read(path), path
-    if ":" not in target:
-        raise usage(
-            f"{target}: neither a capture file nor an ENTRY",
-            fix="give a .cgt file, or path/to/file.py:name to capture it first",
-        )
-    folder = tempfile.mkdtemp(prefix="cgtool-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    saved = Path(folder) / "capture.cgt"
-    return attempt(target, saved, options=options, quiet=quiet, timeout=timeout), saved
-
-
-def check_name(target: str) -> None:
-    """Raises CgtoolError (exit 2) for an ENTRY that names its file alone: it is no capture."""
-    if target.endswith(".py"):
-        raise usage(
-            f"{target}: an ENTRY also names a function or a module in it",
-            fix=f"write {target}:NAME",
-        )
 
 
 def printable(text: str) -> str:

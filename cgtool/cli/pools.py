@@ -37,7 +37,8 @@ def pools(
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
     from cgtool.analysis.pools import explain
-    from cgtool.cli.output import check_place, open_capture, show_table, write_bytes
+    from cgtool.cli.attempts import open_capture
+    from cgtool.cli.output import check_place, show_table, write_bytes
 
     check_place(output, capture)
     opened, _ = open_capture(capture, quiet=quiet, timeout=timeout)

@@ -102,7 +102,8 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.profile import explain, has_times
-    from cgtool.cli.output import attempt, check_name, check_place, show_table, write_bytes
+    from cgtool.cli.attempts import attempt, check_name
+    from cgtool.cli.output import check_place, show_table, write_bytes
     from cgtool.model.file import read
 
     check_name(target)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.check import FindingsFormat
-from cgtool.model.options import CaptureOptions, Request, VerifyOptions
+from cgtool.model.options import CaptureOptions, VerifyOptions
 
 
 def verify(
@@ -40,33 +38,27 @@ def verify(
 
     from cgtool.analysis.findings import show
     from cgtool.analysis.verdicts import exit_code, noise
-    from cgtool.cli.output import check_place, show_table, work, write_bytes
-    from cgtool.model.finding import read_report
+    from cgtool.cli.attempts import report_of
+    from cgtool.cli.output import check_place, show_table, write_bytes
 
     check_place(output, entry)
-    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        saved = Path(folder) / "report.json"
-        work(
-            Request(
-                entry,
-                str(saved),
-                tuple(input_ or ()),
-                CaptureOptions(
-                    device=device,
-                    warmup_iters=warmup_iters,
-                    allow_unused_input=allow_unused_input,
-                    pool=pool.value,
-                    stream=stream.value,
-                    capture_error_mode=capture_error_mode.value,
-                    backward=not no_backward,
-                    seed=seed,
-                ),
-                verify=VerifyOptions(replays, trials),
-            ),
-            timeout=timeout,
-            quiet=quiet,
-        )
-        report = read_report(saved)
+    report = report_of(
+        entry,
+        VerifyOptions(replays, trials),
+        inputs=tuple(input_ or ()),
+        options=CaptureOptions(
+            device=device,
+            warmup_iters=warmup_iters,
+            allow_unused_input=allow_unused_input,
+            pool=pool.value,
+            stream=stream.value,
+            capture_error_mode=capture_error_mode.value,
+            backward=not no_backward,
+            seed=seed,
+        ),
+        timeout=timeout,
+        quiet=quiet,
+    )
     report = structs.replace(report, findings=(*report.findings, *noise(report)))
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode
@@ -76,7 +68,7 @@ def verify(
         from cgtool.render import sarif
 
         write_bytes(sarif.encode(show(report.findings)), output)
-    elif not quiet:
+    elif output is not None or not quiet:
         from cgtool.render.verify_table import render
 
         show_table(render(report), output)

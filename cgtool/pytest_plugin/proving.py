@@ -17,7 +17,7 @@ from cgtool.pytest_plugin.workers import Workers
 
 def verify(workers: Workers, options: VerifyOptions) -> Report:
     """Raises NotHeld where replay and eager part, or nobody can tell."""
-    report = workers.verify_with(options)
+    report = workers.verify(workers.entry.spec, options)
     report = replace(report, findings=(*report.findings, *noise(report)))
     if exit_code(report) == EXIT_OK:
         return report

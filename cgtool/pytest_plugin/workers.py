@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from cgtool.analysis.measured import Measured, measure
 from cgtool.cli.measuring import Measuring
-from cgtool.cli.output import work
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
-from cgtool.model.finding import Report, read_report
-from cgtool.model.options import Request, VerifyOptions
+from cgtool.model.finding import Report
+from cgtool.model.options import VerifyOptions
 from cgtool.pytest_plugin import turns
 from cgtool.pytest_plugin.entries import Named
 
@@ -71,16 +70,11 @@ class Workers(Measuring):
                 self.reports["check"] = self._named(super().check(self.entry.spec))
         return self.reports["check"]
 
-    def verify(self, spec: str) -> Report:
-        return self.reports.get("verify") or self.verify_with(VerifyOptions())
-
-    def verify_with(self, options: VerifyOptions) -> Report:
-        """Anew, with these options."""
-        saved = self.folder / "verify.json"
-        request = Request(self.entry.spec, str(saved), self.inputs, self.options, verify=options)
-        with self._turn():
-            work(request, timeout=self.timeout, quiet=True)
-        self.reports["verify"] = self._named(read_report(saved))
+    def verify(self, spec: str, asked: VerifyOptions | None = None) -> Report:
+        """Anew with ``asked``; else what is known, where it is."""
+        if asked is not None or "verify" not in self.reports:
+            with self._turn():
+                self.reports["verify"] = self._named(super().verify(self.entry.spec, asked))
         return self.reports["verify"]
 
     def _turn(self) -> AbstractContextManager[None]:

@@ -54,6 +54,12 @@ def test_one_run_shows_every_hazard_with_its_line(tmp_path):
     ]
 
 
+def test_quiet_still_writes_the_file(tmp_path):
+    done = check(tmp_path, MANY, "-q", "-o", "report.txt")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "sync-item" in (tmp_path / "report.txt").read_text()
+
+
 def test_the_table_shows_the_source_and_the_fix(tmp_path):
     done = check(tmp_path, MANY)
     assert "simulated" in done.stdout

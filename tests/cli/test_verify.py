@@ -114,6 +114,12 @@ def test_quiet_says_nothing(run):
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
+def test_quiet_still_writes_the_file(run, tmp_path):
+    done = run("wrong", "--quiet", "-o", "report.txt")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "python-scalar-frozen" in (tmp_path / "report.txt").read_text()
+
+
 def test_eager_that_never_repeats_itself_cannot_be_told(run):
     done = run("noisy")
     assert done.returncode == 5, done.stdout

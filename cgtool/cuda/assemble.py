@@ -26,7 +26,7 @@ from cgtool.model.capture import (
     Memory,
     Stream,
 )
-from cgtool.record.access import numbered
+from cgtool.record.ops import numbered
 from cgtool.record.origins import OriginTable
 
 RAW_DOT_NODES = 20_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,9 +18,6 @@ from cgtool.model.capture import Call
 from cgtool.record.effects import looks_at_shapes, may_write, overwrites, written_by
 from cgtool.record.flops import FlopCounter
 from cgtool.record.storage import strided_parts
-
-if TYPE_CHECKING:
-    from cgtool.record.ops import OpCall
 
 UNKNOWN = Call()
 """Writes nothing, as no op that owns a node does."""
@@ -237,19 +234,3 @@ def _floating(tensors: Sequence[torch.Tensor]) -> str | None:
         if name is not None:
             return name
     return None
-
-
-def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int | None]]:
-    """``Graph.calls``, and ``Node.call`` of each node, from the op call of each node."""
-    position: dict[int, int] = {}
-    found: list[Call] = []
-    of_node: list[int | None] = []
-    for call in calls:
-        if call is None:
-            of_node.append(None)
-            continue
-        at = position.setdefault(id(call), len(found))
-        if at == len(found):
-            found.append(call.access or UNKNOWN)
-        of_node.append(at)
-    return tuple(found), of_node

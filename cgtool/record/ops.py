@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.model.capture import Call
-from cgtool.record.access import AccessLog
+from cgtool.record.access import UNKNOWN, AccessLog
 from cgtool.record.annotations import Annotations
 from cgtool.record.compiled import left_alone
 from cgtool.record.frames import Site, chain_of
@@ -48,6 +48,22 @@ class OpCall:
     """What it read and wrote, where the recorder has an ``AccessLog`` and the call launched."""
     extra: Any = None
     """For the owner of the recorder."""
+
+
+def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int | None]]:
+    """``Graph.calls``, and ``Node.call`` of each node, from the op call of each node."""
+    position: dict[int, int] = {}
+    found: list[Call] = []
+    of_node: list[int | None] = []
+    for call in calls:
+        if call is None:
+            of_node.append(None)
+            continue
+        at = position.setdefault(id(call), len(found))
+        if at == len(found):
+            found.append(call.access or UNKNOWN)
+        of_node.append(at)
+    return tuple(found), of_node
 
 
 def op_name(func: Any) -> str:

@@ -37,11 +37,11 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions
-from cgtool.record.access import AccessLog, numbered
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
 from cgtool.record.annotations import watch as watch_annotations
 from cgtool.record.host import processor, processors
-from cgtool.record.ops import Record
+from cgtool.record.ops import Record, numbered
 from cgtool.record.origins import OriginTable
 from cgtool.simulated import memory
 from cgtool.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph

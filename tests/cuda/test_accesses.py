@@ -13,9 +13,9 @@ import torch
 from cgtool.cuda import provenance
 from cgtool.cuda.capturing import Recorded
 from cgtool.cuda.stamps import LaunchLog
-from cgtool.record.access import AccessLog, numbered
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
-from cgtool.record.ops import OpRecorder
+from cgtool.record.ops import OpRecorder, numbered
 from cgtool.record.origins import OriginTable
 from tests.cuda.test_provenance import SESSION, called_back, captured, stamp_of
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from cgtool.model.capture import Call
-from cgtool.record.access import AccessLog, numbered
+from cgtool.record.access import AccessLog
 from cgtool.record.annotations import Annotations
-from cgtool.record.ops import OpRecorder
+from cgtool.record.ops import OpRecorder, numbered
 
 
 def record(function, *, log=None):

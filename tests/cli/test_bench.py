@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from cgtool.analysis.measured import measure
 from cgtool.analysis.runs import merge
 from cgtool.cli import measuring, until_told
-from cgtool.cli.app import main
 from cgtool.model import file
 from cgtool.model.baseline import write as write_baseline
 from cgtool.model.capture import Clock
@@ -25,22 +24,15 @@ ENTRY = "model.py:build"
 BENCH = Path(__file__).resolve().parent.parent.parent / "samples" / "captures" / "mlp-bench.cgt"
 
 
-@pytest.fixture
-def cgtool(capfd, monkeypatch, tmp_path):
-    """Run a command in this process, in an empty folder: (exit code, stdout, stderr)."""
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def cgtool(*arguments, command="bench"):
-        monkeypatch.setattr(sys, "argv", ["cgtool", command, *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return (code, *capfd.readouterr())
 
-    return cgtool
+@pytest.fixture
+def run(cgtool):
+    return partial(cgtool, "bench")
 
 
 class Machine:
@@ -82,34 +74,34 @@ def machine(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("slower", "code", "word", "runs"), [(1.0, 0, "not slower", 3), (1.03, 1, "slower", 6)]
 )
-def test_it_measures_until_it_can_tell(cgtool, machine, baseline, slower, code, word, runs):
+def test_it_measures_until_it_can_tell(run, machine, baseline, slower, code, word, runs):
     machine.slower = slower
-    found, out, err = cgtool(ENTRY, "--baseline", baseline)
+    found, out, err = run(ENTRY, "--baseline", baseline)
     assert (found, err) == (code, "")
     assert f" {word}" in out
     assert f"10 and {runs} runs" in out
     assert len(machine.asked) == runs
 
 
-def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(cgtool, machine):
+def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(run, machine):
     machine.spread = 0.05
-    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-runs", 6)
+    code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 6)
     assert code == 5
     assert "cannot tell" in out
     assert len(machine.asked) == 6
 
 
-def test_after_the_time_is_over_no_run_is_begun(cgtool, machine, monkeypatch):
+def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
     machine.spread = 0.05
-    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
+    code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
     assert "150 s were over after 2 runs" in out
     assert len(machine.asked) == 2
 
 
-def test_runs_to_save_are_those_that_nothing_disturbed(cgtool, machine, monkeypatch, tmp_path):
+def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch, tmp_path):
     shared, quiet = Clock((345, 1200, 1200), other_processes=1), machine.clock
     clocks = iter([quiet, shared])
     real = machine.attempt
@@ -119,44 +111,44 @@ def test_runs_to_save_are_those_that_nothing_disturbed(cgtool, machine, monkeypa
         return real(*arguments, **options)
 
     monkeypatch.setattr(measuring, "attempt", attempt)
-    code, out, _ = cgtool(ENTRY, "--runs", 4, "--save", "saved.cgt")
+    code, out, _ = run(ENTRY, "--runs", 4, "--save", "saved.cgt")
     assert code == 0
     assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
     assert {one.run for one in file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
     monkeypatch.setattr(measuring, "attempt", real)
-    assert cgtool(ENTRY, "--baseline", "saved.cgt")[0] != 2
+    assert run(ENTRY, "--baseline", "saved.cgt")[0] != 2
 
 
-def test_so_many_runs_as_there_is_time_for(cgtool, machine, monkeypatch):
+def test_so_many_runs_as_there_is_time_for(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
-    code, out, _ = cgtool(ENTRY, "--runs", 9, "--max-seconds", 150)
+    code, out, _ = run(ENTRY, "--runs", 9, "--max-seconds", 150)
     assert code == 0
     assert len(machine.asked) == 2
     assert "150 s were over after 2 runs" in out
 
 
-def test_runs_begin_the_schedule(cgtool, machine):
-    assert cgtool(ENTRY, "--baseline", "base.cgt", "--runs", 7)[0] == 0
+def test_runs_begin_the_schedule(run, machine):
+    assert run(ENTRY, "--baseline", "base.cgt", "--runs", 7)[0] == 0
     assert len(machine.asked) == 7
 
 
-def test_the_tolerance_is_the_users(cgtool, machine):
+def test_the_tolerance_is_the_users(run, machine):
     machine.slower = 1.03
-    assert cgtool(ENTRY, "--baseline", "base.cgt", "--max-regression", "5%")[0] == 0
-    assert cgtool(ENTRY, "--baseline", "base.cgt", "--max-regression", "2%")[0] == 1
+    assert run(ENTRY, "--baseline", "base.cgt", "--max-regression", "5%")[0] == 0
+    assert run(ENTRY, "--baseline", "base.cgt", "--max-regression", "2%")[0] == 1
 
 
-def test_another_clock_ends_it_after_one_run(cgtool, machine):
+def test_another_clock_ends_it_after_one_run(run, machine):
     machine.clock = Clock((345, 1200, 1200))
-    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    code, out, _ = run(ENTRY, "--baseline", "base.cgt")
     assert code == 5
     assert "not compared" in out
     assert "1980 MHz in the baseline, 1200 MHz here" in out
     assert len(machine.asked) == 1
 
 
-def test_a_run_on_a_disturbed_gpu_is_made_again(cgtool, machine, monkeypatch):
+def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
     shared, quiet = Clock((345, 1200, 1200), other_processes=1), machine.clock
     clocks = iter([shared, shared])
     real = machine.attempt
@@ -166,12 +158,12 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(cgtool, machine, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(measuring, "attempt", attempt)
-    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    code, out, _ = run(ENTRY, "--baseline", "base.cgt")
     assert (code, len(machine.asked)) == (0, 3)
     assert "10 and 1 runs" in out
     assert "2 of 3 runs are left out of the times: 1 other process had" in " ".join(out.split())
     clocks = iter([shared] * 99)
-    code, out, _ = cgtool(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
+    code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
     assert (code, len(machine.asked)) == (5, 3 + 4)
     assert "1 other process had the GPU at work here" in out
     assert "not told by 4 runs, and --max-runs allows no more" in " ".join(out.split())
@@ -186,7 +178,7 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
     answers = []
     for command in ("bench", "gate"):
         machine.draw, machine.asked = random.Random(5), []
-        code, out, _ = cgtool(ENTRY, *base, command=command)
+        code, out, _ = cgtool(command, ENTRY, *base)
         if command == "bench":
             (one,) = json.loads(out)["verdicts"]
             answer = one["answer"]
@@ -202,18 +194,18 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
     assert answers[0] == answers[1]
 
 
-def test_all_runs_are_saved_and_serve_as_a_baseline(cgtool, machine, tmp_path):
-    assert cgtool(ENTRY, "--runs", 4, "--save", "four.cgt")[0] == 0
+def test_all_runs_are_saved_and_serve_as_a_baseline(run, machine, tmp_path):
+    assert run(ENTRY, "--runs", 4, "--save", "four.cgt")[0] == 0
     saved = file.read(tmp_path / "four.cgt")
     assert {one.run for one in saved.bench.samples} == {0, 1, 2, 3}
-    code, out, _ = cgtool(ENTRY, "--baseline", "four.cgt", "--format", "json")
+    code, out, _ = run(ENTRY, "--baseline", "four.cgt", "--format", "json")
     (verdict,) = json.loads(out)["verdicts"]
     assert (code, verdict["answer"]["verdict"]) == (0, "not-slower")
     assert verdict["answer"]["base"] == 4
 
 
-def test_one_run_is_as_it_was(cgtool, machine):
-    code, out, _ = cgtool(ENTRY)
+def test_one_run_is_as_it_was(run, machine):
+    code, out, _ = run(ENTRY)
     assert code == 0
     assert "Replays against" not in out
     assert len(machine.asked) == 1
@@ -223,9 +215,9 @@ def test_one_run_is_as_it_was(cgtool, machine):
 
 
 @pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.005, 1)])
-def test_pairs_are_judged_from_one_process(cgtool, machine, slower, code):
+def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     machine.slower = slower
-    found, out, _ = cgtool(ENTRY, "--against", "other.py:build")
+    found, out, _ = run(ENTRY, "--against", "other.py:build")
     assert found == code
     assert "Replays against other.py:build" in out
     assert "Eager against replay" not in out
@@ -249,7 +241,7 @@ def test_pairs_are_judged_from_one_process(cgtool, machine, slower, code):
         (["--baseline", "torn.json"], "not a baseline that can be read"),
     ],
 )
-def test_wrong_use_is_told_before_anything_is_measured(cgtool, machine, tmp_path, arguments, words):
+def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, arguments, words):
     from msgspec.structs import replace
 
     one = machine.run()
@@ -257,42 +249,42 @@ def test_wrong_use_is_told_before_anything_is_measured(cgtool, machine, tmp_path
     entry = replace(one.entry, spec="other.py:build")
     file.write(tmp_path / "other.cgt", replace(one, entry=entry))
     (tmp_path / "torn.json").write_text((tmp_path / "base.json").read_text()[:200])
-    code, out, err = cgtool(ENTRY, *arguments)
+    code, out, err = run(ENTRY, *arguments)
     assert (code, out) == (2, "")
     assert words in err
     assert machine.asked == []
 
 
 @pytest.mark.parametrize("text", ["3", "0.03", "3ms", "-1%", "nan%", "inf", "%", "", "3 %%"])
-def test_a_wrong_unit_is_told_with_the_right_ones(cgtool, machine, text):
-    code, _, err = cgtool(ENTRY, "--baseline", "base.cgt", f"--max-regression={text}")
+def test_a_wrong_unit_is_told_with_the_right_ones(run, machine, text):
+    code, _, err = run(ENTRY, "--baseline", "base.cgt", f"--max-regression={text}")
     assert code == 2
     assert "--max-regression" in err
     assert "write 3%" in err or "write 2%" in err or "N%" in err
     assert machine.asked == []
 
 
-def test_a_phase_that_the_baseline_has_not(cgtool, machine, monkeypatch):
+def test_a_phase_that_the_baseline_has_not(run, machine, monkeypatch):
     monkeypatch.setattr(machine, "run", lambda: measured(50_000.0, phase="step"))
-    code, _, err = cgtool(ENTRY, "--baseline", "base.cgt")
+    code, _, err = run(ENTRY, "--baseline", "base.cgt")
     assert code == 2
     assert "holds times of forward, and step was measured" in err
 
 
 @pytest.mark.parametrize("more", [[], ["--against", "model.py:other"]])
-def test_without_a_gpu_it_exits_3(cgtool, tmp_path, more):
+def test_without_a_gpu_it_exits_3(run, tmp_path, more):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     (tmp_path / "model.py").write_text("def build(device):\n    return None\n")
-    code, _, err = cgtool(ENTRY, *more)
+    code, _, err = run(ENTRY, *more)
     assert code == 3
     assert "bench needs a GPU to measure on" in err
 
 
-def test_the_comparison_fits_a_terminal_of_80_columns(cgtool, machine, monkeypatch):
+def test_the_comparison_fits_a_terminal_of_80_columns(run, machine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = cgtool(ENTRY, "--baseline", "base.cgt")
+    _, out, _ = run(ENTRY, "--baseline", "base.cgt")
     *_, row, runs = [line.split() for line in out.split("Replays against")[1].splitlines()]
     assert (row[0], row[-2:]) == ("forward", ["not", "slower"])
     assert runs == ["told", "by", "10", "and", "3", "runs"]

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from cgtool.cli.app import main
 from cgtool.model.file import read, write
 from tests.builders import capture, hostile, unusual
 
@@ -24,19 +24,8 @@ SIMULATED = ROOT / "tests" / "gold" / "captures" / "mlp-separate-simulated.cgt"
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cgtool", "diff", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return (code, *capfd.readouterr())
-
-    return run
+def run(cgtool):
+    return partial(cgtool, "diff")
 
 
 def captured(*targets: tuple[str, Path]) -> None:

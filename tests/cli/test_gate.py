@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -23,7 +24,6 @@ from cgtool.analysis.metrics import METRICS
 from cgtool.analysis.pyproject import budgets_of
 from cgtool.analysis.regression import LOOKS
 from cgtool.cli import gate_measure
-from cgtool.cli.app import main
 from cgtool.cli.gate_measure import Holding
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
@@ -54,22 +54,12 @@ def guilty(device):
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Run the command in this process, in an empty folder: (exit code, stdout, stderr)."""
+def run(cgtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """``cgtool gate``, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     for name in ("COLUMNS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cgtool", "gate", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return (code, *capfd.readouterr())
-
-    return run
+    return partial(cgtool, "gate")
 
 
 def verdicts(text: str) -> dict[str, str]:
@@ -485,12 +475,10 @@ def test_what_is_of_a_gpu_is_not_asked_for_where_there_is_none(
     assert "gpu.json: no such file" in err
 
 
-def test_reports_belong_to_their_entry(run, tmp_path: Path, monkeypatch, capfd) -> None:
+def test_reports_belong_to_their_entry(cgtool, run, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(CODE)
     arguments = ["check", "model.py:guilty", "--device", "simulated", "--format", "json"]
-    monkeypatch.setattr(sys, "argv", ["cgtool", *arguments, "-o", "check.json"])
-    with pytest.raises(SystemExit):
-        main()
+    assert cgtool(*arguments, "-o", "check.json")[0] == 1
     code, out, _ = run("check.json", "--max-findings", 0, "--format", "json")
     assert (code, verdicts(out)) == (1, {"findings": FAIL})
     code, out, _ = run(MLP, "check.json", "--max-findings", 0, "--format", "json")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-from cgtool.cli.app import main
 
 CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures"
 
@@ -18,16 +15,13 @@ CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures
      ["profile", "--format", "perfetto"]],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["a.cgt", "./a.cgt", "link"])
-def test_refused(arguments, name: str, tmp_path: Path, monkeypatch, capfd) -> None:
+def test_refused(arguments, name: str, tmp_path: Path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     before = (CAPTURES / "profile-two_streams.cgt").read_bytes()
     Path("a.cgt").write_bytes(before)
     Path("link").symlink_to("a.cgt")
-    monkeypatch.setattr(sys, "argv", ["cgtool", *arguments, "a.cgt", "-o", name])
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capfd.readouterr()
-    assert (end.value.code, out) == (2, "")
+    code, out, err = cgtool(*arguments, "a.cgt", "-o", name)
+    assert (code, out) == (2, "")
     assert f"-o {Path(name)} would be written over a.cgt" in err
     assert Path("a.cgt").read_bytes() == before
 
@@ -37,56 +31,49 @@ CODE = (
 )
 
 
-def end_of(arguments: list[str], monkeypatch, capfd) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["cgtool", *arguments])
-    with pytest.raises(SystemExit) as end:
-        main()
-    return (end.value.code, *capfd.readouterr())
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["capture"], ["check"], ["verify"], ["dump"], ["pools"], ["profile"], ["bench"],
      ["diff", "a.cgt"], ["gate", "--max-nodes", "9", "--format", "json"]],
 )  # fmt: skip
-def test_an_entry_is_not_written_over(arguments, tmp_path: Path, monkeypatch, capfd) -> None:
+def test_an_entry_is_not_written_over(arguments, tmp_path: Path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.cgt").write_bytes((CAPTURES / "mlp.cgt").read_bytes())
     Path("model.py").write_text(CODE)
     given = [*arguments, "model.py:build", "-o", "./model.py"]
-    code, out, err = end_of(given, monkeypatch, capfd)
+    code, out, err = cgtool(*given)
     assert (code, out) == (2, "")
     assert "would be written over" in err
     assert Path("model.py").read_text() == CODE
 
 
-def test_what_is_saved_is_not_written_over_an_entry(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_what_is_saved_is_not_written_over_an_entry(tmp_path: Path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(CODE)
     for command in ("profile", "bench"):
         given = [command, "model.py:build", "--save", "model.py"]
-        code, _, err = end_of(given, monkeypatch, capfd)
+        code, _, err = cgtool(*given)
         assert code == 2
         assert "--save model.py would be written over model.py" in err
 
 
-def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     before = (CAPTURES / "mlp-bench.cgt").read_bytes()
     Path("base.cgt").write_bytes(before)
     given = ["bench", "samples/mlp.py:build", "--baseline", "base.cgt", "-o", "base.cgt"]
-    code, _, err = end_of(given, monkeypatch, capfd)
+    code, _, err = cgtool(*given)
     assert (code, Path("base.cgt").read_bytes()) == (2, before)
     assert "would be written over base.cgt" in err
 
 
 @pytest.mark.parametrize("command", ["capture", "check", "verify", "bench", "profile"])
 def test_a_folder_that_is_missing_is_told_before_anything_runs(
-    command: str, tmp_path: Path, monkeypatch, capfd
+    command: str, tmp_path: Path, monkeypatch, cgtool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text("raise SystemExit('it has run')\n")
-    code, out, err = end_of([command, "model.py:build", "-o", "no/x"], monkeypatch, capfd)
+    code, out, err = cgtool(command, "model.py:build", "-o", "no/x")
     assert (code, out) == (2, "")
     assert "cannot write no/x: there is no folder no\n  fix: mkdir -p no" in err
 
@@ -95,9 +82,9 @@ def test_a_folder_that_is_missing_is_told_before_anything_runs(
     "arguments",
     [["dump"], ["pools"], ["profile"], ["diff", "model.py"], ["gate", "--max-nodes", "9"]],
 )
-def test_a_file_without_a_name_is_no_capture(arguments, tmp_path, monkeypatch, capfd) -> None:
+def test_a_file_without_a_name_is_no_capture(arguments, tmp_path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(CODE)
-    code, out, err = end_of([*arguments, "model.py"], monkeypatch, capfd)
+    code, out, err = cgtool(*arguments, "model.py")
     assert (code, out) == (2, "")
     assert err.endswith("names a function or a module in it\n  fix: write model.py:NAME\n")

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-
-from cgtool.cli.app import main
 
 TWO_POOLS = Path(__file__).parent.parent / "gold" / "captures" / "mlp-separate-simulated.cgt"
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cgtool", "pools", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return (code, *capfd.readouterr())
-
-    return run
+def run(cgtool):
+    return partial(cgtool, "pools")
 
 
 def pools_of(text: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cgtool.cli.app import main
 from cgtool.model.file import write
 from tests.builders import small, timed
 
@@ -22,20 +22,10 @@ TABLES = ["line", "module", "op", "kernel", "node"]
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Run the command in this process: (exit code, standard output, standard error)."""
+def run(cgtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """``cgtool profile``, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cgtool", "profile", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return (code, *capfd.readouterr())
-
-    return run
+    return partial(cgtool, "profile")
 
 
 def test_a_saved_profile_is_shown_again(run):

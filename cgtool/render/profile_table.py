@@ -25,9 +25,11 @@ _ALL = 1.005
 
 
 def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
-    """Verdict, replays, tables, gaps, order, findings; without ``overview`` the tables alone,
-    under verdict and replays."""
-    parts: list[RenderableType] = [*_head(report), "", _replays(report)]
+    """Verdict, replays, tables, gaps, critical paths, findings; without ``overview`` the tables
+    alone, under the verdict."""
+    parts: list[RenderableType] = [*_head(report, overview=overview)]
+    if overview:
+        parts += ["", _replays(report)]
     for one in report.tables:
         parts += ["", time_table.render(one, report.total_ns, report.idle_ns)]
     if overview:
@@ -36,7 +38,7 @@ def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
                 parts += ["", part]
     words = (explained(_words(report, overview=overview, wide=wide)) for wide in (True, False))
     parts += ["", time_table.ByWidth(*words)]
-    doubts = [("doubt", one) for one in report.gain.doubts]
+    doubts = [("doubt", one) for one in report.gain.doubts] if overview else []
     doubts += [("note", one.text) for one in report.caveats]
     if report.untimed:
         doubts.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
@@ -47,11 +49,15 @@ def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
     return Group(*parts)
 
 
-def _head(report: ProfileReport) -> Iterable[Text]:
+def _head(report: ProfileReport, *, overview: bool) -> Iterable[Text]:
     head = plain(report.spec, "bold")
     head.append_text(plain(f" on {report.device}"))
     yield head
     yield plain(report.gain.sentence, f"bold {_ANSWERS[report.gain.answer]}")
+    if not overview:
+        each = "a replay" if len(report.replays) == 1 else "a replay of each graph"
+        yield plain(f"{each} takes {time_text(report.total_ns)}")
+        return
     if report.gain.why:
         yield plain(report.gain.why)
     copied, whole = report.gain.with_copies, report.gain.speedup
@@ -154,7 +160,7 @@ def _order(report: ProfileReport) -> RenderableType | None:
     if not rows:
         return None
     made = table(
-        "Order",
+        "Critical path and overlap",
         "graph",
         ("critical path", "right"),
         ("of work", "right"),
@@ -194,15 +200,16 @@ def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[s
     """What the words above mean, as far as they were used."""
     measured = [one for one in report.replays if one.replay_ns is not None]
     found = []
-    if measured:
-        found.append(("replay", "one replay on a device that was busy before, without a profiler"))
-    found.append(("busy, gaps", "some node runs; no node runs"))
-    found += _tracing(report)
+    if measured and overview:
+        found.append(("replay", "GPU time of one, launched on a busy device, without a profiler"))
+    if overview:
+        found.append(("busy, gaps", "the share in which some node runs, and in which none does"))
+    found += _tracing(report, overview=overview)
     if any(sum(row.share for row in one.rows) > _ALL for one in report.tables):
         found.append(
             ("share", "of the replays; nodes side by side count each, which makes more than 100%")
         )
-    if any(one.queued_ns is not None for one in report.costs):
+    if overview and any(one.queued_ns is not None for one in report.costs):
         found += [
             ("launch", "time of one replay() on the host, on an idle stream"),
             ("in a row", "wall time of one of many replays that nobody waits for"),
@@ -212,6 +219,8 @@ def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[s
     if overview and any(one.path.timed for one in report.paths):
         found += [
             ("critical path", "the longest chain of nodes that wait for one another"),
+            ("of work", "the same as a share of the time of all nodes"),
+            ("at once", "most nodes that ran at the same time"),
             ("overlapped", "time of nodes that ran beside others"),
             ("could gain", "at most, if all that needs nothing of each other ran side by side"),
         ]
@@ -229,7 +238,7 @@ def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[s
     return found
 
 
-def _tracing(report: ProfileReport) -> list[tuple[str, str]]:
+def _tracing(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
     """How nodes were timed, and how much longer that made the replays."""
     route = {
         "cupti": "CUPTI's records, which name the node",
@@ -243,12 +252,11 @@ def _tracing(report: ProfileReport) -> list[tuple[str, str]]:
     if not spans:
         return [("times", f"of nodes: {route}; gaps are as long as under it, which is too long")]
     over = ", ".join(f"{name} {longer:+.1%}" for name, longer, _ in spans)
-    scales = ", ".join(f"{scale:.2f}" + f" ({name})" * (len(spans) > 1) for name, _, scale in spans)
-    return [
-        ("times", f"of nodes: {route}; it made the replays longer: {over}"),
-        (
-            "gap",
-            f"the traced gap times {scales}, so that nodes, gaps and what lies around the nodes "
-            "make up the replay without a profiler",
-        ),
-    ]
+    found = [("times", f"of nodes: {route}; tracing made the replays longer: {over}")]
+    scales = ", ".join(
+        f"{scale:.2f}" + f" ({name})" * (len(spans) > 1) for name, _, scale in spans if scale
+    )
+    if overview and scales:
+        text = f"as traced, times {scales}: nodes, gaps and both ends then make up the replay"
+        found.append(("gap", text))
+    return found

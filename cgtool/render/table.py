@@ -10,6 +10,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.rule import Rule
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -97,7 +98,8 @@ def _break(word: str, width: int) -> int:
 
 class Fitted(Table):
     """A table that is narrowed where it costs the fewest lines: the one long name in a column is
-    broken before the twenty short ones in another. Its heading may be wider than itself."""
+    broken before the twenty short ones in another. Where that is not enough, which rich would make
+    up for by leaving columns out, each row is a list. Its heading may be wider than itself."""
 
     heading: Text
 
@@ -112,10 +114,30 @@ class Fitted(Table):
         self.collapse_padding = sum(full) + 3 * gaps > options.max_width
         room = options.max_width - (2 if self.collapse_padding else 3) * gaps
         widths = _fit(self.columns, cells, full, room)
-        for column, width in zip(self.columns, widths, strict=True):
-            column.width = width if sum(widths) <= room else None
         yield self.heading
+        if sum(widths) > room:
+            yield Rule(characters="─", style="")
+            for row in zip(*cells, strict=True):
+                yield _listed(self.columns, row, options.max_width)
+            return
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
         yield from super().__rich_console__(console, options)
+
+
+def _listed(columns: list[Column], row: tuple[Any, ...], width: int) -> Text:
+    """A row as ``backward, nodes 140, replay 624 us``, its further lines indented."""
+    told = []
+    for at, (column, cell) in enumerate(zip(columns, row, strict=True)):
+        text = " ".join(_text(cell).plain.split("\n"))
+        if text:
+            told.append(f"{column.header} {text}".strip() if at else text)
+    lines = Words(", ".join(told)).lines(max(width - 2, 1))
+    return Text("\n  ".join(lines), overflow="fold")
+
+
+def _text(cell: Any) -> Text:
+    return cell.text if isinstance(cell, Words) else cell if isinstance(cell, Text) else Text(cell)
 
 
 def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: int) -> list[int]:

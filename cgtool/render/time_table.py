@@ -62,7 +62,7 @@ def _table(
 def _columns(found: TimeTable, wide: bool) -> Iterator[Column]:
     rated = found.by in (OP, KERNEL, NODE)
     known = any(row.bound is not None for row in found.rows)
-    yield found.by, lambda row: Cut(row.name) if found.by in (OP, KERNEL) else Words(row.name)
+    yield found.by, lambda row: Cut(row.name) if found.by == KERNEL else Words(row.name)
     if found.by != NODE:
         yield ("nodes", "right"), lambda row: f"{row.nodes:,}"
     yield ("time", "right"), lambda row: time_text(row.total_ns)

@@ -142,6 +142,22 @@ def test_the_column_with_one_long_name_gives_way():
     ]
 
 
+def test_a_terminal_too_narrow_for_the_columns_shows_every_cell_in_a_list():
+    made = table("T", "line", ("nodes", "right"), ("time", "right"), ("waited for", "right"))
+    add(made, "transformer.py:37", "80", "331 us", "")
+    add(made, "transformer.py:32", "20", "133 us", "288 us")
+    lines = text_of(made, 30).splitlines()
+    assert lines[2:] == [
+        "transformer.py:37, nodes 80,",
+        "  time 331 us",
+        "transformer.py:32, nodes 20,",
+        "  time 133 us, waited for 288",
+        "  us",
+    ]
+    assert lines[:2] == ["T", "─" * 30]
+    assert len(text_of(made, 60).splitlines()) == 5
+
+
 def test_words_break_between_names_and_lose_nothing():
     words = Words("gradient of layers.12.attention.weight")
     assert words.lines(14) == ["gradient of", "layers.12.", "attention.", "weight"]

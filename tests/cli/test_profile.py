@@ -32,7 +32,7 @@ def test_a_saved_profile_is_shown_again(run):
     code, out, err = run(RECORDED)
     assert (code, err) == (0, "")
     assert out.splitlines()[1].startswith("Yes: 9.9 times faster (9.3–10.1)")
-    for title in ("Replays", "Time by line", "Time by module", "Order"):
+    for title in ("Replays", "Time by line", "Time by module", "Critical path and overlap"):
         assert title in out
 
 
@@ -41,6 +41,7 @@ def test_one_table_instead_of_the_overview(run):
     assert code == 0
     assert "Time by kernel" in out
     assert "Time by line" not in out
+    assert "Replays" not in out
     assert " more " in out
 
 

@@ -114,7 +114,7 @@ def same_entry(left: str, right: str, folder: Path | None = None) -> bool:
         file, colon, name = spec.rpartition(":")
         return os.path.normpath(below / file) + colon + name if file.endswith(".py") else spec
 
+    if os.path.normpath(left) == os.path.normpath(right):
+        return True
     here = Path.cwd()
-    return os.path.normpath(left) == os.path.normpath(right) or absolute(left, here) == absolute(
-        right, folder or here
-    )
+    return absolute(left, here) == absolute(right, folder or here)

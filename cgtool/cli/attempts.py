@@ -25,6 +25,7 @@ from cgtool.model.options import (
     Request,
     VerifyOptions,
 )
+from cgtool.model.paths import is_file
 
 
 def attempt(
@@ -130,7 +131,7 @@ def open_capture(
     """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
     check_name(target)
     path = Path(target)
-    if target.endswith(".cgt") or (path.is_file() and ":" not in target):
+    if target.endswith(".cgt") or (is_file(path) and ":" not in target):
         return read(path), path
     if ":" not in target:
         raise usage(

@@ -11,6 +11,7 @@ from pathlib import Path
 from cgtool.analysis.gate import GateReport
 from cgtool.cli.output import check_place, file_of, show_table, write_bytes
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.paths import is_special
 
 KINDS = ("table", "json", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}
@@ -69,7 +70,7 @@ def check_places(
     taken = {os.path.realpath(file_of(name)): f"the target {name}" for name in targets}
     named = [(f"--format {kind}", file) for kind, file in chosen]
     for option, file in (("--save-baseline", saved), *named):
-        if file is None or (file.exists() and not file.is_file() and not file.is_dir()):
+        if file is None or is_special(file):
             continue
         check_place(file, option=option)
         place = os.path.realpath(file)

@@ -16,6 +16,7 @@ from cgtool.model.capture import Capture
 from cgtool.model.failure import usage
 from cgtool.model.file import read
 from cgtool.model.finding import Report
+from cgtool.model.paths import is_file
 
 
 @dataclass
@@ -49,11 +50,11 @@ def open_targets(names: Sequence[str]) -> list[Target]:
     for name in names:
         check_name(name)
         path = Path(name)
-        is_file = path.is_file() and ":" not in name
-        if name.endswith(".cgt") or (is_file and _is_zip(path)):
+        exists = is_file(path) and ":" not in name
+        if name.endswith(".cgt") or (exists and _is_zip(path)):
             capture = read(path)
             found.append(Target(capture.entry.spec, [capture], files=(name,)))
-        elif name.endswith(".json") or is_file:
+        elif name.endswith(".json") or exists:
             loose.append((name, reports.read(path)))
         elif ":" in name:
             found.append(Target(name, live=True))
@@ -75,13 +76,17 @@ def open_targets(names: Sequence[str]) -> list[Target]:
 
 
 def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        # Whoever reads it says so.
+        return False
 
 
 def open_baseline(path: Path) -> Base:
     """A baseline file, or a capture that serves as one. Raises CgtoolError (exit 2)."""
-    if path.suffix == ".cgt" or (path.is_file() and _is_zip(path)):
+    if path.suffix == ".cgt" or (is_file(path) and _is_zip(path)):
         capture = read(path)
         return Base(path, measure([capture]).values, capture)
     return Base(path, baselines.read(path))

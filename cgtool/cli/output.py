@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cgtool.model.failure import Failure, usage
 from cgtool.model.file import atomic
 from cgtool.model.finding import Finding
+from cgtool.model.paths import is_dir, is_file, is_special
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,21 +57,26 @@ def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
         return
     for target in targets:
         source = file_of(target)
-        if output.is_file() and source.is_file() and output.samefile(source):
+        if is_file(output) and is_file(source) and output.samefile(source):
             raise usage(
                 f"{option} {output} would be written over {source}", fix="name another file"
             )
-    if output.is_dir():
+    if is_dir(output):
         raise usage(f"cannot write {output}: it is a directory", fix="name a file")
-    if not output.parent.is_dir():
-        folder = output.parent
+    folder = output.parent
+    try:
+        there = folder.is_dir()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise usage(f"cannot write {output}: {reason}") from error
+    if not there:
         raise usage(f"cannot write {output}: there is no folder {folder}", fix=f"mkdir -p {folder}")
 
 
 def file_of(target: str) -> Path:
     """The file that a target is, or that an ENTRY (``path/to/file.py:name``) lies in."""
     path = Path(target)
-    return path if path.is_file() else Path(target.rpartition(":")[0])
+    return path if is_file(path) else Path(target.rpartition(":")[0])
 
 
 def write_bytes(data: bytes, output: Path | None) -> None:
@@ -80,8 +86,7 @@ def write_bytes(data: bytes, output: Path | None) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return
-    if output.exists() and not output.is_file() and not output.is_dir():
-        # A device or a pipe (/dev/stdout, /dev/full): nothing there to replace.
+    if is_special(output):
         try:
             output.write_bytes(data)
         except BrokenPipeError:

@@ -14,6 +14,7 @@ from cgtool.cli import options as opt
 from cgtool.cli.capture import default_file
 from cgtool.model.failure import machine, usage
 from cgtool.model.options import CaptureOptions, ProfileOptions
+from cgtool.model.paths import is_file
 
 if TYPE_CHECKING:
     from cgtool.model.capture import Capture
@@ -155,7 +156,7 @@ def profile(
 
 
 def _is_file(target: str) -> bool:
-    return target.endswith(".cgt") or (":" not in target and Path(target).is_file())
+    return target.endswith(".cgt") or (":" not in target and is_file(Path(target)))
 
 
 def _default_file(spec: str) -> Path:

@@ -15,6 +15,7 @@ from cgtool.analysis.metrics import same_entry
 from cgtool.analysis.pyproject import SECTION, Project, entries, section
 from cgtool.model import document
 from cgtool.model.failure import usage
+from cgtool.model.paths import is_file
 
 _ALIKE = 80
 """Of 100 (``fuzz.ratio``): two letters that changed places leave more of any name."""
@@ -25,7 +26,7 @@ def find(folder: Path) -> Project | None:
     Raises CgtoolError (exit 2) for one on the way that is no TOML, or misspells that table."""
     for each in (folder, *folder.parents):
         path = each / "pyproject.toml"
-        if path.is_file():
+        if is_file(path):
             content = _load(path)
             _misspelt(path, content)
             tool = content.get("tool")

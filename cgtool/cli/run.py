@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cgtool.cli import streams
 from cgtool.cli.group import app
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import CgtoolError, usage
 
 
 def run() -> int:
@@ -26,6 +26,7 @@ def run() -> int:
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     try:
         try:
+            _check_folder()
             app()
         finally:
             sys.stdout.flush()
@@ -40,3 +41,15 @@ def run() -> int:
         show_bug(error)
         return 70
     return 0
+
+
+def _check_folder() -> None:
+    """Raises CgtoolError (exit 2) where no relative name means anything."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise usage(
+            f"the current folder cannot be told: {error.strerror}",
+            why="it was removed, most likely by what ran before",
+            fix="cd to a folder that is there",
+        ) from error

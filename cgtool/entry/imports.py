@@ -21,6 +21,7 @@ from cgtool.entry.attempt import load_error
 from cgtool.entry.spec import FORMS, EntrySpec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.paths import is_file
 
 
 class _InstalledOne(importlib.abc.MetaPathFinder):
@@ -165,7 +166,7 @@ def _import_module(name: str, spec: EntrySpec) -> ModuleType:
             raise usage(
                 f"{spec.target}: Python finds no module named {error.name}",
                 fix=f"did you mean {file}:{spec.name}?"
-                if file.is_file()
+                if is_file(file)
                 else "give the path of the file, or run from the folder that holds the package",
             ) from error
         raise load_error(f"importing {spec.target}", error) from error

@@ -58,10 +58,10 @@ def parse(text: str) -> EntrySpec:
     if not _dotted(name):
         raise usage(f"{text}: {name!r} is no Python name", fix=FORMS)
     is_file = os.sep in target or not _dotted(target) or target.endswith(".py")
-    is_file = is_file or Path(target).is_file()
+    is_file = is_file or os.path.isfile(target)  # noqa: PTH113
     if is_file:
         _check_file(target, name)
-    elif Path(target).is_dir() and not (Path(target) / "__init__.py").exists():
+    elif os.path.isdir(target) and not (Path(target) / "__init__.py").exists():  # noqa: PTH112
         raise _folder(target, name)
     return EntrySpec(target, name, is_file)
 

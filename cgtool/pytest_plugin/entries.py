@@ -11,6 +11,7 @@ import pytest
 
 from cgtool.entry import spec
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.paths import is_file
 
 
 class Named(NamedTuple):
@@ -45,7 +46,7 @@ def _of_text(text: str, root: Path, folder: Path) -> Named:
         spec.parse(text)
         return Named(text, text)
     for base in (root, folder):
-        if (path := base / file).is_file():
+        if is_file(path := base / file):
             return _in_file(path, name, root)
     raise usage(
         f"{text}: no such file",

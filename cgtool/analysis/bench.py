@@ -122,13 +122,19 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
             f"only {count} {'round' if count == 1 else 'rounds'}: the interval is a guess; "
             "raise --rounds or --max-seconds"
         )
-    for one in (side for sides in by_side(bench.samples).values() for side in sides.values()):
-        wide = stats.spread(one.device_ns)
-        if wide is not None and wide > WIDE_SPREAD:
-            found.append(
-                f"{one.name} {one.phase} varied by ±{wide:.1%} from round to round: another "
-                "program may share the GPU or the CPU; measure on a quiet machine"
-            )
+    timed = [side for sides in by_side(bench.samples).values() for side in sides.values()]
+    wide = {
+        f"{one.name} {one.phase}": spread
+        for one in timed
+        if (spread := stats.spread(one.device_ns)) is not None and spread > WIDE_SPREAD
+    }
+    if wide:
+        found.append(
+            f"{', '.join(wide)} varied by {'up to ' * (len(wide) > 1)}±{max(wide.values()):.1%} "
+            "from round to round: another program may share the GPU or the CPU; measure on a quiet "
+            "machine"
+        )
+    for one in timed:
         moved = stats.drift(one.device_ns)
         if abs(moved) > DRIFTED and one.name == "replay":
             found.append(

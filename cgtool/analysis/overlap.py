@@ -170,8 +170,9 @@ def _finding(capture: Capture, found: Overlap) -> Finding:
     fix = "put one of the two on a stream of its own, and join it where its result is read"
     if forward is not None:
         fix = (
-            "backward launches on the stream that the forward op ran on: branches of the forward "
-            "on streams of their own get theirs; what one forward op leads to stays in order"
+            "put independent branches of the forward on streams of their own: the backward of an "
+            "op runs on the stream that the op ran on. What one op's backward launches stays in "
+            "order"
         )
     return Finding(
         "concurrency-lost-or-false-dependency",

@@ -125,7 +125,7 @@ def dump(
         raise machine(
             "--color time: this capture holds no times of its nodes",
             why="they are measured on a GPU only, and when they are asked for",
-            fix="`cgtool capture ENTRY --times` on a GPU; or --color type, module or stream",
+            fix="`cgtool profile ENTRY --save FILE` on a GPU; or --color type, module or stream",
         )
     boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
     views, note = _fewer(opened, views, collapse, boxes)

@@ -30,7 +30,9 @@ def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
     rows = []
     for name, value in target.figures.items():
         metric = BY_NAME[name.partition(".")[0]]
-        if metric.larger_is_better:
+        whole_again = name != metric.name and value == target.figures.get(metric.name)
+        if metric.larger_is_better or (whole_again and not metric.exact):
+            # A time of the phase that is the whole: one chart of it is enough.
             continue
         row: dict[str, Any] = {
             "name": visible(f"{entry} {name}"),

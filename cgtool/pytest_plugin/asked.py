@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -55,6 +55,29 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
+class Gating(msgspec.Struct, frozen=True):
+    """What ``graph.gate()`` takes beside budgets."""
+
+    baseline: bool
+    max_runs: Annotated[int, msgspec.Meta(ge=1)]
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Proving(msgspec.Struct, frozen=True):
+    """What ``graph.verify()`` takes."""
+
+    replays: Annotated[int, msgspec.Meta(ge=1)]
+    trials: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Allowing(msgspec.Struct, frozen=True):
+    """What ``graph.check()`` takes."""
+
+    allow: str | tuple[str, ...]
+
+
+T = TypeVar("T", Options, Gating, Proving, Allowing)
+
 _CALL = [one for one in Options.__struct_fields__ if one != "requires_gpu"]
 _BUDGETS = [*(one.replace("-", "_") for one in NAMES), "max_increase", "max_regression"]
 
@@ -83,11 +106,16 @@ def marked_options(where: str, given: Mapping[str, object]) -> Options:
 
 
 def _converted(where: str, given: Mapping[str, object], before: Options) -> Options:
+    made = typed(where, given, Options)
+    return replace(before, **{name: getattr(made, name) for name in given})
+
+
+def typed(where: str, given: Mapping[str, object], kind: type[T]) -> T:
+    """Arguments as they should be. Raises CgtoolError (exit 2) for one that is not."""
     try:
-        made = msgspec.convert(dict(given), Options)
+        return msgspec.convert(dict(given), kind)
     except msgspec.ValidationError as error:
         raise usage(f"{where}: {error}".replace("`$.", "`")) from None
-    return replace(before, **{name: getattr(made, name) for name in given})
 
 
 def _known(

@@ -15,6 +15,7 @@ from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.pytest_plugin import gating, proving
+from cgtool.pytest_plugin.asked import Allowing, Gating, Proving, typed
 from cgtool.pytest_plugin.words import plainly
 from cgtool.pytest_plugin.workers import Workers
 
@@ -123,15 +124,17 @@ class Graph:
         Raises AssertionError with the table of what parts and why; also when eager differs so much
         from itself that nothing can be proved.
         """
-        return proving.verify(self._workers, VerifyOptions(replays, trials))
+        asked = typed("graph.verify()", {"replays": replays, "trials": trials}, Proving)
+        return proving.verify(self._workers, VerifyOptions(asked.replays, asked.trials))
 
     @plainly
-    def check(self, *, allow: tuple[str, ...] | list[str] = ()) -> Report:
+    def check(self, *, allow: str | tuple[str, ...] | list[str] = ()) -> Report:
         """Find what would fail, or freeze, when this is captured, as ``cgtool check`` does.
 
         Raises AssertionError with every error and warning but those of the codes in ``allow``.
         """
-        return proving.check(self._workers, tuple(allow))
+        given = typed("graph.check()", {"allow": allow}, Allowing).allow
+        return proving.check(self._workers, (given,) if isinstance(given, str) else given)
 
     @plainly
     def gate(
@@ -153,7 +156,9 @@ class Graph:
         Raises AssertionError with the evidence of what does not hold. Skips the test when there
         was nothing that could be judged.
         """
-        self._workers.max_runs, self._workers.max_seconds = max_runs, max_seconds
+        given = {"baseline": baseline, "max_runs": max_runs, "max_seconds": max_seconds}
+        asked = typed("graph.gate()", given, Gating)
+        self._workers.max_runs, self._workers.max_seconds = asked.max_runs, asked.max_seconds
         return gating.Gate(self._item, self._number, self._workers, self.simulated).hold(
-            budgets, self._budgets, baseline=baseline
+            budgets, self._budgets, baseline=asked.baseline
         )

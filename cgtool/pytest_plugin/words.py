@@ -4,6 +4,7 @@ ours."""
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -51,10 +52,17 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
     """The same, where every error of ours is the test's: AssertionError for what the code under
     test does wrong, ``pytest.fail`` for wrong use and for a machine that cannot."""
 
+    signature = inspect.signature(call)
+    called = "cudagraph" if call.__name__ == "__call__" else f"graph.{call.__name__}"
+
     @functools.wraps(call)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
         # pytest leaves out frames with this name, so what it shows is the line of the test.
         __tracebackhide__ = True
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise pytest.fail.Exception(f"{called}(): {error}") from None
         try:
             return call(*args, **kwargs)
         except pytest.skip.Exception as error:

@@ -193,3 +193,36 @@ def test_what_is_no_option_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
         options_of("cudagraph()", given)
     assert raised.value.failure.what.startswith(said)
+
+
+WRONG = [
+    ("cudagraph()", "cudagraph(): missing a required argument: 'entry'"),
+    ("cudagraph('model.py:build', 'simulated')", "cudagraph(): too many positional arguments"),
+    ("graph.gate(baseline='baselines/a.json')", "graph.gate(): Expected `bool`, got `str` - at*"),
+    ("graph.gate(max_runs=0)", "graph.gate(): Expected `int` >= 1 - at `max_runs`"),
+    ("graph.gate(max_runs='x')", "graph.gate(): Expected `int`, got `str` - at `max_runs`"),
+    ("graph.gate(max_seconds=float('nan'))", "graph.gate(): Expected `float` > 0.0 - at*"),
+    # With none, nothing would be proved.
+    ("graph.verify(replays=0)", "graph.verify(): Expected `int` >= 1 - at `replays`"),
+    ("graph.verify(replays='3')", "graph.verify(): Expected `int`, got `str` - at `replays`"),
+    ("graph.verify(trials=-1)", "graph.verify(): Expected `int` >= 0 - at `trials`"),
+    ("graph.check(allow=3)", "graph.check(): Expected `str | array`, got `int` - at `allow`"),
+    ("graph.check(allow='sync-itm')", "graph.check(): no code 'sync-itm'; did you mean sync-item?"),
+]
+
+
+def test_a_wrong_call_is_told_as_one(pytester):
+    write(
+        pytester,
+        f"""
+def test_calls(cudagraph):
+    graph = cudagraph("model.py:build", backward=False)
+    for call in {[call for call, _ in WRONG]}:
+        with pytest.raises(pytest.fail.Exception) as raised:
+            eval(call)
+        print(raised.value)
+""",
+    )
+    result = run(pytester, "-s")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*{said}" for _, said in WRONG])

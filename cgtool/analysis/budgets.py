@@ -76,7 +76,10 @@ class Budgets(msgspec.Struct, frozen=True):
 
 
 def checked(budgets: Budgets) -> Budgets:
-    """The same. Raises CgtoolError (exit 2) where a minimum lies above its maximum."""
+    """The same. Raises CgtoolError (exit 2) where one figure is given two limits or tolerances, and
+    where a minimum lies above its maximum."""
+    _once(budgets.limits)
+    _once(budgets.increases)
     most = {(one.metric, one.phase): one for one in budgets.limits if one.bound == "max"}
     for one in budgets.limits:
         top = most.get((one.metric, one.phase))
@@ -124,13 +127,11 @@ def from_options(
         allowed.append(increase_of("--max-increase", name, amount))
     if regression is not None:
         allowed.append(increase_of("--max-regression", "replay-us", regression))
-    _once(allowed)
-    _once(found)
-    return Budgets(tuple(found), tuple(allowed))
+    return checked(Budgets(tuple(found), tuple(allowed)))
 
 
 def _once(some: Iterable[Budget] | Iterable[Increase]) -> None:
-    """The same figure twice on one command line is a slip, not an order of precedence."""
+    """The same figure twice in one place is a slip, not an order of precedence."""
     seen: dict[object, Budget | Increase] = {}
     for one in some:
         which = (one.metric, one.phase, getattr(one, "bound", None))

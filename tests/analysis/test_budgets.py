@@ -95,6 +95,19 @@ def test_the_same_budget_twice() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'max-regression = "1%"\nmax-increase = {replay-us = "50%"}',
+        'max-increase = {replay-us = {all = "1%"}, "replay-us.all" = "50%"}',
+    ],
+)
+def test_the_same_tolerance_twice_in_one_table(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text(f"[tool.cgtool.gate]\n{text}\n")
+    refused(lambda: from_pyproject(path, "a.py:f", simulated=False), "replay-us is given twice")
+
+
 def test_tolerances() -> None:
     found = from_options(
         {}, ["nodes=2%", "nodes.backward=3", "pool-mib=1.5", "capture-ms=50%"], "1.5%"

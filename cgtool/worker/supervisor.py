@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, Failure, usage, user_code
+from cgtool.model.failure import CgtoolError, Failure, machine, usage, user_code
 from cgtool.model.options import Request
 from cgtool.record.frames import folded, is_internal_file
 from cgtool.worker import import_path, printing
@@ -172,8 +172,12 @@ def run(request: Request, *, timeout: float | None = None, progress: Progress) -
     Raises CgtoolError for everything that the user's code or this machine can do to it, WorkerBug
     for a fault of cgtool's, KeyboardInterrupt after the worker is gone.
     """
-    encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
-    worker = _waiting.popleft() if _waiting else _Worker()
+    try:
+        encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
+        worker = _waiting.popleft() if _waiting else _Worker()
+    except OSError as error:
+        # No more processes, memory or open files; a folder or a Python that is gone.
+        raise machine(f"a worker process cannot be started: {error}") from error
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         worker.ask(encoded)

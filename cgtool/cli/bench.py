@@ -94,7 +94,7 @@ def bench(
         raw_texts,
     )
     from cgtool.cli.measuring import Measuring
-    from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.cli.until_told import Runs
     from cgtool.model.file import atomic, write
     from cgtool.render.bench_table import render
@@ -111,6 +111,7 @@ def bench(
         tolerance = increase_of("--max-regression", "replay-us", max_regression).share or 0.0
     sources = [entry] if against is None else [entry, against]
     check_place(save, *sources, option="--save")
+    check_apart(output, save)
     check_place(output, *sources, *([] if baseline is None else [str(baseline)]))
     base = None if baseline is None else open_base(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:

@@ -73,6 +73,17 @@ def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
         raise usage(f"cannot write {output}: there is no folder {folder}", fix=f"mkdir -p {folder}")
 
 
+def check_apart(output: Path | None, saved: Path | None) -> None:
+    """Raises CgtoolError (exit 2) where what is printed would be written over what is saved."""
+    if output is None or saved is None:
+        return
+    if os.path.realpath(output) == os.path.realpath(saved):
+        raise usage(
+            f"-o {output} would be written over the capture that is saved there",
+            fix="name another file",
+        )
+
+
 def file_of(target: str) -> Path:
     """The file that a target is, or that an ENTRY (``path/to/file.py:name``) lies in."""
     path = Path(target)

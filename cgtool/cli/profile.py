@@ -104,7 +104,7 @@ def profile(
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.profile import explain, has_times
     from cgtool.cli.attempts import attempt, check_name
-    from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.model.file import read
 
     check_name(target)
@@ -117,6 +117,7 @@ def profile(
     else:
         saved = save or _default_file(target)
         check_place(saved, target, option="--save")
+        check_apart(output, saved)
         measured = attempt(
             target,
             saved,

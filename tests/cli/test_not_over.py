@@ -57,6 +57,26 @@ def test_what_is_saved_is_not_written_over_an_entry(tmp_path: Path, monkeypatch,
         assert "--save model.py would be written over model.py" in err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "--save", "new.cgt", "-o", "./new.cgt"],
+        ["profile", "--save", "new.cgt", "-o", "new.cgt"],
+        ["profile", "-o", "model-build-profile.cgt"],
+    ],
+)
+def test_what_is_printed_is_not_written_over_what_is_saved(
+    arguments, tmp_path: Path, monkeypatch, cgtool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(CODE)
+    command, *options = arguments
+    code, out, err = cgtool(command, "model.py:build", *options)
+    assert (code, out) == (2, "")
+    assert "would be written over the capture that is saved there" in err
+    assert [one.name for one in tmp_path.iterdir()] == ["model.py"]
+
+
 def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     before = (CAPTURES / "mlp-bench.cgt").read_bytes()

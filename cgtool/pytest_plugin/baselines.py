@@ -54,7 +54,7 @@ def read(path: Path, item: pytest.Item, entry: str) -> Baseline:
     """The baseline of a test. Raises CgtoolError (exit 2) when it is missing, damaged, or of
     another entry."""
     shown = shown_path(path, item.config)
-    if not path.exists():
+    if _is_missing(path):
         raise usage(
             f"this test has no baseline: {shown} does not exist",
             why=_where_else(path, item.config),
@@ -74,6 +74,16 @@ def read(path: Path, item: pytest.Item, entry: str) -> Baseline:
             fix=f"if the test is meant to have changed, `{how_to_record(item)}`",
         )
     return found
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass  # reading it says why not
+    return False
 
 
 def _where_else(path: Path, config: pytest.Config) -> str | None:

@@ -117,6 +117,16 @@ def test_a_baseline_of_a_newer_cgtool_says_so(pytester, recorded):
     result.stdout.fnmatch_lines(["E*newer cgtool (schema 99*", "E*fix: upgrade cgtool"])
 
 
+def test_a_baseline_that_may_not_be_read_is_not_said_to_be_missing(pytester, recorded):
+    recorded.unlink()
+    recorded.symlink_to(recorded.name)
+    result = run(pytester)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["E*Failed: cannot read *test_step.simulated.json: Too many levels*"]
+    )
+
+
 def test_a_baseline_of_another_entry_is_refused(pytester, recorded):
     write(pytester, GATED.replace("build", "larger"))
     result = run(pytester)

@@ -113,12 +113,9 @@ def _write(report: GateReport, kind: str, file: Path | None) -> None:
 
 def _encoded(kind: str, report: GateReport) -> bytes:
     if kind == "json":
-        from msgspec import to_builtins
-
-        from cgtool.model.document import encodable
         from cgtool.render.json import encode
 
-        return encode("cgtool-gate", encodable(to_builtins(report)))
+        return encode("cgtool-gate", report)
     if kind == "junit":
         from cgtool.render import junit
 

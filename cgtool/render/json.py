@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from cgtool.model.document import encodable
+
 VERSION = 1
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """What JSON lets stand in a text, and terminals and editors act on: controls and directions."""
@@ -20,7 +22,10 @@ def encode(schema: str, report: Any) -> bytes:
 
 def plain(value: Any, *, indent: int | None = None) -> bytes:
     """JSON with a newline, in which every such character is an escape: the same to a reader."""
-    data = msgspec.json.encode(value)
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(value)))
     if not data.isascii() or b"\x7f" in data:
         data = _ACTED_ON.sub(lambda match: f"\\u{ord(match[0]):04x}", data.decode()).encode()
     return (data if indent is None else msgspec.json.format(data, indent=indent)) + b"\n"

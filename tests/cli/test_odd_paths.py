@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -81,3 +82,13 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "the current folder cannot be told" in done.stderr
+
+
+def test_a_name_that_is_not_utf_8_in_json(here: Path, cgtool) -> None:
+    odd = os.fsdecode(b"odd-\xff.cgt")
+    Path("a.cgt").rename(odd)
+    for arguments in (["diff", odd, odd], ["gate", odd, "--baseline", odd]):
+        code, out, err = cgtool(*arguments, "--format", "json")
+        assert (code, err) == (0, "")
+        assert r"odd-\\udcff.cgt" in out
+        assert json.loads(out)["schema"] == f"cgtool-{arguments[0]}"

@@ -87,7 +87,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 def test_a_name_that_is_not_utf_8_in_json(here: Path, cgtool) -> None:
     odd = os.fsdecode(b"odd-\xff.cgt")
     Path("a.cgt").rename(odd)
-    for arguments in (["diff", odd, odd], ["gate", odd, "--baseline", odd]):
+    for arguments in (["diff", odd, odd], ["gate", odd, "--max-nodes", "100"]):
         code, out, err = cgtool(*arguments, "--format", "json")
         assert (code, err) == (0, "")
         assert r"odd-\\udcff.cgt" in out

@@ -221,7 +221,7 @@ def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[s
             ("critical path", "the longest chain of nodes that wait for one another"),
             ("of work", "the same as a share of the time of all nodes"),
             ("at once", "most nodes that ran at the same time"),
-            ("overlapped", "time of nodes that ran beside others"),
+            ("overlapped", "time in which two nodes ran, or more"),
             ("could gain", "at most, if all that needs nothing of each other ran side by side"),
         ]
     rated = [one for one in report.tables if one.by in (OP, KERNEL, NODE)]

@@ -335,6 +335,17 @@ def test_counts_against_a_baseline(before: int, allowed: str, verdict: str, text
     assert (found.measured, found.baseline) == (12, before)
 
 
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_a_count_at_its_limit_passes_and_one_more_does_not(percent: int) -> None:
+    """100 * 0.29 is 28.999999999999996."""
+    now = measure([small()])
+    at_limit = replace(now, values=changed({"nodes": 100 + percent}))
+    over = replace(now, values=changed({"nodes": 101 + percent}))
+    base, held = changed({"nodes": 100}), budgets(max_increase=f"nodes={percent}%")
+    assert only(at_limit, held, base).verdict == PASS
+    assert only(over, held, base).verdict == FAIL
+
+
 def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
     base = changed({})
     rest = {name: count for name, count in base.counts.items() if name != "nodes"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from cgtool.model import paths
 from cgtool.model.failure import CgtoolError, usage
 
 FORMS = "ENTRY is path/to/file.py:name or package.module:name"
@@ -58,10 +59,10 @@ def parse(text: str) -> EntrySpec:
     if not _dotted(name):
         raise usage(f"{text}: {name!r} is no Python name", fix=FORMS)
     is_file = os.sep in target or not _dotted(target) or target.endswith(".py")
-    is_file = is_file or os.path.isfile(target)  # noqa: PTH113
+    is_file = is_file or paths.is_file(Path(target))
     if is_file:
         _check_file(target, name)
-    elif os.path.isdir(target) and not (Path(target) / "__init__.py").exists():  # noqa: PTH112
+    elif paths.is_dir(Path(target)) and not (Path(target) / "__init__.py").exists():
         raise _folder(target, name)
     return EntrySpec(target, name, is_file)
 

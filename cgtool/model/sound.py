@@ -53,9 +53,9 @@ def _number(
                 raise _Unsound(f"{where}: {what} {_short(value)}")
 
 
-def _given(values: Iterable[int | None]) -> set[int]:
-    # A set: of many nodes, most say the same.
-    return {value for value in set(values) if value is not None}
+def _given(values: Iterable[int | None]) -> list[int]:
+    # By way of a set: of many nodes, most say the same.
+    return [value for value in set(values) if value is not None]
 
 
 def _measure(where: str, what: str, values: Iterable[float | None], least: float = 0.0) -> None:
@@ -112,11 +112,12 @@ def _graph(capture: Capture, graph: Graph) -> None:
     _index(where, "origin", graph.eager_only, len(capture.origins))
     _number(where, "eager launches", (graph.eager_launches,))
     _index(where, "stream", map(attrgetter("stream"), nodes), len(capture.streams))
-    _number(where, "call", map(attrgetter("call"), nodes))
     _number(where, "duration", map(attrgetter("duration_ns"), nodes))
     _number(where, "start", map(attrgetter("start_ns"), nodes))
     if graph.calls:
         _index(where, "call", map(attrgetter("call"), nodes), len(graph.calls))
+    else:
+        _number(where, "call", map(attrgetter("call"), nodes))
     for call in graph.calls:
         numbers = (*call.reads, *call.writes, call.read_bytes, call.written_bytes)
         _number(where, "storage or its bytes", numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from msgspec.structs import astuple
 
@@ -12,7 +13,8 @@ from cgtool.analysis.diff.matching import Pair
 from cgtool.model.capture import Edge
 
 Link = tuple[int, int, int, int, int]
-"""An ``Edge`` in ids of the left graph."""
+"""An ``Edge``; in a result, in ids of the left graph."""
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +42,35 @@ def rewired(
     kept, moved = list(kept), list(moved)
     if not moved and left == right and all(a == b for a, b in kept):
         return Rewired()
-    still = {a for a, _ in kept}
+    ours, theirs = [list(map(astuple, edges)) for edges in (left, right)]
+    back = dict(kept)
     name = {b: a for a, b in kept}
-    every = {**name, **{b: a for a, b in moved}}
-    known = still | {a for a, _ in moved}
-    before = {link for link in map(astuple, left) if link[0] in known and link[1] in known}
-    after = {
-        (every[link[0]], every[link[1]], *link[2:])
-        for link in map(astuple, right)
-        if link[0] in every and link[1] in every
-    }
-    lost, found = before - after, after - before
-    gone = [link for link in lost if link[0] in still and link[1] in still]
-    come = [link for link in found if link[0] in still and link[1] in still]
+    known, every = back, name
+    if moved:
+        known, every = {**back, **dict(moved)}, {**name, **{b: a for a, b in moved}}
+    # In order, as dictionaries keep it: what lies side by side in memory is read side by side.
+    before = dict.fromkeys([link for link in ours if link[0] in known and link[1] in known])
+    after = dict.fromkeys(
+        [
+            (every[link[0]], every[link[1]], *link[2:])
+            for link in theirs
+            if link[0] in every and link[1] in every
+        ]
+    )
+    lost = [link for link in before if link not in after]
+    found = [link for link in after if link not in before]
+    gone = [link for link in lost if link[0] in back and link[1] in back]
+    come = [link for link in found if link[0] in back and link[1] in back]
     if gone:
-        back = dict(kept)
-        bridges = _Bridges(right, name)
+        bridges = _Bridges(theirs, name)
         gone = [link for link in gone if not bridges.join(back[link[0]], back[link[1]])]
     if come:
-        bridges = _Bridges(left, still)
+        bridges = _Bridges(ours, back)
         come = [link for link in come if not bridges.join(link[0], link[1])]
-    touched = {link[0] for link in lost | found} | {link[1] for link in lost | found}
+    touched: set[int] = set()
+    if moved:
+        for end in (itemgetter(0), itemgetter(1)):
+            touched.update(map(end, lost), map(end, found))
     return Rewired(sorted(gone), sorted(come), [one for one in moved if one[0] in touched])
 
 
@@ -70,15 +80,16 @@ class _Bridges:
     Those that hang together are one bridge; direction inside it is left out of account.
     """
 
-    def __init__(self, edges: Iterable[Edge], kept: Container[int]) -> None:
+    def __init__(self, links: Iterable[Link], kept: Container[int]) -> None:
         self._over: dict[int, int] = {}
         ends: list[Pair] = []
-        for edge in edges:
-            source, target = edge.source, edge.target
-            if source not in kept and target not in kept:
-                self._over[self._find(source)] = self._find(target)
-            elif source not in kept or target not in kept:
+        for source, target, *_ in [
+            link for link in links if link[0] not in kept or link[1] not in kept
+        ]:
+            if source in kept or target in kept:
                 ends.append((source, target))
+            else:
+                self._over[self._find(source)] = self._find(target)
         self._entering: dict[int, set[int]] = defaultdict(set)
         self._leaving: dict[int, set[int]] = defaultdict(set)
         for source, target in ends:
@@ -97,4 +108,5 @@ class _Bridges:
 
     def join(self, source: int, target: int) -> bool:
         """Whether a path may lead from one node to the other over such nodes."""
-        return not self._entering[source].isdisjoint(self._leaving[target])
+        entered = self._entering.get(source, _NONE)
+        return not entered.isdisjoint(self._leaving.get(target, _NONE))

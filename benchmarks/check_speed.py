@@ -19,11 +19,11 @@ ROUNDS = 3
 # Prints the seconds of the recorded iteration; the rest of the process is start-up.
 RECORD = """
 import sys, time, torch
-from cgtool.entry.load import load
-from cgtool.entry.phases import Phases, roots_of, through
+from cgtool.program.load import load
+from cgtool.program.phases import Phases, roots_of, through
 from cgtool.model.options import CaptureOptions
-from cgtool.record.annotations import watch
-from cgtool.record.ops import OpRecorder
+from cgtool.observe.annotations import watch
+from cgtool.observe.ops import OpRecorder
 def run(spec, device):
     workload = load(spec, device=device)
     session = Phases(workload, CaptureOptions())
@@ -39,7 +39,7 @@ def run(spec, device):
 if torch.cuda.is_available():
     run(sys.argv[1], "cuda")
 else:
-    from cgtool.simulated import backend
+    from cgtool.devices.simulated import backend
     with backend.session():
         run(sys.argv[1], backend.DEVICE)
 """

@@ -21,19 +21,13 @@ from statistics import median
 import torch
 from cuda.bindings import driver as cu
 
-from cgtool.cuda import backend, bench, capturing
-from cgtool.cuda.assemble import assemble
-from cgtool.entry.load import load
-from cgtool.entry.surface import (
-    call,
-    differentiable,
-    flatten_outputs,
-    grad_outputs,
-    grads,
-)
-from cgtool.entry.workload import Part, Workload
+from cgtool.devices.cuda import backend, bench, capturing
+from cgtool.devices.cuda.assemble import assemble
 from cgtool.model.options import BenchOptions, CaptureOptions
-from cgtool.record.annotations import watch
+from cgtool.observe.annotations import watch
+from cgtool.program.load import load
+from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
+from cgtool.program.workload import Part, Workload
 
 SAMPLES = (
     "mlp", "transformer", "decoder_step", "convnet", "gan", "train_step", "mixed_precision",
@@ -260,7 +254,7 @@ BY_HAND = """
 import sys, torch
 sys.path.insert(0, {root!r})
 from benchmarks.gpu import plain_capture
-from cgtool.entry.load import load
+from cgtool.program.load import load
 for _, graph in plain_capture(load({spec!r}, device="cuda")):
     graph.instantiate()
 torch.cuda.synchronize()

@@ -33,16 +33,16 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     import msgspec
     import torch
 
-    from cgtool.analysis import gaps
-    from cgtool.cuda import node_times, profile
-    from cgtool.cuda.assemble import assemble
-    from cgtool.cuda.backend import prepare, time_launches
-    from cgtool.cuda.driver import cu
-    from cgtool.cuda.nodes import nodes_of
-    from cgtool.cuda.roofs import empty_ns
-    from cgtool.entry.load import load
+    from cgtool.analysis.timing import gaps
+    from cgtool.devices.cuda import node_times, profile
+    from cgtool.devices.cuda.assemble import assemble
+    from cgtool.devices.cuda.backend import prepare, time_launches
+    from cgtool.devices.cuda.driver import cu
+    from cgtool.devices.cuda.nodes import nodes_of
+    from cgtool.devices.cuda.roofs import empty_ns
     from cgtool.model.options import CaptureOptions
     from cgtool.model.profile import Profile
+    from cgtool.program.load import load
 
     def quiet(_text: str) -> None: ...
 
@@ -81,8 +81,8 @@ class Part:
     """The first nodes of a graph, in the order of their creation, as a graph of its own."""
 
     def __init__(self, graph: Any, first: int) -> None:
-        from cgtool.cuda.driver import check, cu
-        from cgtool.cuda.nodes import nodes_of
+        from cgtool.devices.cuda.driver import check, cu
+        from cgtool.devices.cuda.nodes import nodes_of
 
         template = cu.CUgraph(graph.raw_cuda_graph())
         clone = check("cuGraphClone", cu.cuGraphClone(template))
@@ -95,7 +95,7 @@ class Part:
     def median_ns(self, session: Any, index: int) -> float:
         """Of replays behind those of the graphs before it: what a backward reads, its own nodes
         overwrite, and only another forward makes it anew."""
-        from cgtool.cuda.roofs import once_ns
+        from cgtool.devices.cuda.roofs import once_ns
 
         stream = self._cu.CUstream(session.stream.cuda_stream)
 

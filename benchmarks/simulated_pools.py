@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cgtool.analysis.pools import explain
+from cgtool.analysis.memory.pools import explain
 from cgtool.model.file import read
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -38,7 +38,7 @@ from time_gate_measure import (
     worker,
 )
 
-from cgtool.analysis.regression import (
+from cgtool.analysis.timing.regression import (
     CANNOT_TELL,
     ENOUGH,
     NOT_SLOWER,
@@ -51,7 +51,7 @@ from cgtool.analysis.regression import (
     schedule,
     wanted,
 )
-from cgtool.analysis.stats import midmean
+from cgtool.analysis.timing.stats import midmean
 from cgtool.model.options import FEWEST_PAIRS, FIRST_RUNS, MAX_RUNS, PAIRS_A_LOOK
 
 COMPARISONS = 300

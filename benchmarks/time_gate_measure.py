@@ -54,7 +54,7 @@ def slowed(load: Callable[[], Any], cycles: int | None) -> Callable[[], Any]:
 
 
 def sample(name: str) -> Callable[[], Any]:
-    from cgtool.entry.load import load
+    from cgtool.program.load import load
 
     return lambda: load(str(ROOT / "samples" / f"{name}.py:build"), device="cuda")
 
@@ -63,7 +63,7 @@ def calibrate() -> dict[str, Any]:
     """What a spinning kernel at the end of a graph costs: a fixed part, and one per cycle."""
     import torch
 
-    from cgtool.cuda.bench import Side, measure_round
+    from cgtool.devices.cuda.bench import Side, measure_round
 
     torch.cuda.init()
     x = torch.zeros(1024, device="cuda")
@@ -101,8 +101,8 @@ class Ready:
 def ready(load: Callable[[], Any]) -> Ready:
     """Capture as ``cgtool bench`` does. Nothing is dropped meanwhile: what is captured later would
     lie in what came back."""
-    from cgtool.cuda.backend import prepare
-    from cgtool.cuda.bench import sides_of
+    from cgtool.devices.cuda.backend import prepare
+    from cgtool.devices.cuda.bench import sides_of
     from cgtool.model.options import CaptureOptions
     from cgtool.model.phases import whole
 
@@ -116,7 +116,7 @@ def run_of(one: Ready) -> list[float]:
     """One run: rounds of replays of one capture."""
     import torch
 
-    from cgtool.cuda.bench import measure_round, repeats_for
+    from cgtool.devices.cuda.bench import measure_round, repeats_for
 
     with torch.cuda.stream(one.session.stream):
         one.side.repeats = repeats_for(one.side, 0, 5.0)
@@ -130,9 +130,9 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     """Everything that one process measures; the GPU is its own meanwhile."""
     import torch
 
-    import cgtool.cuda.pairs  # noqa: F401
-    from cgtool.cuda.clock import ClockWatch
-    from cgtool.cuda.environment import describe
+    import cgtool.devices.cuda.pairs  # noqa: F401
+    from cgtool.devices.cuda.clock import ClockWatch
+    from cgtool.devices.cuda.environment import describe
 
     torch.cuda.init()
     torch.zeros(1, device="cuda")
@@ -175,8 +175,8 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
 
     import torch
 
-    from cgtool.cuda import pairs
-    from cgtool.cuda.recapture import Pads
+    from cgtool.devices.cuda import pairs
+    from cgtool.devices.cuda.recapture import Pads
     from cgtool.model.options import BenchOptions, CaptureOptions
 
     found: dict[str, Any] = {}

@@ -16,9 +16,9 @@ import pytest
 import typer
 from rich.console import Console
 
-from cgtool.analysis.profile import explain
-from cgtool.analysis.summary import summarize
-from cgtool.analysis.view import whole
+from cgtool.analysis.graph.summary import summarize
+from cgtool.analysis.graph.view import whole
+from cgtool.analysis.timing.profile import explain
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model import capture
 from cgtool.model.file import read

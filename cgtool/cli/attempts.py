@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from cgtool.analysis import graph_findings
 from cgtool.analysis.findings import place_of
+from cgtool.analysis.graph import graph_findings
 from cgtool.cli.output import console
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, usage

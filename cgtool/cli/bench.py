@@ -82,10 +82,10 @@ def bench(
 
     With --baseline or --against, say whether its replays are slower, not slower, or that it cannot
     be told."""
-    from cgtool.analysis.bench_verdicts import exit_code
-    from cgtool.analysis.budgets import increase_of
-    from cgtool.analysis.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
-    from cgtool.analysis.runs import merge
+    from cgtool.analysis.gate.budgets import increase_of
+    from cgtool.analysis.timing.bench_verdicts import exit_code
+    from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
+    from cgtool.analysis.timing.runs import merge
     from cgtool.cli.bench_runs import (
         held_to_baseline,
         held_to_entry,
@@ -95,7 +95,7 @@ def bench(
     )
     from cgtool.cli.measuring import Measuring
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
-    from cgtool.cli.until_told import Runs
+    from cgtool.cli.sequential_runs import Runs
     from cgtool.model.file import atomic, write
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode

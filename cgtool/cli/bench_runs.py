@@ -6,13 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cgtool.analysis import bench_verdicts, metrics
-from cgtool.analysis.baseline_times import Held
-from cgtool.analysis.bench import BenchReport, report
-from cgtool.analysis.measured import measure
-from cgtool.analysis.runs import merge
+from cgtool.analysis.gate import metrics
+from cgtool.analysis.gate.baseline_times import BaselineComparison
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.timing import bench_verdicts
+from cgtool.analysis.timing.bench import BenchReport, report
+from cgtool.analysis.timing.runs import merge
 from cgtool.cli.gate_targets import Base, open_baseline
-from cgtool.cli.until_told import Look, Runs, until_told
+from cgtool.cli.sequential_runs import Look, Runs, until_told
 from cgtool.model.capture import Capture
 from cgtool.model.failure import usage
 from cgtool.model.file import read_raw
@@ -51,7 +52,7 @@ def held_to_baseline(
 ) -> BenchReport:
     """Runs until every phase is told from the baseline, or there is no room for more of them."""
 
-    def look(looks: int) -> Look[tuple[dict[str, Held], tuple[str, ...]]]:
+    def look(looks: int) -> Look[tuple[dict[str, BaselineComparison], tuple[str, ...]]]:
         measured = measure(runs.captures)
         now = measured.values
         found = bench_verdicts.against_baseline(base.values, now, tolerance, looks)

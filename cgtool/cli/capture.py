@@ -64,7 +64,7 @@ def capture(
         quiet=quiet,
     )
     if not quiet:
-        from cgtool.analysis.summary import summarize
+        from cgtool.analysis.graph.summary import summarize
         from cgtool.render.json import encode
         from cgtool.render.summary_table import render
 

@@ -60,7 +60,7 @@ def _with_torch() -> list[Capability]:
 
     try:
         process = subprocess.run(
-            [sys.executable, "-m", "cgtool.cuda.capabilities"],
+            [sys.executable, "-m", "cgtool.devices.cuda.capabilities"],
             capture_output=True,
             timeout=SECONDS,
             check=False,

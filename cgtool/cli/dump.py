@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cgtool.analysis.select import GRAMMAR
+from cgtool.analysis.graph.select import GRAMMAR
 from cgtool.cli import options as opt
 from cgtool.model.failure import machine, usage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cgtool.analysis.view import View
+    from cgtool.analysis.graph.view import View
     from cgtool.model.capture import Capture
 
 LIMIT = 2000
@@ -80,8 +80,8 @@ def dump(
     quiet: opt.Quiet = False,
 ) -> None:
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
-    from cgtool.analysis.select import parse
-    from cgtool.analysis.select import select as choose
+    from cgtool.analysis.graph.select import parse
+    from cgtool.analysis.graph.select import select as choose
     from cgtool.cli.attempts import open_capture
     from cgtool.cli.output import check_place, write_bytes
 
@@ -146,7 +146,7 @@ def _fewer(
     capture: Capture, views: list[View], depth: int | None, limit: int
 ) -> tuple[list[View], str | None]:
     """Collapsed as asked for, or as far as the limit needs; and what was done, in words."""
-    from cgtool.analysis.collapse import by_module, fit
+    from cgtool.analysis.graph.collapse import by_module, fit
 
     made, way = views, None
     if depth is not None:

@@ -27,8 +27,8 @@ def explain(
     """Explain the CODE of a finding, with a wrong and a right example; without one, list them."""
     from difflib import get_close_matches
 
-    from cgtool.analysis.pages import codes, page
     from cgtool.cli.output import show_table, write_bytes
+    from cgtool.findings.pages import codes, page
     from cgtool.model.failure import usage
     from cgtool.render.page import render, render_list
 

@@ -17,8 +17,8 @@ from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
 
 if TYPE_CHECKING:
-    from cgtool.analysis.budgets import Budgets
-    from cgtool.analysis.pyproject import Project
+    from cgtool.analysis.gate.budgets import Budgets
+    from cgtool.analysis.gate.pyproject import Project
     from cgtool.cli.gate_targets import Base, Target
     from cgtool.model.baseline import Baseline
 
@@ -93,8 +93,8 @@ def gate(
     """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
     from msgspec import structs
 
-    from cgtool.analysis import gate as analysis
-    from cgtool.analysis.budgets import from_options
+    from cgtool.analysis.gate.budgets import from_options
+    from cgtool.analysis.gate.gate import gate as analysis
     from cgtool.cli import gate_formats, gate_measure, gate_targets, project
     from cgtool.cli.measuring import Measuring
     from cgtool.model import baseline as baselines
@@ -156,8 +156,8 @@ def gate(
 
 def _budgets(given: Budgets, own: Project | None, spec: str, *, simulated: bool) -> Budgets:
     """Options before ``pyproject.toml``."""
-    from cgtool.analysis.budgets import checked
-    from cgtool.analysis.pyproject import budgets_of
+    from cgtool.analysis.gate.budgets import checked
+    from cgtool.analysis.gate.pyproject import budgets_of
 
     return checked(given if own is None else given.over(budgets_of(own, spec, simulated=simulated)))
 
@@ -165,7 +165,7 @@ def _budgets(given: Budgets, own: Project | None, spec: str, *, simulated: bool)
 def _named(own: Project | None, specs: Sequence[str]) -> list[Path]:
     """The baselines that ``pyproject.toml`` names, here and where there is no GPU. What is wrong in
     it is told when it is held to."""
-    from cgtool.analysis.pyproject import budgets_of
+    from cgtool.analysis.gate.pyproject import budgets_of
 
     if own is None:
         return []
@@ -182,7 +182,7 @@ def _named(own: Project | None, specs: Sequence[str]) -> list[Path]:
 def _match(bases: Sequence[Base], targets: Sequence[Target]) -> Sequence[Base]:
     """The same. Raises CgtoolError (exit 2) for a baseline of an entry that is not there, and for
     two of one."""
-    from cgtool.analysis.metrics import same_entry
+    from cgtool.analysis.gate.metrics import same_entry
 
     for at, one in enumerate(bases):
         spec = one.values.entry.spec
@@ -207,7 +207,7 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
     compared with while it is written."""
     from msgspec import structs
 
-    from cgtool.analysis.metrics import same_entry
+    from cgtool.analysis.gate.metrics import same_entry
     from cgtool.cli.gate_targets import open_baseline
 
     mine = next((one for one in bases if same_entry(spec, one.values.entry.spec)), None)
@@ -230,9 +230,9 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
 
 def _doubts(values: Baseline, budgets: Budgets) -> list[str]:
     """Why times held against this baseline may not be told."""
-    from cgtool.analysis.comparable import disturbed
-    from cgtool.analysis.metrics import BY_NAME, runs_of
-    from cgtool.analysis.regression import wanted
+    from cgtool.analysis.gate.metrics import BY_NAME, runs_of
+    from cgtool.analysis.timing.comparable import disturbed
+    from cgtool.analysis.timing.regression import wanted
 
     replay = BY_NAME["replay-us"]
     runs = runs_of(values, replay, None)

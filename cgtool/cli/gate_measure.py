@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from cgtool.analysis import gate, metrics
-from cgtool.analysis.budgets import Budgets
-from cgtool.analysis.measured import Measured, measure
-from cgtool.analysis.metrics import runs_of
-from cgtool.analysis.regression import LOOKS, wanted
+from cgtool.analysis.gate import gate, metrics
+from cgtool.analysis.gate.budgets import Budgets
+from cgtool.analysis.gate.measured import Measured, measure
+from cgtool.analysis.gate.metrics import runs_of
+from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
 from cgtool.cli.output import show_bug, show_failure
-from cgtool.cli.until_told import Look, Runs, until_told
+from cgtool.cli.sequential_runs import Look, Runs, until_told
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cgtool.analysis.budgets import NAMES
+from cgtool.analysis.gate.budgets import NAMES
 
 
 def with_budgets(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cgtool.analysis import metrics
-from cgtool.analysis.measured import measure
+from cgtool.analysis.gate import metrics
+from cgtool.analysis.gate.measured import measure
 from cgtool.cli.attempts import check_name
 from cgtool.model import baseline as baselines
 from cgtool.model import report as reports

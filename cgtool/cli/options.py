@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cgtool.entry.grammar import GRAMMAR
+from cgtool.program.grammar import GRAMMAR
 
 INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
     # \\b keeps the lines of a paragraph as they are.

@@ -36,7 +36,7 @@ def pools(
     quiet: opt.Quiet = False,
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
-    from cgtool.analysis.pools import explain
+    from cgtool.analysis.memory.pools import explain
     from cgtool.cli.attempts import open_capture
     from cgtool.cli.output import check_place, show_table, write_bytes
 

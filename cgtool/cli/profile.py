@@ -102,7 +102,7 @@ def profile(
     quiet: opt.Quiet = False,
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
-    from cgtool.analysis.profile import explain, has_times
+    from cgtool.analysis.timing.profile import explain, has_times
     from cgtool.cli.attempts import attempt, check_name
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.model.file import read

@@ -11,8 +11,8 @@ from typing import Any
 
 from rapidfuzz import fuzz, process
 
-from cgtool.analysis.metrics import same_entry
-from cgtool.analysis.pyproject import SECTION, Project, entries, section
+from cgtool.analysis.gate.metrics import same_entry
+from cgtool.analysis.gate.pyproject import SECTION, Project, entries, section
 from cgtool.model import document
 from cgtool.model.failure import usage
 from cgtool.model.paths import is_file

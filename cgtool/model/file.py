@@ -1,7 +1,7 @@
 """Read and write ``.cgt`` files: one zip of JSON parts (docs/capture-format.md).
 
 A capture is read back as it was written, or not at all: a file that was cut, altered, or made to
-do harm is refused with one sentence (``cgtool.model.archive``, ``cgtool.model.sound``).
+do harm is refused with one sentence (``cgtool.model.archive``, ``cgtool.model.validation``).
 
 An older schema is read as it is, because a new field has a default. A change that a default
 cannot express raises ``SCHEMA_VERSION`` and turns the old form into the new one in ``read``,
@@ -37,7 +37,7 @@ from cgtool.model.capture import (
 )
 from cgtool.model.failure import usage
 from cgtool.model.profile import Profile
-from cgtool.model.sound import inconsistency
+from cgtool.model.validation import inconsistency
 
 __all__ = ["FORMAT", "atomic", "inconsistency", "read", "read_raw", "write"]
 

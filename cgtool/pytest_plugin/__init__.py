@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgtool.pytest_plugin.tally import REPORTED, Tally
+from cgtool.pytest_plugin.terminal_summary import REPORTED, Tally
 
 if TYPE_CHECKING:
     from cgtool.pytest_plugin.factory import Factory

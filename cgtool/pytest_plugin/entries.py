@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from cgtool.entry import spec
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.paths import is_file
+from cgtool.program import spec
 
 
 class Named(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cgtool.pytest_plugin.asked import options_of
 from cgtool.pytest_plugin.entries import named, root_of
+from cgtool.pytest_plugin.error_translation import plainly
 from cgtool.pytest_plugin.graph import Graph
 from cgtool.pytest_plugin.marked import GATED, MARKED, read
-from cgtool.pytest_plugin.tally import REPORTED
-from cgtool.pytest_plugin.words import plainly
+from cgtool.pytest_plugin.marker_options import options_of
+from cgtool.pytest_plugin.terminal_summary import REPORTED
 from cgtool.pytest_plugin.workers import Workers
 
 

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis import gate as judging
-from cgtool.analysis.budgets import Budgets, checked
-from cgtool.analysis.gate import GateReport
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
-from cgtool.analysis.metrics import BY_NAME
-from cgtool.analysis.pyproject import budgets_of as budgets_of_project
+from cgtool.analysis.gate import gate as judging
+from cgtool.analysis.gate.budgets import Budgets, checked
+from cgtool.analysis.gate.gate import GateReport
+from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
+from cgtool.analysis.gate.metrics import BY_NAME
+from cgtool.analysis.gate.pyproject import budgets_of as budgets_of_project
 from cgtool.cli.gate_measure import Holding, judge
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.project import find
 from cgtool.model.failure import usage
 from cgtool.pytest_plugin import baselines
-from cgtool.pytest_plugin.asked import budgets_of
+from cgtool.pytest_plugin.error_translation import NotHeld, drawn
 from cgtool.pytest_plugin.marked import GATED
-from cgtool.pytest_plugin.tally import REPORTED, Record
-from cgtool.pytest_plugin.words import NotHeld, drawn
+from cgtool.pytest_plugin.marker_options import budgets_of
+from cgtool.pytest_plugin.terminal_summary import REPORTED, Record
 from cgtool.pytest_plugin.workers import Workers
 
 

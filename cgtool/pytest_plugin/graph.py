@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.budgets import Budgets
-from cgtool.analysis.gate import GateReport
-from cgtool.analysis.measured import measure
+from cgtool.analysis.gate.budgets import Budgets
+from cgtool.analysis.gate.gate import GateReport
+from cgtool.analysis.gate.measured import measure
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.pytest_plugin import gating, proving
-from cgtool.pytest_plugin.asked import Allowing, Gating, Proving, typed
-from cgtool.pytest_plugin.words import plainly
+from cgtool.pytest_plugin.error_translation import plainly
+from cgtool.pytest_plugin.marker_options import Allowing, Gating, Proving, typed
 from cgtool.pytest_plugin.workers import Workers
 
 

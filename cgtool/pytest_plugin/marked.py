@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from cgtool.analysis.budgets import Budgets
+from cgtool.analysis.gate.budgets import Budgets
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.pytest_plugin.asked import Options, marked_options, of_marker
-from cgtool.pytest_plugin.words import told
+from cgtool.pytest_plugin.error_translation import told
+from cgtool.pytest_plugin.marker_options import Options, marked_options, of_marker
 
 _NO_GPU = pytest.StashKey[str | None]()
 
@@ -78,7 +78,7 @@ def _why_not_here(config: pytest.Config) -> str | None:
 
 _ASK = """
 import json
-from cgtool.worker.jobs import choose_device
+from cgtool.jobs.attempt import choose_device
 print(json.dumps(choose_device(None)))
 """
 

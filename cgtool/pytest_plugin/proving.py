@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cgtool.analysis.budgets import nearest
 from cgtool.analysis.findings import is_hazard, show
-from cgtool.analysis.pages import codes, page
+from cgtool.analysis.gate.budgets import nearest
 from cgtool.analysis.verdicts import exit_code, noise
+from cgtool.findings.pages import codes, page
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import VerifyOptions
-from cgtool.pytest_plugin.words import NotHeld, drawn
+from cgtool.pytest_plugin.error_translation import NotHeld, drawn
 from cgtool.pytest_plugin.workers import Workers
 
 

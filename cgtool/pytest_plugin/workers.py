@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from cgtool.analysis.measured import Measured, measure
+from cgtool.analysis.gate.measured import Measured, measure
 from cgtool.cli.measuring import Measuring
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
 from cgtool.model.finding import Report
 from cgtool.model.options import VerifyOptions
-from cgtool.pytest_plugin import turns
+from cgtool.pytest_plugin import gpu_lock as turns
 from cgtool.pytest_plugin.entries import Named
 
 T = TypeVar("T", Capture, Report)

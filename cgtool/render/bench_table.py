@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cgtool.analysis.bench import BenchReport
-from cgtool.analysis.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
+from cgtool.analysis.timing.bench import BenchReport
+from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, DOUBT, GOOD, add, explained, plain, table
 from cgtool.render.units import count_text, time_text

@@ -18,7 +18,7 @@ from cgtool.analysis.diff.report import (
     LineTime,
     Side,
 )
-from cgtool.analysis.places import short_op
+from cgtool.analysis.graph.places import short_op
 from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table
 from cgtool.render.text import cut
 from cgtool.render.units import bytes_text, count_text, time_text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cgtool.analysis.collapse import visits
-from cgtool.analysis.places import module_at_depth
-from cgtool.analysis.summary import part_of
-from cgtool.analysis.view import Item, View
+from cgtool.analysis.graph.collapse import visits
+from cgtool.analysis.graph.places import module_at_depth
+from cgtool.analysis.graph.summary import part_of
+from cgtool.analysis.graph.view import Item, View
 from cgtool.model.capture import Capture, Graph
 from cgtool.render import palette
 from cgtool.render.labels import ROW, WIDE, Label, Labels

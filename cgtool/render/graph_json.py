@@ -14,11 +14,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cgtool.analysis.demangle import demangle_all
-from cgtool.analysis.names import short_kernels
-from cgtool.analysis.places import Places
-from cgtool.analysis.view import View
-from cgtool.model.capture import Capture, Caveat, Copy, Entry, Environment, Fill, Frame, Node
+from cgtool.analysis.graph.demangle import demangle_all
+from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.places import Places
+from cgtool.analysis.graph.view import View
+from cgtool.model.capture import (
+    Capture,
+    Caveat,
+    Copy,
+    Entry,
+    Environment,
+    Fill,
+    Frame,
+    Node,
+)
 from cgtool.render.json import plain
 
 VERSION = 1

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.demangle import demangle_all
-from cgtool.analysis.names import short_kernels
-from cgtool.analysis.places import Place, Places, file_line
-from cgtool.analysis.view import Item
+from cgtool.analysis.graph.demangle import demangle_all
+from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.places import Place, Places, file_line
+from cgtool.analysis.graph.view import Item
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.render.text import visible
 from cgtool.render.units import bytes_text, count_text, time_text, types_text

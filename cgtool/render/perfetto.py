@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from cgtool import __version__
-from cgtool.analysis.demangle import demangle_all
-from cgtool.analysis.names import short_kernels
-from cgtool.analysis.places import Place, Places
-from cgtool.analysis.roofline import Reach, reaches
+from cgtool.analysis.graph.demangle import demangle_all
+from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.places import Place, Places
+from cgtool.analysis.timing.roofline import Reach, reaches
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.render.source import source_line
 from cgtool.render.text import visible

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cgtool.analysis import gain
-from cgtool.analysis.gaps import Timeline
-from cgtool.analysis.profile import PathRow, ProfileReport
-from cgtool.analysis.roofline import MEANS
-from cgtool.analysis.time_tables import KERNEL, MIXED, NODE, OP
+from cgtool.analysis.timing import gain
+from cgtool.analysis.timing.gaps import Timeline
+from cgtool.analysis.timing.profile import PathRow, ProfileReport
+from cgtool.analysis.timing.roofline import MEANS
+from cgtool.analysis.timing.time_tables import KERNEL, MIXED, NODE, OP
 from cgtool.render import time_table
 from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cgtool.analysis.places import short_op
-from cgtool.analysis.summary import Coverage, Summary
+from cgtool.analysis.graph.places import short_op
+from cgtool.analysis.graph.summary import Coverage, Summary
 from cgtool.render.table import DOUBT, GOOD, Words, add, explained, plain, table
 from cgtool.render.units import bytes_text, count_text, time_text, types_text
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-from cgtool.analysis.roofline import COMPUTE, LATENCY, MEMORY
-from cgtool.analysis.time_tables import KERNEL, LINE, MODULE, NODE, OP, TimeRow, TimeTable
+from cgtool.analysis.timing.roofline import COMPUTE, LATENCY, MEMORY
+from cgtool.analysis.timing.time_tables import KERNEL, LINE, MODULE, NODE, OP, TimeRow, TimeTable
 from cgtool.model.capture import Frame
 from cgtool.render.source import source_line
 from cgtool.render.table import DOUBT, GOOD, Cut, Words, add, plain, table

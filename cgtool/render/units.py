@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cgtool.analysis.durations import time_text
+from cgtool.analysis.timing.durations import time_text
 
 __all__ = ["bytes_text", "count_text", "rate_text", "time_text", "types_text"]
 

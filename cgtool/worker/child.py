@@ -63,7 +63,8 @@ _RELIED_ON = (
 
 
 def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
-    from cgtool.worker import endings, import_path, jobs, warned
+    from cgtool.jobs import attempt as jobs
+    from cgtool.worker import endings, import_path, warned
 
     import_path.extend(request.path)
 
@@ -77,8 +78,8 @@ def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
 
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
-    from cgtool.entry.blame import own_fault, unreadable
-    from cgtool.record.frames import exception_frames
+    from cgtool.observe.frames import exception_frames
+    from cgtool.program.blame import own_fault, unreadable
 
     if isinstance(error, CgtoolError):
         return Message(failure=_explained(error.failure, replaced))
@@ -108,7 +109,7 @@ def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
 
 
 def _sentence(error: BaseException) -> str:
-    from cgtool.entry.safely import short, text_of
+    from cgtool.program.guarded_access import short, text_of
 
     if isinstance(error, SystemExit):
         return f"the code under test called sys.exit({short(error.code)})"
@@ -140,8 +141,8 @@ def _end_with_the_parent() -> None:
 
 _AHEAD = (
     "torch",
-    "cgtool.worker.jobs",
-    "cgtool.cuda.bench",
+    "cgtool.jobs.attempt",
+    "cgtool.devices.cuda.bench",
     "torch.fx.experimental.symbolic_shapes",
 )
 """What a run imports in the end: ``torch.autograd.grad`` the last one, and with it all of sympy."""

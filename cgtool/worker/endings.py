@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from cgtool.model.capture import Frame
-from cgtool.record.frames import chain_of, frame_of
+from cgtool.observe.frames import chain_of, frame_of
 from cgtool.worker.protocol import Ending
 
 Tell = Callable[[Ending], None]

@@ -20,7 +20,7 @@ from types import BuiltinFunctionType, CodeType, MethodDescriptorType, ModuleTyp
 from typing import Any, NamedTuple
 
 from cgtool.model.capture import Frame
-from cgtool.record.frames import is_internal, is_internal_file
+from cgtool.observe.frames import is_internal, is_internal_file
 
 _MISSING = object()
 _BUILTINS = vars(builtins)

@@ -20,7 +20,7 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, machine, usage, user_code
 from cgtool.model.options import Request
-from cgtool.record.frames import folded, is_internal_file
+from cgtool.observe.frames import folded, is_internal_file
 from cgtool.worker import import_path, printing
 from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from cgtool.record.frames import chain_of, frame_of, is_internal_file
+from cgtool.observe.frames import chain_of, frame_of, is_internal_file
 
 _OWN = str(Path(__file__).parent.parent) + "/"
 

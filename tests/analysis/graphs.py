@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from cgtool.analysis.view import View
+from cgtool.analysis.graph.view import View
 
 Pairs = set[tuple[int, int]]
 

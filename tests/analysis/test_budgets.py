@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.budgets import NAMES, Budgets, checked, from_options
-from cgtool.analysis.metrics import BY_NAME, METRICS
-from cgtool.analysis.pyproject import budgets_of
+from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options
+from cgtool.analysis.gate.metrics import BY_NAME, METRICS
+from cgtool.analysis.gate.pyproject import budgets_of
 from cgtool.cli.project import find
 from cgtool.model.failure import CgtoolError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.clocks import merged, typical
+from cgtool.analysis.timing.clocks import merged, typical
 from cgtool.model.capture import Clock
 
 ONE = Clock((345, 1980, 1980), (800, 3201), (30, 45), (90.0, 600.5), ("power cap",), None, True)

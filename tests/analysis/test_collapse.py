@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.collapse import by_count, by_module, by_op, fit, visits
-from cgtool.analysis.view import View, only, whole
+from cgtool.analysis.graph.collapse import by_count, by_module, by_op, fit, visits
+from cgtool.analysis.graph.view import View, only, whole
 from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
 from tests.analysis.graphs import dags, paths, shown_paths
 from tests.builders import capture, chain, huge, small

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis import critical_path, reach
-from cgtool.analysis.schedule import longest, schedule
+from cgtool.analysis.graph import critical_path, reach
+from cgtool.analysis.graph.schedule import longest, schedule
 from cgtool.model.capture import Capture, Edge, Graph, Node
 from cgtool.model.order import topological
 from tests import builders

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cgtool.analysis import gaps
 from cgtool.analysis.diff import compare
 from cgtool.analysis.diff.facts import same_in_every_build
+from cgtool.analysis.timing import gaps
 from cgtool.model.capture import (
     Block,
     Capture,

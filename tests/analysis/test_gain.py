@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from cgtool.analysis import critical_path, gain, gaps
-from cgtool.analysis.durations import time_text
+from cgtool.analysis.graph import critical_path
+from cgtool.analysis.timing import gain, gaps
+from cgtool.analysis.timing.durations import time_text
 from cgtool.model.capture import (
     Bench,
     Edge,

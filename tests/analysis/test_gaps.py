@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from cgtool.analysis.gaps import find, own_time
+from cgtool.analysis.timing.gaps import find, own_time
 from cgtool.model.capture import Graph, Node
 from cgtool.model.profile import GraphTimes, Profile
 from tests.builders import capture, small, timed

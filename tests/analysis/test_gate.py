@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cgtool.analysis.budgets import Budgets, from_options
-from cgtool.analysis.evidence import as_typed
-from cgtool.analysis.gate import exit_code, gate, judge
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN
-from cgtool.analysis.measured import Measured, count, measure
-from cgtool.analysis.metrics import BY_NAME, METRICS, runs_of, same_entry
+from cgtool.analysis.gate.budgets import Budgets, from_options
+from cgtool.analysis.gate.evidence import as_typed
+from cgtool.analysis.gate.gate import exit_code, gate, judge
+from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN
+from cgtool.analysis.gate.measured import Measured, count, measure
+from cgtool.analysis.gate.metrics import BY_NAME, METRICS, runs_of, same_entry
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import (
     Bench,

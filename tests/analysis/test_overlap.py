@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis import dependencies, overlap
-from cgtool.analysis.pages import page
-from cgtool.analysis.reuse import more_bytes
-from cgtool.analysis.schedule import schedule
+from cgtool.analysis.graph import dependencies, overlap
+from cgtool.analysis.graph.schedule import schedule
+from cgtool.analysis.memory.reuse import more_bytes
+from cgtool.findings.pages import page
 from cgtool.model.capture import (
     Allocation,
     Call,

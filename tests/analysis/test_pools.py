@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.pools import explain, live_bytes, reserved_bytes
-from cgtool.analysis.summary import summarize
+from cgtool.analysis.graph.summary import summarize
+from cgtool.analysis.memory.pools import explain, live_bytes, reserved_bytes
 from cgtool.model.capture import (
     Allocation,
     Block,

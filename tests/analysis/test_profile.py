@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from rich.console import Console
 
-from cgtool.analysis.profile import explain, has_times
+from cgtool.analysis.timing.profile import explain, has_times
 from cgtool.model.capture import Bench, Call, Samples
 from cgtool.model.profile import GraphTimes, InputCopy, Peak, Profile
-from cgtool.model.sound import MAX_MEASURE
+from cgtool.model.validation import MAX_MEASURE
 from cgtool.render.json import encode
 from cgtool.render.perfetto import render as render_trace
 from cgtool.render.profile_table import render

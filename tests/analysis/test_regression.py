@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis import regression, stats
-from cgtool.analysis.regression import (
+from cgtool.analysis.timing import regression, stats
+from cgtool.analysis.timing.regression import (
     ALARM,
     CANNOT_TELL,
     NOT_SLOWER,

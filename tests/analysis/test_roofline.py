@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.analysis import roofline
-from cgtool.analysis.gaps import find
+from cgtool.analysis.timing import roofline
+from cgtool.analysis.timing.gaps import find
 from cgtool.model.capture import Call, Copy, Fill, Function, Graph, KernelLaunch, Node
 from cgtool.model.profile import GraphTimes, Peak, Profile
 from tests.builders import CUTLASS, GEMM, capture, chain

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis import comparable
-from cgtool.analysis.bench import report
-from cgtool.analysis.bench_verdicts import against_baseline, against_entry, exit_code
-from cgtool.analysis.bench_verdicts import verdicts as told
-from cgtool.analysis.measured import measure
-from cgtool.analysis.runs import by_capture, by_side, merge
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.timing import comparable
+from cgtool.analysis.timing.bench import report
+from cgtool.analysis.timing.bench_verdicts import against_baseline, against_entry, exit_code
+from cgtool.analysis.timing.bench_verdicts import verdicts as told
+from cgtool.analysis.timing.runs import by_capture, by_side, merge
 from cgtool.model.capture import Bench, Capture, Caveat, Clock, Environment, Graph, Samples
-from cgtool.model.sound import inconsistency
+from cgtool.model.validation import inconsistency
 from tests import builders
 
 QUIET = Clock((345, 1980, 1980), other_processes=0)

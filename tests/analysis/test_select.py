@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.analysis.select import parse, select
+from cgtool.analysis.graph.select import parse, select
 from cgtool.model.failure import CgtoolError
 from tests.builders import hostile, small
 

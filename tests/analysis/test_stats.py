@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis import stats
-from cgtool.analysis.bench import report
+from cgtool.analysis.timing import stats
+from cgtool.analysis.timing.bench import report
 from cgtool.model.capture import Bench, Capture, Clock, Entry, Environment, Graph, Samples
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from cgtool.analysis.roofline import reaches
-from cgtool.analysis.time_tables import BY, Tables
+from cgtool.analysis.timing.roofline import reaches
+from cgtool.analysis.timing.time_tables import BY, Tables
 from cgtool.model.capture import Frame
 from tests.builders import capture, hostile, small, timed
 from tests.strategies import captures

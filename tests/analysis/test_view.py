@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.view import only, whole
+from cgtool.analysis.graph.view import only, whole
 from cgtool.model.order import topological
 from tests.analysis.graphs import dags, paths, shown_paths
 from tests.builders import plain, small

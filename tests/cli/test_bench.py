@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.measured import measure
-from cgtool.analysis.runs import merge
-from cgtool.cli import measuring, until_told
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.timing.runs import merge
+from cgtool.cli import measuring
+from cgtool.cli import sequential_runs as until_told
 from cgtool.model import file
 from cgtool.model.baseline import write as write_baseline
 from cgtool.model.capture import Clock

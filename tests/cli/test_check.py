@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cgtool.analysis.pages import codes, page
+from cgtool.findings.pages import codes, page
 
 
 def cgtool(*arguments, cwd):

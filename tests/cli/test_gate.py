@@ -16,13 +16,13 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from cgtool.analysis.budgets import Budgets, from_options
-from cgtool.analysis.gate import Judged
-from cgtool.analysis.gate_verdict import FAIL, PASS, UNKNOWN
-from cgtool.analysis.measured import measure
-from cgtool.analysis.metrics import METRICS
-from cgtool.analysis.pyproject import budgets_of
-from cgtool.analysis.regression import LOOKS
+from cgtool.analysis.gate.budgets import Budgets, from_options
+from cgtool.analysis.gate.gate import Judged
+from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.metrics import METRICS
+from cgtool.analysis.gate.pyproject import budgets_of
+from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.gate_measure import Holding
 from cgtool.cli.gate_targets import Base, Target

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.analysis.regression import LOOKS, schedule
-from cgtool.cli import until_told
-from cgtool.cli.until_told import Look, Runs
+from cgtool.analysis.timing.regression import LOOKS, schedule
+from cgtool.cli import sequential_runs as until_told
+from cgtool.cli.sequential_runs import Look, Runs
 from tests.builders import small
 
 

@@ -10,13 +10,13 @@ pytest.importorskip("cuda.bindings.driver")
 
 import torch
 
-from cgtool.cuda import provenance
-from cgtool.cuda.capturing import Recorded
-from cgtool.cuda.stamps import LaunchLog
-from cgtool.record.access import AccessLog
-from cgtool.record.annotations import Annotations
-from cgtool.record.ops import OpRecorder, numbered
-from cgtool.record.origins import OriginTable
+from cgtool.devices.cuda import provenance
+from cgtool.devices.cuda.capturing import Recorded
+from cgtool.devices.cuda.stamps import LaunchLog
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpRecorder, numbered
+from cgtool.observe.origins import OriginTable
 from tests.cuda.test_provenance import SESSION, called_back, captured, stamp_of
 
 VIEWS = ("aten::t", "aten::view")

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 
-from cgtool.cuda.in_capture import Ran, makers, times_ns
-from cgtool.record.ops import OpCall
+from cgtool.devices.cuda.in_capture import Ran, makers, times_ns
+from cgtool.observe.ops import OpCall
 
 
 def call(index, launches, start_ns, end_ns):

@@ -11,14 +11,14 @@ pytest.importorskip("cuda.bindings.driver")
 
 import torch
 
-from cgtool.cuda.capturing import not_instantiated
+from cgtool.devices.cuda.capturing import not_instantiated
 
 NO_BINDINGS = """
 import sys
 sys.modules["cuda.bindings.driver"] = None
 from cgtool.model.failure import CgtoolError
 try:
-    import cgtool.cuda.backend
+    import cgtool.devices.cuda.backend
 except CgtoolError as error:
     print(error.failure.exit_code, error.failure.what, error.failure.fix)
 """

@@ -12,14 +12,14 @@ pytest.importorskip("cuda.bindings.driver")
 
 import torch
 
-from cgtool.cuda import provenance
-from cgtool.cuda.capturing import Captured, Recorded
-from cgtool.cuda.in_capture import Ran
-from cgtool.cuda.memory import Window
-from cgtool.cuda.stamps import LaunchLog, Stamp
-from cgtool.record.annotations import Annotations
-from cgtool.record.ops import OpRecorder, Record
-from cgtool.record.origins import OriginTable
+from cgtool.devices.cuda import provenance
+from cgtool.devices.cuda.capturing import Captured, Recorded
+from cgtool.devices.cuda.in_capture import Ran
+from cgtool.devices.cuda.memory import Window
+from cgtool.devices.cuda.stamps import LaunchLog, Stamp
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpRecorder, Record
+from cgtool.observe.origins import OriginTable
 
 HOME, SIDE = 70, 71
 SESSION = SimpleNamespace(streams={HOME: 0, SIDE: 1})

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cgtool.analysis import dependencies, overlap  # noqa: E402
-from cgtool.analysis.places import Places  # noqa: E402
+from cgtool.analysis.graph import dependencies, overlap  # noqa: E402
+from cgtool.analysis.graph.places import Places  # noqa: E402
 from tests.gpu.test_capture import SAMPLES, capture, quiet  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -42,9 +42,9 @@ def test_a_chain_by_hand(warmup_iters):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_every_call_of_a_sample_is_known_and_its_data_keeps_the_order_that_it_needs(sample):
-    from cgtool.cuda import backend
-    from cgtool.entry.load import load
+    from cgtool.devices.cuda import backend
     from cgtool.model.options import CaptureOptions
+    from cgtool.program.load import load
 
     captured, _ = backend.capture(load(f"{sample}:build", device="cuda"), CaptureOptions(), quiet)
     for index, graph in enumerate(captured.graphs):

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cgtool.analysis.places import Places  # noqa: E402
+from cgtool.analysis.graph.places import Places  # noqa: E402
 from cgtool.model.file import read  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
 from tests.gpu.test_capture import quiet, run_cli  # noqa: E402
@@ -48,8 +48,8 @@ def build(device):
 
 def test_a_hand_written_kernel_beside_backward_has_its_own_line(tmp_path):
     pytest.importorskip("triton")
-    from cgtool.cuda import backend
-    from cgtool.entry.load import load
+    from cgtool.devices.cuda import backend
+    from cgtool.program.load import load
 
     file = tmp_path / "halving_step.py"
     file.write_text(TRITON_STEP)
@@ -228,9 +228,9 @@ def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_p
 
 
 def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
-    from cgtool.cuda import backend, functions
-    from cgtool.entry.workload import Part, Workload
+    from cgtool.devices.cuda import backend, functions
     from cgtool.model.failure import CgtoolError
+    from cgtool.program.workload import Part, Workload
 
     x = torch.zeros(64, device="cuda")
     workload = Workload("test", "callable", (Part("test", lambda x: x + 1, (x,)),))
@@ -243,10 +243,10 @@ def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
 
 
 def test_a_backward_is_timed_behind_its_forward_on_both_sides():
-    from cgtool.analysis.bench import report
-    from cgtool.cuda import bench
-    from cgtool.entry.workload import Part, Workload
+    from cgtool.analysis.timing.bench import report
+    from cgtool.devices.cuda import bench
     from cgtool.model.options import BenchOptions
+    from cgtool.program.workload import Part, Workload
 
     model = torch.nn.Linear(64, 64).cuda()
     part = Part("test", model, (torch.randn(8, 64, device="cuda"),), {}, {"": model})

@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cgtool.analysis.places import Places  # noqa: E402
-from cgtool.entry.workload import Part, Workload  # noqa: E402
+from cgtool.analysis.graph.places import Places  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
+from cgtool.program.workload import Part, Workload  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,7 @@ def quiet(_text: str) -> None:
 
 
 def capture(function, args=(), modules=None, kind="callable", **options):
-    from cgtool.cuda import backend
+    from cgtool.devices.cuda import backend
 
     workload = Workload("test", kind, (Part("test", function, args, {}, modules or {}),))
     return backend.capture(workload, CaptureOptions(**options), quiet)[0]
@@ -44,8 +44,8 @@ def lines_of(captured, graph=0):
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_sample_equals_plain_capture_and_every_node_has_a_place(sample):
     from benchmarks.gpu import plain_capture, types_of
-    from cgtool.cuda import backend
-    from cgtool.entry.load import load
+    from cgtool.devices.cuda import backend
+    from cgtool.program.load import load
 
     spec = f"{sample}:build"
     plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
@@ -115,8 +115,8 @@ def test_triton_kernel_outside_any_op_has_a_line(tmp_path):
         "def build(device):\n"
         "    return run, (torch.randn(1024, device=device),)\n"
     )
-    from cgtool.cuda import backend
-    from cgtool.entry.load import load
+    from cgtool.devices.cuda import backend
+    from cgtool.program.load import load
 
     captured, _ = backend.capture(load(f"{file}:build", device="cuda"), CaptureOptions(), quiet)
     assert lines_of(captured) == [9, 10]
@@ -127,7 +127,7 @@ def test_triton_kernel_outside_any_op_has_a_line(tmp_path):
 
 def test_compiled_code_is_captured_as_it_would_be_by_hand():
     from benchmarks.gpu import launches_of, plain_capture
-    from cgtool.cuda import backend
+    from cgtool.devices.cuda import backend
 
     def make():
         torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_ranges_of_the_user_are_annotations_in_forward_and_backward():
 
 
 def test_a_node_type_that_is_not_known_has_its_number(monkeypatch):
-    from cgtool.cuda import nodes
+    from cgtool.devices.cuda import nodes
 
     monkeypatch.delitem(nodes.NODE_TYPES, 0)
     captured = capture(lambda x: x + 1, (torch.zeros(64, device="cuda"),))
@@ -209,7 +209,7 @@ def test_an_input_that_died_is_said_and_refused_on_request(check, tmp_path):
 
 
 def test_memory_agrees_with_the_allocator_to_the_byte():
-    from cgtool.analysis.pools import explain, live_bytes
+    from cgtool.analysis.memory.pools import explain, live_bytes
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)).cuda()
     captured = capture(model, (torch.randn(32, 64, device="cuda"),), {"": model})
@@ -223,7 +223,7 @@ def test_memory_agrees_with_the_allocator_to_the_byte():
 
 
 def test_dropout_is_captured_with_its_random_state_and_differs_between_replays():
-    from cgtool.cuda import backend
+    from cgtool.devices.cuda import backend
 
     x = torch.ones(4096, device="cuda")
     part = Part("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
@@ -269,7 +269,7 @@ def test_an_op_that_no_other_run_repeats_keeps_its_line_and_is_said():
 
 
 def test_without_cupti_ops_are_recorded_in_the_capture(monkeypatch):
-    from cgtool.cuda import cupti
+    from cgtool.devices.cuda import cupti
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
     x = torch.randn(4, 8, device="cuda")
@@ -366,7 +366,7 @@ def test_two_streams_have_a_fork_and_a_join(tmp_path):
 def test_pools_shared_and_separate():
     generator = torch.nn.Linear(8, 64).cuda()
     critic = torch.nn.Linear(64, 1).cuda()
-    from cgtool.cuda import backend
+    from cgtool.devices.cuda import backend
 
     def run(pool):
         workload = Workload(

@@ -108,7 +108,7 @@ def test_an_input_that_nobody_can_copy_into_and_a_precision_set_the_new_way(tmp_
 
 HELD = """
 import ctypes, torch
-from cgtool.cuda import cupti
+from cgtool.devices.cuda import cupti
 
 def build(device):
     torch.cuda.init()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis.measured import measure
+from cgtool.analysis.gate.measured import measure
 from cgtool.model import baseline, document
 from cgtool.model.baseline import Baseline, encode, read, write
 from cgtool.model.capture import Clock, Samples

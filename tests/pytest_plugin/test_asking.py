@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgtool.model.failure import CgtoolError
-from cgtool.pytest_plugin.asked import Options, budgets_of, options_of
+from cgtool.pytest_plugin.marker_options import Options, budgets_of, options_of
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]

@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from cgtool.pytest_plugin import turns
+from cgtool.pytest_plugin import gpu_lock as turns
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]
@@ -99,7 +99,10 @@ def test_a_run_that_does_not_use_it_imports_next_to_nothing():
         "print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "['cgtool', 'cgtool.pytest_plugin', 'cgtool.pytest_plugin.tally']"
+    assert (
+        done.stdout.strip()
+        == "['cgtool', 'cgtool.pytest_plugin', 'cgtool.pytest_plugin.terminal_summary']"
+    )
 
 
 def test_a_run_that_does_not_use_it_says_nothing_and_can_leave_it_out(pytester):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from cgtool.analysis.diff import compare
-from cgtool.analysis.places import Places
+from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Edge
 from cgtool.model.file import inconsistency, read
 from cgtool.render.diff_table import render

@@ -13,16 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis.collapse import by_module
-from cgtool.analysis.select import parse, select
-from cgtool.analysis.view import View, whole
+from cgtool.analysis.graph.collapse import by_module
+from cgtool.analysis.graph.select import parse, select
+from cgtool.analysis.graph.view import View, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.file import read
 from cgtool.render import palette
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
 from cgtool.render.text import cut, visible
-from tests.builders import HOSTILE_NAMES, capture, chain, hostile, nested, small, unusual
+from tests.builders import (
+    HOSTILE_NAMES,
+    capture,
+    chain,
+    hostile,
+    nested,
+    small,
+    unusual,
+)
 from tests.gold_files import GOLD, check
 from tests.strategies import captures
 

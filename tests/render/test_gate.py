@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from cgtool.analysis.budgets import Budgets, from_options
-from cgtool.analysis.gate import GateReport, Judged, exit_code, gate, judge, not_measured
-from cgtool.analysis.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
-from cgtool.analysis.measured import measure
+from cgtool.analysis.gate.budgets import Budgets, from_options
+from cgtool.analysis.gate.gate import GateReport, Judged, exit_code, gate, judge, not_measured
+from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.gate.measured import measure
 from cgtool.model.capture import Frame
 from cgtool.model.document import encodable
 from cgtool.model.failure import Failure

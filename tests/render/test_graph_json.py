@@ -7,8 +7,8 @@ import json
 import msgspec
 from hypothesis import given, settings
 
-from cgtool.analysis.select import parse, select
-from cgtool.analysis.view import only, whole
+from cgtool.analysis.graph.select import parse, select
+from cgtool.analysis.graph.view import only, whole
 from cgtool.model.capture import Capture
 from cgtool.model.file import read
 from cgtool.render.graph_json import GraphsJson, render

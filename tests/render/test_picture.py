@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.view import whole
+from cgtool.analysis.graph.view import whole
 from cgtool.model.failure import CgtoolError
 from cgtool.render import dot, picture
 from tests.builders import plain, small

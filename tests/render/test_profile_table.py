@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from cgtool.analysis.profile import explain
+from cgtool.analysis.timing.profile import explain
 from cgtool.render.profile_table import render
 from tests.builders import hostile, small, timed
 from tests.gold_files import check

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cgtool.analysis.bench import report
-from cgtool.analysis.pools import explain
-from cgtool.analysis.summary import summarize
+from cgtool.analysis.graph.summary import summarize
+from cgtool.analysis.memory.pools import explain
+from cgtool.analysis.timing.bench import report
 from cgtool.model.capability import Capability
 from cgtool.model.capture import Bench, Clock, Graph, Samples
 from cgtool.model.file import read

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from cgtool.analysis import overlap
-from cgtool.entry.workload import Part, Workload
+from cgtool.analysis.graph import overlap
+from cgtool.devices.simulated import backend
 from cgtool.model import file
 from cgtool.model.capture import Call, Capture, Graph
 from cgtool.model.options import CaptureOptions
-from cgtool.simulated import backend
+from cgtool.program.workload import Part, Workload
 
 
 def capture(build: Any, kind: str = "callable") -> Capture:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from cgtool.entry.workload import Part, Workload
+from cgtool.devices.simulated import backend
 from cgtool.model.options import CaptureOptions
-from cgtool.simulated import backend
+from cgtool.program.workload import Part, Workload
 
 STEP = """import torch
 

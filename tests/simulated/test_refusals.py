@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cgtool.entry.workload import Part, Workload
+from cgtool.devices.simulated import backend
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
-from cgtool.simulated import backend
+from cgtool.program.workload import Part, Workload
 
 
 def quiet(_text: str) -> None:

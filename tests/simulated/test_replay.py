@@ -9,12 +9,12 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from cgtool.entry.load import load
-from cgtool.entry.surface import call, differentiable, flatten_outputs, grad_outputs, grads
-from cgtool.entry.workload import Part, Workload
+from cgtool.devices.simulated import backend
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
-from cgtool.simulated import backend
+from cgtool.program.load import load
+from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
+from cgtool.program.workload import Part, Workload
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 DETERMINISTIC = ("mlp", "convnet", "decoder_step", "gan", "mixed_precision", "two_streams")

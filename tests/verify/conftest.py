@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgtool.entry.load import load
+from cgtool.devices.simulated import backend
+from cgtool.jobs.verify.on_simulated import Simulated
+from cgtool.jobs.verify.procedure import verify
 from cgtool.model.options import CaptureOptions, VerifyOptions
-from cgtool.simulated import backend
-from cgtool.verify.on_simulated import Simulated
-from cgtool.verify.procedure import verify
+from cgtool.program.load import load
 
 FOLDER = Path(__file__).parent
 

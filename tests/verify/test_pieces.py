@@ -11,15 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.entry.workload import Part, Workload
+from cgtool.jobs.verify import randomness, replayable
+from cgtool.jobs.verify.compare import difference, nearest, spread
+from cgtool.jobs.verify.inputs import fresh
+from cgtool.jobs.verify.perturbed import perturbed
+from cgtool.jobs.verify.procedure import verify
+from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.state import Snapshot, read, write
 from cgtool.model.options import VerifyOptions
-from cgtool.verify import randomness, replayable
-from cgtool.verify.compare import difference, nearest, spread
-from cgtool.verify.inputs import fresh
-from cgtool.verify.perturbed import perturbed
-from cgtool.verify.procedure import verify
-from cgtool.verify.runs import Stage, Trial
-from cgtool.verify.state import Snapshot, read, write
+from cgtool.program.workload import Part, Workload
 
 FOLDER = Path(__file__).parent
 NAN, INF = float("nan"), float("inf")
@@ -184,7 +184,7 @@ def staged(target):
     start = Snapshot(target.workload, target)
     target.warm_up(lambda _text: None)
     target.capture(lambda _text: None)
-    return Stage(target, start)
+    return TrialRunner(target, start)
 
 
 def test_inputs_moved_in_the_last_bit_move_results_a_little(target):
@@ -352,7 +352,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
     ],
 )
 def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
-    missed = pytest.importorskip("cgtool.verify.missed")
+    missed = pytest.importorskip("cgtool.jobs.verify.missed")
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cgtool.cli.measuring import Measuring
-from cgtool.cli.until_told import Runs
+from cgtool.cli.sequential_runs import Runs
 from cgtool.model.file import read
 from cgtool.model.options import CaptureOptions, Request
 from cgtool.worker import supervisor

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cgtool.analysis.places import Places
+from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Capture, Frame, Graph, Node
 
 _UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")

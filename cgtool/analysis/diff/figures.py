@@ -11,9 +11,9 @@ from msgspec import structs
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.report import Figure, LineTime
-from cgtool.analysis.gaps import own_time
-from cgtool.analysis.places import Places, file_line
-from cgtool.analysis.pools import live_bytes, reserved_bytes
+from cgtool.analysis.graph.places import Places, file_line
+from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
+from cgtool.analysis.timing.gaps import own_time
 from cgtool.model.capture import Capture, Graph
 
 _WORTH = 0.01

@@ -11,7 +11,7 @@ from cgtool.analysis.diff.edges import Rewired, rewired
 from cgtool.analysis.diff.facts import Fact, Facts, Reader
 from cgtool.analysis.diff.matching import Pair
 from cgtool.analysis.diff.pairing import Pairing, pair
-from cgtool.analysis.summary import part_of
+from cgtool.analysis.graph.summary import part_of
 from cgtool.model.capture import Capture, Graph
 
 _Streams = tuple[int | None, int | None]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.report import Figure
 from cgtool.analysis.diff.rows import Change
-from cgtool.analysis.graph_findings import look
-from cgtool.analysis.places import module_at_depth
-from cgtool.analysis.summary import WORK
+from cgtool.analysis.graph.graph_findings import look
+from cgtool.analysis.graph.places import module_at_depth
+from cgtool.analysis.graph.summary import WORK
 from cgtool.model.capture import Capture
 
 _ENVIRONMENT = (

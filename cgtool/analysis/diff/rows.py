@@ -18,9 +18,9 @@ from cgtool.analysis.diff.report import (
     EdgeRow,
     ModuleRow,
 )
-from cgtool.analysis.names import short_kernels
-from cgtool.analysis.places import file_line, module_at_depth, short_op
-from cgtool.analysis.summary import part_of
+from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.places import file_line, module_at_depth, short_op
+from cgtool.analysis.graph.summary import part_of
 from cgtool.model.capture import Capture, Frame, Stream
 
 _MODULE_ROWS = 8

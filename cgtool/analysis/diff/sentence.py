@@ -7,16 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.report import (
-    ADDED,
-    CHANGED,
-    MOVED,
-    REMOVED,
-    ChangeRow,
-    Figure,
-)
+from cgtool.analysis.diff.report import ADDED, CHANGED, MOVED, REMOVED, ChangeRow, Figure
 from cgtool.analysis.diff.rows import Change, Lines
-from cgtool.analysis.places import short_op
+from cgtool.analysis.graph.places import short_op
 
 _TOLD = 3
 _INDEX = re.compile(r"[0-9]{1,9}")

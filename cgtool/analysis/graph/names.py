@@ -1,0 +1,268 @@
+"""Short names of kernels: what a reader recognises, in one line.
+
+The rules, in order:
+
+1. A mangled name is demangled; return type, parameters and noise namespaces (``at::native``,
+   ``cutlass``, ``std``, anonymous ones, ...) go. A name that is not mangled (Triton, most of
+   cuDNN) stays as it is, but for rule 5.
+2. PyTorch's generic kernels keep their name and the functor that makes the difference:
+   ``vectorized_elementwise_kernel<FillFunctor<float>>``, ``reduce_kernel<MeanOps<float>>``;
+   wrappers around the functor go, and a lambda is named for the function that holds it, with its
+   argument types: ``elementwise_kernel<direct_copy_kernel_cuda(float)>``.
+3. Of template arguments the types stay, each once; numbers, flags, index types and helpers
+   (loaders, offset calculators, metadata) go, unless there is nothing else or they are a tile.
+4. CUTLASS's ``Kernel2<X>`` is ``X``, which already says tile and layout.
+5. ``sm80_xmma_gemm_..._tilesize32x32x8_...`` keeps architecture, operation, dtypes (equal ones
+   once), layout and tile.
+6. What is longer than ``MAX_SHORT`` is cut at its end, with ``...``.
+
+Short names are for reading; two kernels may share one. ``short_kernels`` tells such kernels apart:
+it gives them back their numbers and adapters (``reduce_kernel<128, 4, sum_functor<float>>``), or,
+where that would be longer than ``MAX_TOLD_APART``, a number of their own (``#2``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import lru_cache
+
+from cgtool.analysis.graph.demangle import demangle, demangle_all
+
+MAX_SHORT = 96
+MAX_TOLD_APART = 72
+_MAX_PARSED = 1 << 14
+_MAX_DEPTH = 24
+
+_NOISE_NAMESPACE = re.compile(
+    r"(?:(?:at::native|at::cuda|at|c10|std|cutlass|detail|impl|internal|binary_internal|memory|"
+    r"pytorch_flash|PyTorchMemEffAttention|\(anonymous namespace\)|CUB_\w+_NS|"
+    r"THRUST_\w+_NS)::)+"
+)
+_WRAPPERS = frozenset(
+    {
+        *("ReduceOp", "func_wrapper_t", "gpu_kernel_impl", "gpu_kernel_impl_nocast"),
+        *("opmath_gpu_kernel_with_scalars", "Kernel", "Kernel2"),
+    }
+)
+"""Templates around the thing of interest, which is their first argument that is not a scalar."""
+_ADAPTERS = frozenset({"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor"})
+"""Wrappers that say which operand is a scalar: kept where it tells two kernels apart."""
+_HELPER = re.compile(
+    r"^(?:array|TensorListMetadata|\w*Metadata|\w*OffsetCalculator|LoadWithoutCast|"
+    r"StoreWithoutCast|LoadWithCast|StoreWithCast|PhiloxCudaState|TensorIterator\w*|TensorInfo|"
+    r"integral_constant|cublas[A-Z]\w*|allocator|enable_if|identity)\b"
+)
+_LITERAL = re.compile(r"^(?:\([^()]*\))?-?(?:\d+(?:u?l*|\.\d+f?)|true|false)$")
+_SCALAR = re.compile(
+    r"^(?:unsigned |signed )?(?:void|bool|char|short|int|long|long long|float|double|half|"
+    r"__half|__nv_bfloat16|Half|BFloat16|Float8_\w+|(?:u?int\d+_t)|half_t|bfloat16_t|tfloat32_t|"
+    r"complex<\w+>)$"
+)
+_INDEX = frozenset(
+    {"int", "unsigned int", "long", "unsigned long", "long long", "unsigned long long"}
+)
+_TILE = re.compile(r"Shape|Tile|[Tt]raits")
+_LAMBDA = re.compile(r"^'(?:lambda|unnamed)\d*'|^\{lambda")
+_QUALIFIER = re.compile(r"(?:\s*(?:const|volatile|[*&]))+$")
+_XMMA = re.compile(r"^(?:\w+?_)?sm\d+_xmma_\w+$")
+_DTYPE = r"(?:f64|f32|f16|bf16|tf32|i8|i32|u8|e4m3|e5m2|c32|c64|f8|s8)"
+
+
+def short_kernel(name: str) -> str:
+    """The short name of one kernel, mangled or not."""
+    return _shorten(demangle(name))
+
+
+def short_kernels(names: Iterable[str]) -> dict[str, str]:
+    """Short names that tell the given kernels apart.
+
+    Where two kernels would share one, the form with numbers and adapters is taken, and where that
+    is still not enough, ``#2``, ``#3`` follow in the order of the mangled names.
+    """
+    demangled = demangle_all(names)
+    short = {name: _shorten(text) for name, text in demangled.items()}
+    for group in _sharing(short):
+        longer = {name: _shorten(demangled[name], True) for name in group}
+        # Where the difference stands among a dozen arguments it is no help to a reader.
+        if max(map(len, longer.values())) <= MAX_TOLD_APART:
+            short.update(longer)
+    for group in _sharing(short):
+        for number, name in enumerate(sorted(group)[1:], start=2):
+            short[name] = f"{short[name]} #{number}"
+    return short
+
+
+def _sharing(short: dict[str, str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        groups[text].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+@lru_cache(maxsize=1 << 14)
+def _shorten(text: str, full: bool = False) -> str:
+    if full and "<" not in text:
+        return _cut(text)
+    if _XMMA.match(text):
+        return _cut(_xmma(text))
+    if len(text) > _MAX_PARSED or not ("(" in text or "<" in text or "::" in text):
+        return _cut(text)
+    head, arguments = _template(_last_component(_signature(text)))
+    name = f"{_namespace(text)}{head}"
+    if head in _WRAPPERS:
+        return _cut(_wrapped(arguments, 0, full) or name)
+    shown = _arguments(arguments, 0, full, numbers=full)
+    return _cut(f"{name}<{', '.join(shown)}>" if shown else name)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHORT else text[: MAX_SHORT - 3] + "..."
+
+
+def _xmma(text: str) -> str:
+    text = re.sub(r"_(?:stage\d+|warpsize\w+?x\w+?x\d+|align[a-z]\d+)", "", text)
+    text = re.sub(r"_tilesize", "_", text)
+    text = re.sub(r"_execute_(split_k_)?\w*$", r"_\1", text).rstrip("_")
+
+    def once(match: re.Match[str]) -> str:
+        return "_" + "_".join(dict.fromkeys(re.findall(_DTYPE, match[0])))
+
+    return re.sub(rf"(?:_(?:{_DTYPE})+)+(?=_|$)", once, text, count=1)
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split where no bracket is open. Unbalanced text (hostile) comes back in fewer pieces."""
+    pieces: list[str] = []
+    depth = start = position = 0
+    while position < len(text):
+        char = text[position]
+        if char in "<([{":
+            depth += 1
+        elif char in ">)]}" and not (char == ">" and text[position - 1 : position] == "-"):
+            depth -= 1
+        elif depth == 0 and text.startswith(separator, position):
+            pieces.append(text[start:position])
+            position += len(separator)
+            start = position
+            continue
+        position += 1
+    pieces.append(text[start:])
+    return pieces
+
+
+def _signature(text: str) -> str:
+    """Without return type, parameters and noise namespaces: ``f<float, 4>``, ``cub::g``."""
+    text = text.replace("operator()", "operator__").replace(") const", ")")
+    text = _NOISE_NAMESPACE.sub("", text)
+    words = _split(text, " ")
+    # The return type stands before the name; `const` and the like may stand after parameters.
+    name = next((word for word in words if "(" in _outside(word)), words[-1])
+    return name[: _parameters_at(name)]
+
+
+def _outside(text: str) -> str:
+    """The text with everything inside template brackets left out."""
+    return (
+        text[: text.index("<")] + text[text.rindex(">") :] if "<" in text and ">" in text else text
+    )
+
+
+def _parameters_at(text: str) -> int:
+    """Where the parameter list of a name starts; the length of the text without one."""
+    depth = 0
+    for position, char in enumerate(text):
+        if char == "<":
+            depth += 1
+        elif char == ">":
+            depth -= 1
+        elif char == "(" and depth == 0:
+            return position
+    return len(text)
+
+
+def _namespace(text: str) -> str:
+    """What the noise left of the namespace: ``cublasLt::epilogue::``."""
+    components = _split(_signature(text), "::")
+    return "".join(f"{one}::" for one in components[:-1] if "<" not in one and "(" not in one)
+
+
+def _last_component(text: str) -> str:
+    return _split(text, "::")[-1]
+
+
+def _template(text: str) -> tuple[str, list[str]]:
+    """``name<a, b>`` as its name and arguments."""
+    start = text.find("<")
+    if start <= 0 or not text.endswith(">"):
+        return text, []
+    return text[:start], [one.strip() for one in _split(text[start + 1 : -1], ",")]
+
+
+def _arguments(arguments: list[str], depth: int, full: bool, *, numbers: bool = False) -> list[str]:
+    """Rule 3."""
+    if depth > _MAX_DEPTH:
+        return []
+    kept: list[str] = []
+    for argument in arguments:
+        plain = _QUALIFIER.sub("", argument)
+        if _LITERAL.match(plain):
+            if numbers:
+                kept.append(plain.lstrip("-").rstrip("ul"))
+        elif _SCALAR.match(plain):
+            kept.append(plain)
+        elif not _HELPER.match(plain):
+            kept.append(_functor(plain, depth + 1, full))
+    kept = [one for one in kept if one]
+    if numbers:
+        return kept
+    kept = [one for one in kept if one not in _INDEX] or kept
+    inside = " ".join(one for one in kept if not _SCALAR.match(one))
+    return [
+        one
+        for one in dict.fromkeys(kept)
+        if not (_SCALAR.match(one) and re.search(rf"[<(, ]{re.escape(one)}[>), ]", inside))
+    ]
+
+
+def _wrapped(arguments: list[str], depth: int, full: bool) -> str:
+    """The first argument that is a thing of its own, else the types."""
+    for argument in arguments:
+        plain = _QUALIFIER.sub("", argument)
+        if not (_LITERAL.match(plain) or _SCALAR.match(plain) or _HELPER.match(plain)):
+            return _functor(plain, depth + 1, full)
+    return ", ".join(_arguments(arguments, depth + 1, full))
+
+
+def _functor(text: str, depth: int, full: bool) -> str:
+    """Rule 2, for one template argument that is a class or a lambda."""
+    if depth > _MAX_DEPTH:
+        return "..."
+    # `void f<float>(...)::'lambda'(float)`: the return type of a function that holds a lambda.
+    words = _split(text, " ")
+    text = next((word for word in words if "(" in word or "<" in word), text)
+    components = _split(text, "::")
+    first_lambda = next((i for i, one in enumerate(components) if _LAMBDA.match(one)), None)
+    end = len(components) if first_lambda is None else first_lambda
+    owner = next(
+        (one for one in reversed(components[:end]) if not one.startswith("operator__")), ""
+    )
+    head, arguments = _template(owner[: _parameters_at(owner)])
+    if head in _WRAPPERS:
+        return _wrapped(arguments, depth, full)
+    if head in _ADAPTERS:
+        inner = _wrapped(arguments, depth, full)
+        return f"{head}<{inner}>" if full else inner
+    if _HELPER.match(head):
+        return ""
+    shown = _arguments(arguments, depth, full, numbers=_TILE.search(head) is not None)
+    if shown:
+        return f"{head}<{', '.join(shown)}>"
+    if first_lambda is None:
+        return head
+    # The innermost lambda's argument types are the dtypes of this instance.
+    last = components[-1]
+    parameters = last[_parameters_at(last) :].removeprefix("(").removesuffix(")")
+    types = _arguments(_split(parameters, ", "), depth, full) if parameters else []
+    return f"{head}({', '.join(types)})" if types else head

@@ -1,0 +1,165 @@
+"""Pieces of a graph that could run beside its longest path, and the lines that they come from."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import msgspec
+
+from cgtool.analysis.graph.places import Places, file_line
+from cgtool.analysis.graph.schedule import Schedule
+from cgtool.model.capture import Capture, Graph
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two pieces of work that run in turn though neither needs the other."""
+
+    one: int
+    """Id of the longest node of the piece that could move, where there are several the first."""
+    other: int
+    """Id of the nearest node that it could run beside."""
+    nodes: tuple[int, ...]
+    """Ids of all nodes that could move, of all pieces of this line beside that line."""
+    times: int
+    """So many pieces."""
+    busy_ns: int
+    """Time of the nodes that could move."""
+    gain_ns: int
+    """At most so much shorter would the replay be for these alone."""
+    across: bool
+    """They were captured on two streams: a wait of the user's code orders them."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Nodes beside the longest path that follow one another: a node of the path comes before all
+    of them, or after all, or could run beside them."""
+
+    nodes: tuple[int, ...]
+    first: int
+    """The part of the path that could run at the same time: from this position in it ..."""
+    last: int
+    """... to before this one."""
+
+
+def pieces(
+    free: Schedule, order: Sequence[int], before: Sequence[Sequence[int]]
+) -> Iterator[Piece]:
+    """All pieces beside ``free.path``, for the schedule of what the data needs."""
+    path = free.path
+    starts = [free.start[node] for node in path]
+    ends = [free.end[node] for node in path]
+    for nodes in _chains(order, before, frozenset(path)):
+        earliest, latest = free.start[nodes[0]], free.end[nodes[-1]] + free.slack[nodes[-1]]
+        first, last = bisect_right(ends, earliest), bisect_left(starts, latest)
+        if first < last and any(free.durations[node] for node in nodes):
+            yield Piece(nodes, first, last)
+
+
+def _chains(
+    order: Sequence[int], before: Sequence[Sequence[int]], apart: frozenset[int]
+) -> Iterator[tuple[int, ...]]:
+    """Longest runs of nodes that wait for the one before alone, and are waited for by the one
+    behind alone; without the nodes in ``apart``."""
+    waiting = [0] * len(order)
+    for sources in before:
+        for source in sources:
+            waiting[source] += 1
+    chain_of: dict[int, list[int]] = {}
+    for node in order:
+        if node in apart:
+            continue
+        sources = before[node]
+        chain = chain_of.get(sources[0]) if len(sources) == 1 else None
+        if chain is None or waiting[sources[0]] != 1:
+            chain = []
+        chain.append(node)
+        chain_of[node] = chain
+    seen: set[int] = set()
+    for chain in chain_of.values():
+        if id(chain) not in seen:
+            seen.add(id(chain))
+            yield tuple(chain)
+
+
+@dataclass
+class _Row:
+    """A pair as it grows."""
+
+    one: int
+    other: int
+    across: bool
+    nodes: list[int] = field(default_factory=list)
+    times: int = 0
+    gain: float = 0.0
+
+
+def pairs(
+    capture: Capture,
+    graph: Graph,
+    found: Iterable[Piece],
+    before: Callable[[int, int], bool],
+    free: Schedule,
+    fills: Sequence[float],
+    *,
+    gain_ns: int,
+    timed: bool,
+) -> tuple[Pair, ...]:
+    """The pieces that the edges keep in order (``before``) with what they could run beside, by the
+    schedule of what the data needs (``free``), by lines, the largest gain first. ``fills`` is the
+    share of the device that each node fills; ``gain_ns`` is what all pieces can gain together at
+    most; not ``timed``: all times are 1."""
+    path, times = free.path, free.durations
+    took = [0, *accumulate(times[node] for node in path)]
+    room = [0.0, *accumulate(times[node] * (1 - fills[node]) for node in path)]
+    places = Places(capture)
+
+    lines: dict[int | None, tuple[str | None, str]] = {}
+
+    def line(node: int) -> tuple[str | None, str]:
+        origin = graph.nodes[node].origin
+        if origin not in lines:
+            at = places.of_origin(origin)
+            lines[origin] = at.op, file_line(at.line)
+        return lines[origin]
+
+    rows: dict[object, _Row] = {}
+    for piece in found:
+        one = max(piece.nodes, key=times.__getitem__)
+        other = _nearest(path, piece, one)
+        if not before(one, other) and not before(other, one):
+            continue
+        across = graph.nodes[one].stream != graph.nodes[other].stream
+        row = rows.setdefault((line(one), line(other), across), _Row(one, other, across))
+        row.nodes += piece.nodes
+        row.times += 1
+        # Side by side takes as long as the longer of the two, and as all their blocks together.
+        row.gain += min(
+            sum(times[node] for node in piece.nodes),
+            took[piece.last] - took[piece.first],
+            sum(times[node] * (1 - fills[node]) for node in piece.nodes)
+            + room[piece.last]
+            - room[piece.first],
+        )
+    made = [
+        Pair(
+            row.one,
+            row.other,
+            tuple(row.nodes),
+            row.times,
+            sum(times[node] for node in row.nodes) if timed else 0,
+            min(round(row.gain), gain_ns),
+            row.across,
+        )
+        for row in rows.values()
+    ]
+    return tuple(sorted(made, key=lambda one: (-one.gain_ns, -one.busy_ns, -len(one.nodes))))
+
+
+def _nearest(path: Sequence[int], piece: Piece, node: int) -> int:
+    """Of that part of the path, the node that was created nearest to this one."""
+    at = bisect_left(path, node, piece.first, piece.last)
+    around = path[max(piece.first, at - 1) : min(piece.last, at + 1)]
+    return min(around, key=lambda one: abs(one - node))

@@ -1,0 +1,204 @@
+"""What ``cgtool profile`` shows: the verdict, the replays, and where their time goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import msgspec
+
+from cgtool.analysis.graph import critical_path, overlap
+from cgtool.analysis.graph.critical_path import Path
+from cgtool.analysis.graph.overlap import Overlap
+from cgtool.analysis.graph.places import Place, Places, file_line
+from cgtool.analysis.timing import gain, gaps, roofline
+from cgtool.analysis.timing.gain import Gain
+from cgtool.analysis.timing.gaps import Gap, Timeline
+from cgtool.analysis.timing.roofline import GraphBound
+from cgtool.analysis.timing.time_tables import BY, LINE, MODULE, Tables, TimeTable
+from cgtool.model.capture import Capture, Caveat
+from cgtool.model.profile import GraphTimes, Peak
+
+OVERVIEW = {LINE: 10, MODULE: 10}
+"""Tables of the first screen, with their number of rows."""
+_ON_PATH = 3
+_STANDS_OUT, _WORTH, _FEW = 3.0, 0.01, 3
+"""A gap is shown that is so many times the median one and such a share of the replay, or one of so
+few."""
+
+
+class ReplayCosts(msgspec.Struct, frozen=True):
+    """What one graph's replay costs on the host and around it, in nanoseconds."""
+
+    launch_ns: float | None
+    """Host time of one replay() on an idle stream, median."""
+    queued_ns: float | None
+    """Wall time of one replay of many in a row."""
+    synced_ns: float | None
+    """Wall time of one replay and a wait for it, median."""
+    first_ns: float | None
+    """Wall time of the first one, with its upload and a wait."""
+    traced_ns: float | None
+    """First start to last end under the profiler, median."""
+
+
+class GapRow(msgspec.Struct, frozen=True):
+    """A gap, and between what it lies."""
+
+    gap: Gap
+    graph: str
+    after: str
+    """Op and line of the node that ended last before it."""
+    before: str
+    """Op and line of the node that ended it."""
+    waits_for: int
+    """Nodes that ``before`` waits for directly."""
+    over: str | None
+    """A node without work of the device that lies between: ``host``, ``event_wait``, ..."""
+
+
+class PathRow(msgspec.Struct, frozen=True):
+    """What a graph's order costs."""
+
+    path: Path
+    overlap: Overlap
+    on_path: tuple[tuple[str, int], ...]
+    """Op and line with their time on the critical path, the most first."""
+
+
+class ProfileReport(msgspec.Struct, frozen=True):
+    """Everything on the screen. Lists hold one element for each graph that is replayed."""
+
+    spec: str
+    device: str
+    route: str | None
+    """How nodes were timed: ``cupti``, ``profiler``; None where only ``capture --times`` did."""
+    gain: Gain
+    replays: tuple[Timeline, ...]
+    costs: tuple[ReplayCosts, ...]
+    bounds: tuple[GraphBound, ...]
+    paths: tuple[PathRow, ...]
+    gaps: tuple[GapRow, ...]
+    """Those that stand out, of all graphs, the longest first."""
+    tables: tuple[TimeTable, ...]
+    total_ns: float
+    """What the shares in the tables are taken of: all replays, one after the other."""
+    idle_ns: float
+    """Of that, the time in which no node ran."""
+    untimed: int
+    """Nodes that do work and have no time."""
+    memory_bytes_per_s: float | None
+    peaks: tuple[Peak, ...]
+    caveats: tuple[Caveat, ...]
+
+
+def has_times(capture: Capture) -> bool:
+    """Some node was timed."""
+    return any(node.duration_ns is not None for graph in capture.graphs for node in graph.nodes)
+
+
+def explain(
+    capture: Capture,
+    *,
+    by: str | None = None,
+    top: int | None = None,
+    depth: int | None = None,
+    whole: bool = False,
+    shown_gaps: int = 5,
+) -> ProfileReport:
+    """The report of a capture that has times.
+
+    One table, ``by`` what is asked for, or the overview of lines and modules; ``top`` rows of it.
+    ``whole`` has every table with every row that ``by`` and ``top`` do not leave out.
+    """
+    top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
+    lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
+    reached = [roofline.reaches(capture, graph) for graph in capture.graphs]
+    paths = [critical_path.find(capture, index) for index in top_level]
+    overlaps = [overlap.find(capture, index) for index in top_level]
+    total = sum(one.total_ns for one in lines)
+    tables = Tables(capture, reached, total)
+    places = Places(capture)
+    profile = capture.profile
+    verdict = gain.judge(capture, lines, paths)
+    longest = sorted((one for line in lines for one in _long(line)), key=lambda one: -one.ns)
+    return ProfileReport(
+        spec=capture.entry.spec,
+        device=capture.environment.device,
+        route=profile.route if profile else None,
+        gain=msgspec.structs.replace(
+            verdict, findings=(*verdict.findings, *overlap.look(capture, overlaps))
+        ),
+        replays=tuple(lines),
+        costs=tuple(_costs(capture, index) for index in top_level),
+        bounds=tuple(roofline.judge(capture, one, reached[one.graph]) for one in lines),
+        paths=tuple(
+            PathRow(path, one, _on_path(capture, places, path))
+            for path, one in zip(paths, overlaps, strict=True)
+        ),
+        gaps=tuple(_gap(capture, places, one) for one in longest[:shown_gaps]),
+        tables=tuple(
+            tables.table(one, top=rows, depth=depth) for one, rows in _wanted(by, top, whole)
+        ),
+        total_ns=total,
+        idle_ns=sum(one.idle_ns for one in lines),
+        untimed=sum(one.nodes - one.timed for one in lines),
+        memory_bytes_per_s=profile.memory_bytes_per_s if profile else None,
+        peaks=profile.peaks if profile else (),
+        caveats=capture.caveats,
+    )
+
+
+def _long(line: Timeline) -> Iterator[Gap]:
+    """The gaps that stand out: as long as several others, and not lost in the whole."""
+    least = max(_STANDS_OUT * (line.gap_median_ns or 0.0), _WORTH * line.total_ns)
+    return (one for one in line.gaps if one.ns >= 1 and (one.ns >= least or line.gap_count <= _FEW))
+
+
+def _wanted(by: str | None, top: int | None, whole: bool) -> list[tuple[str, int | None]]:
+    if whole:
+        return [(one, top) for one in BY if by in (None, one)]
+    if by is not None:
+        return [(by, top or 20)]
+    return [(one, top or rows) for one, rows in OVERVIEW.items()]
+
+
+def _costs(capture: Capture, index: int) -> ReplayCosts:
+    known = capture.profile.graphs if capture.profile else ()
+    times = next((one for one in known if one.graph == index), GraphTimes(index))
+    return ReplayCosts(
+        launch_ns=_median(capture.graphs[index].launch_ns),
+        queued_ns=times.queued_ns,
+        synced_ns=_median(times.synced_ns),
+        first_ns=times.first_ns,
+        traced_ns=_median(times.traced_ns),
+    )
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _words(place: Place) -> str:
+    what = place.short_op or place.autograd_node or "a launch outside any op"
+    return f"{what} {file_line(place.line)}".strip()
+
+
+def _gap(capture: Capture, places: Places, gap: Gap) -> GapRow:
+    graph = capture.graphs[gap.graph]
+    sources = [graph.nodes[edge.source] for edge in graph.edges if edge.target == gap.before]
+    idle = next((one.type for one in sources if one.duration_ns is None), None)
+    after, before = (places.of(graph.nodes[node]) for node in (gap.after, gap.before))
+    return GapRow(gap, graph.name, _words(after), _words(before), len(sources), idle)
+
+
+def _on_path(capture: Capture, places: Places, path: Path) -> tuple[tuple[str, int], ...]:
+    by_origin: Counter[int | None] = Counter()
+    nodes = capture.graphs[path.graph].nodes
+    for node in path.nodes:
+        by_origin[nodes[node].origin] += nodes[node].duration_ns or 0
+    times: Counter[str] = Counter()
+    for origin, time in by_origin.items():
+        times[_words(places.of_origin(origin))] += time
+    return tuple(times.most_common(_ON_PATH))

@@ -1,0 +1,326 @@
+"""Slower, not slower, or cannot tell: the answer on times that were measured twice.
+
+What differs between two measurements of the same code is mostly where its memory lies. On an H200
+the rounds of one capture spread by 0.05 to 0.1 %, first captures of processes by 0.3 to 1.4 %, and
+captures made after others in a process by up to 7 %. So a round is no unit of evidence. Between
+processes the unit is a run: one fresh worker process with its first capture. Inside one process it
+is a pair of captures, one of each side, made one right after the other.
+
+``judge_runs`` says "slower" when two tests agree. The lower end of a Student interval on the log
+of the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level:
+that one is exact whatever the noise looks like (Hollander, Wolfe and Chicken, Nonparametric
+Statistical Methods, chapter 4), so A against A is called slower at most once in 200 times, as long
+as its runs are exchangeable. With fewer runs than that test can speak of, a spread of ``PRIOR`` is
+allowed for, whatever the runs show.
+
+Levels are divided by the number of looks (Bonferroni): measuring on after "cannot tell" costs no
+false alarms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, median, variance
+
+import msgspec
+
+from cgtool.analysis.timing.stats import midmean, rank_sum, student
+from cgtool.model.options import MAX_RUNS
+
+ALARM = 1 / 200
+"""Chance that A against A is called slower, over all looks."""
+MISS = 1 / 20
+"""Chance that what is slower by more than the tolerance is called not slower, over all looks."""
+LOOKS = 4
+TOLERANCE, PAIR_TOLERANCE = 0.01, 0.002
+"""Of runs and of pairs: how much slower is not called so. On an H200, 3 % is then found between
+runs and 0.5 % between pairs, and a change of nothing is told as that."""
+PRIOR = 0.014
+"""Relative standard deviation of runs that is allowed for where too few are there to tell: the
+largest that an H200 showed (26 processes of one transformer)."""
+FLOOR = 1e-4
+"""Relative standard deviation below which no unit is believed: the timer's share of a round."""
+FEW = 2
+"""Degrees of freedom below which the spread of the runs is not known at all."""
+ENOUGH = 10
+"""Runs that a baseline should hold at least."""
+BASELINE_ERROR = 0.25
+"""Standard error that the middle of its runs is to be known to, as a share of the tolerance."""
+SEARCH = 200
+"""So many more units are looked through for the number that would decide."""
+
+SLOWER, NOT_SLOWER, CANNOT_TELL = "slower", "not-slower", "cannot-tell"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer for one time. Ratios are head over base: 1.03 is 3 % slower."""
+
+    verdict: str
+    """``slower``, ``not-slower`` or ``cannot-tell``."""
+    ratio: float
+    low: float
+    """At most 1 in 200 that the ratio is below, over all looks."""
+    high: float
+    """At most 1 in 20 that the ratio is above, over all looks."""
+    tolerance: float
+    unit: str
+    """``run`` or ``pair``."""
+    base: int
+    """Units of each side that had a time."""
+    head: int
+    spread: float | None
+    """Relative standard deviation of a unit; None when there are too few to know."""
+    needed: int | None
+    """More units of head (pairs: of both) that would decide if what was seen goes on; None when no
+    number would, and 0 when it is decided."""
+    counted: str
+    """``10 and 5 runs``."""
+    remedy: str
+    """What would tell; empty when it is told."""
+    text: str
+    """All of this in one sentence."""
+
+
+def judge_runs(
+    base: Sequence[Sequence[float]],
+    head: Sequence[Sequence[float]],
+    tolerance: float,
+    *,
+    looks: int = LOOKS,
+    among: int = 1,
+) -> Answer:
+    """Times of separate processes: one inner sequence a run, its rounds in any unit.
+
+    ``tolerance`` is relative (0.01). ``looks`` is how often this is asked at most, with more runs
+    each time, and ``among`` how many such answers one verdict rests on. Rounds that are no
+    positive finite number are left out, and runs without any.
+    """
+    bases, heads = _units(base, midmean), _units(head, midmean)
+    count, more = len(bases), len(heads)
+    if not count or not more:
+        return _nothing("run", count, more, tolerance)
+    levels = _Levels(tolerance, looks * among)
+    difference = fmean(heads) - fmean(bases)
+    squares = sum(_variance(side) * (len(side) - 1) for side in (bases, heads))
+    freedom = count + more - 2
+    known = freedom >= FEW
+    own = fmean(map(_own_noise, (*base, *head)))
+    spread = max(math.sqrt(squares / freedom), own, FLOOR) if known else PRIOR
+    # A side that is noisier than both together is believed.
+    each = math.sqrt(_variance(bases) / count + _variance(heads) / more)
+    apart = rank_sum(bases, heads) <= levels.alarm
+
+    def interval(more: int, seen: bool) -> tuple[float, float]:
+        """With so many runs of head; ``seen``: these, and not what would be."""
+        freedom = max(FEW, count + more - 2)
+        scale = math.sqrt(1 / count + 1 / more)
+        error = max(spread * scale, each if seen else 0.0)
+        low = difference - student(levels.alarm, freedom) * error
+        if math.comb(count + more, count) * levels.alarm < 1:
+            low = difference - student(levels.alarm, freedom) * max(error, PRIOR * scale)
+        elif seen and not apart:
+            low = min(low, levels.limit)
+        return low, difference + student(levels.miss, freedom) * error
+
+    low, high = interval(more, seen=True)
+    needed = _needed(levels, more, low, high, lambda number: interval(number, seen=False))
+    return _answer(
+        "run", levels, (difference, low, high), count, more, spread if known else None, needed
+    )
+
+
+def judge_pairs(
+    base: Sequence[Sequence[float]],
+    head: Sequence[Sequence[float]],
+    tolerance: float,
+    *,
+    looks: int = LOOKS,
+    among: int = 1,
+) -> Answer:
+    """Times of one process: one inner sequence a capture, its rounds; the captures at one index
+    were made and measured one right after the other, in an order drawn anew."""
+    pairs = [
+        (one[0], other[0])
+        for one, other in (
+            (_units([left], median), _units([right], median))
+            for left, right in zip(base, head, strict=True)
+        )
+        if one and other
+    ]
+    count = len(pairs)
+    if not count:
+        return _nothing("pair", 0, 0, tolerance)
+    levels = _Levels(tolerance, looks * among)
+    apart = [right - left for left, right in pairs]
+    difference = fmean(apart)
+    known = count > FEW
+    spread = max(_long_run(apart), FLOOR) if known else PRIOR
+
+    def interval(count: int) -> tuple[float, float]:
+        freedom = max(FEW, count - 1)
+        error = spread / math.sqrt(count)
+        return (
+            difference - student(levels.alarm, freedom) * error,
+            difference + student(levels.miss, freedom) * error,
+        )
+
+    low, high = interval(count)
+    needed = _needed(levels, count, low, high, interval)
+    return _answer(
+        "pair", levels, (difference, low, high), count, count, spread if known else None, needed
+    )
+
+
+def schedule(first: int, most: int) -> tuple[int, ...]:
+    """After how many runs to look: at most ``LOOKS`` times, each that many times more. Set before
+    anything is measured, so that the runs cannot choose when they are judged."""
+    steps = LOOKS - 1
+    counts = {round(first * (most / first) ** (step / steps)) for step in range(steps)}
+    return tuple(sorted(one for one in counts | {most} if one >= first))
+
+
+def wanted(runs: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> int:
+    """How many runs a baseline should hold that spreads as these do: one inner sequence a run, its
+    rounds. A noisy baseline cannot be made up for by more runs held against it."""
+    return _wanted(math.sqrt(_variance(_units(runs, midmean))), tolerance)
+
+
+def _wanted(spread: float, tolerance: float) -> int:
+    error = BASELINE_ERROR * (tolerance or TOLERANCE)
+    return max(ENOUGH, math.ceil(min(spread / error, math.sqrt(SEARCH)) ** 2))
+
+
+def pair_precision(tolerance: float) -> float:
+    """Standard error of the ratio that pairs are to be measured to: nothing is then told from a
+    slowdown of 2.5 tolerances, the tolerance lying between."""
+    return max(tolerance / 4, FLOOR / 2)
+
+
+class _Levels:
+    """What one look may spend, and the tolerance as a difference of logs."""
+
+    def __init__(self, tolerance: float, shares: int) -> None:
+        if not (math.isfinite(tolerance) and tolerance >= 0) or shares < 1:
+            raise ValueError(f"a tolerance of {tolerance} at {shares} looks")
+        self.tolerance = tolerance
+        self.limit = math.log1p(tolerance)
+        self.alarm, self.miss = ALARM / shares, MISS / shares
+
+    def verdict(self, low: float, high: float) -> str:
+        if low > self.limit:
+            return SLOWER
+        return NOT_SLOWER if high <= self.limit else CANNOT_TELL
+
+
+def _units(
+    runs: Sequence[Sequence[float]], middle: Callable[[Sequence[float]], float]
+) -> list[float]:
+    """Log of the middle of each run that has a time."""
+    usable = ([one for one in rounds if math.isfinite(one) and one > 0] for rounds in runs)
+    middles = (middle(rounds) for rounds in usable if rounds)
+    # Numbers near the smallest that there is have a middle of 0.
+    return [math.log(one) for one in middles if one > 0]
+
+
+def _variance(values: Sequence[float]) -> float:
+    return variance(values) if len(values) > 1 else 0.0
+
+
+def _own_noise(rounds: Sequence[float]) -> float:
+    """Standard error of a run's middle, from its rounds: what runs differ by at least."""
+    logs = [math.log(one) for one in rounds if math.isfinite(one) and one > 0]
+    return math.sqrt(_variance(logs) / len(logs)) if logs else 0.0
+
+
+def _long_run(values: Sequence[float]) -> float:
+    """Standard deviation that the error of the mean grows with: more than that of the values where
+    neighbours are alike (Newey and West 1987; never less than it)."""
+    count = len(values)
+    middle = fmean(values)
+    off = [one - middle for one in values]
+    own = sum(one * one for one in off) / (count - 1)
+    lags = round(count ** (1 / 3))
+    total = own + 2 * sum(
+        (1 - lag / (lags + 1))
+        * sum(one * other for one, other in zip(off, off[lag:], strict=False))
+        / (count - 1)
+        for lag in range(1, lags + 1)
+    )
+    return math.sqrt(max(own, total))
+
+
+def _needed(
+    levels: _Levels,
+    count: int,
+    low: float,
+    high: float,
+    interval: Callable[[int], tuple[float, float]],
+) -> int | None:
+    if levels.verdict(low, high) != CANNOT_TELL:
+        return 0
+    for more in range(1, SEARCH + 1):
+        if levels.verdict(*interval(count + more)) != CANNOT_TELL:
+            return more
+    return None
+
+
+def _nothing(unit: str, base: int, head: int, tolerance: float) -> Answer:
+    side = "either side" if not base and not head else "the baseline" if not base else "this side"
+    text = f"no time of {side} can be used"
+    return Answer(
+        CANNOT_TELL, 1.0, 0.0, math.inf, tolerance, unit, base, head, None, None,
+        _counted(unit, base, head), text, text,
+    )  # fmt: skip
+
+
+def _answer(
+    unit: str,
+    levels: _Levels,
+    found: tuple[float, float, float],
+    base: int,
+    head: int,
+    spread: float | None,
+    needed: int | None,
+) -> Answer:
+    # Beyond any clock, and still a number.
+    ratio, low, high = (math.exp(max(-50.0, min(50.0, one))) for one in found)
+    verdict = levels.verdict(*found[1:])
+    counted = _counted(unit, base, head)
+    better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
+    remedy = "" if verdict != CANNOT_TELL else _way_out(unit, needed, base, better)
+    text = (
+        f"{percent(ratio)}, between {percent(low)} and {percent(high)} by {counted}; "
+        f"{percent(1 + levels.tolerance)} is allowed"
+    )
+    return Answer(
+        verdict, ratio, low, high, levels.tolerance, unit, base, head, spread, needed,
+        counted, remedy, f"{text}: {remedy}" if remedy else text,
+    )  # fmt: skip
+
+
+def _counted(unit: str, base: int, head: int) -> str:
+    if unit == "run":
+        return f"{base} and {head} runs"
+    return f"{base} pair{'' if base == 1 else 's'} of captures"
+
+
+def _way_out(unit: str, needed: int | None, base: int, better: int) -> str:
+    if needed is not None:
+        return f"about {needed} more {unit}{'s' * (needed > 1)} would tell"
+    if unit == "run" and base < better:
+        more = f" (--max-runs {better})" * (better > MAX_RUNS)
+        return (
+            f"no number of runs would tell beside a baseline of {base}: "
+            f"record it with {better}{more}"
+        )
+    return f"no number of {unit}s would tell: it lies too near to what is allowed"
+
+
+def percent(ratio: float) -> str:
+    """``+3.1 %``; as many digits as tell it from nothing."""
+    change = (ratio - 1) * 100
+    if not math.isfinite(change) or change > 1e6:
+        return "any"
+    digits = 0 if abs(change) >= 100 else 1 if abs(change) >= 1 else 2
+    return f"{round(change, digits) + 0.0:+.{digits}f} %"

@@ -1,0 +1,205 @@
+"""How near each node comes to what the device can do, and what holds a graph back.
+
+The roofs are the bytes a second of a large copy and the operations a second of a large matmul,
+measured on the device at hand (Williams, Waterman and Patterson, Roofline, CACM 2009). Bytes are
+those of the tensors that an op read and wrote, each once, and operations those of PyTorch's flop
+counter; an op of several kernels shares both over them by time. A node is near a roof from 60 % on,
+where Nsight Compute's Speed of Light section, too, ceases to call a kernel latency-bound.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+from cgtool.analysis.timing.durations import time_text
+from cgtool.analysis.timing.gaps import Timeline
+from cgtool.model.capture import Capture, Graph, Node
+from cgtool.model.profile import Peak
+
+NEAR = 0.6
+_CACHED = 1.15
+"""Share of the memory roof past which bytes cannot have come from memory. An H200's data sheet says
+4.8 TB/s and a large copy reaches 4.3: a kernel that only reads may lie between the two."""
+MEMORY, COMPUTE, LATENCY, CACHE, HOST, LAUNCH = (
+    "memory", "compute", "latency", "cache", "host link", "launch",
+)  # fmt: skip
+MEANS = {
+    MEMORY: "at 60 % or more of the bytes a second that a large copy moves",
+    COMPUTE: "at 60 % or more of the operations a second of a large matmul of its dtype",
+    LATENCY: "near neither roof: too few blocks to fill the device, or work that waits in turn",
+    CACHE: "more bytes a second than memory delivers: they came from cache, or not all of its "
+    "tensors was touched",
+    HOST: "a copy over the link between host and device",
+}
+_TF32 = re.compile(r"tf32|s1688|tensorop_s(?!imt)", re.IGNORECASE)
+"""Names of the kernels that multiply float32 on tensor cores: cuBLAS's and CUTLASS's."""
+
+
+class Reach(msgspec.Struct, frozen=True, gc=False):
+    """One node. A share of a roof above 1 is no error: see ``MEANS``."""
+
+    bytes: float | None = None
+    flops: float | None = None
+    memory: float | None = None
+    """Its bytes a second, as a share of the roof."""
+    compute: float | None = None
+    """Its operations a second, as a share of the roof of its dtype."""
+    waves: float | None = None
+    """Its blocks over those that the device holds at once: below 1 the device is not full."""
+    bound: str | None = None
+    """``memory``, ``compute``, ``latency``, ``cache``, ``host link``; None: cannot tell."""
+
+
+class GraphBound(msgspec.Struct, frozen=True):
+    """What holds one graph back."""
+
+    graph: int
+    kind: str | None
+    """``launch``, or the bound with the most of the time; None: cannot tell."""
+    sentence: str
+    shares: dict[str, float]
+    """Of the replay: by bound, with ``gaps`` (no node ran) and ``unknown``."""
+    at_roofs_ns: float | None
+    """What the nodes that are known would take at their roofs; the others count in full."""
+    filled: float | None
+    """Mean share of the device's room for blocks that is taken while a kernel runs."""
+
+
+_NOTHING = Reach()
+
+
+def reaches(capture: Capture, graph: Graph) -> list[Reach]:
+    """By node id: how near it comes to the roofs."""
+    spent: dict[int, int] = defaultdict(int)
+    for node in graph.nodes:
+        if node.call is not None and node.kernel is not None:
+            spent[node.call] += node.duration_ns or 0
+    peaks = {one.dtype: one for one in capture.profile.peaks} if capture.profile else {}
+    roof = capture.profile.memory_bytes_per_s if capture.profile else None
+    tensor_cores = [_TF32.search(one.name) is not None for one in capture.functions]
+    return [_reach(capture, graph, node, spent, peaks, roof, tensor_cores) for node in graph.nodes]
+
+
+def _reach(
+    capture: Capture,
+    graph: Graph,
+    node: Node,
+    spent: dict[int, int],
+    peaks: dict[str, Peak],
+    roof: float | None,
+    tensor_cores: Sequence[bool],
+) -> Reach:
+    if not node.duration_ns:
+        return _NOTHING
+    if node.copy is not None and node.copy.kind != "dtod":
+        return Reach(float(node.copy.bytes), bound=HOST)
+    moved, flops, peak = None, None, None
+    if node.copy is not None:
+        moved = 2.0 * node.copy.bytes
+    elif node.fill is not None:
+        moved = float(node.fill.bytes)
+    elif node.kernel is not None and node.call is not None and node.call < len(graph.calls):
+        call = graph.calls[node.call]
+        part = node.duration_ns / (spent[node.call] or node.duration_ns)
+        moved = (call.read_bytes + call.written_bytes) * part or None
+        flops = call.flops * part if call.flops else None
+        dtype = call.dtype
+        if dtype == "float32" and tensor_cores[node.kernel.function]:
+            dtype = "tf32"
+        peak = peaks.get(dtype or "")
+    seconds = node.duration_ns / 1e9
+    memory = moved / seconds / roof if moved is not None and roof else None
+    compute = flops / seconds / peak.flops_per_s if flops is not None and peak else None
+    bound = _bound(memory, compute)
+    if bound == LATENCY and flops is not None and compute is None:
+        # Its compute roof was not measured: it may be at that.
+        bound = None
+    return Reach(moved, flops, memory, compute, waves(capture, node), bound)
+
+
+def waves(capture: Capture, node: Node) -> float | None:
+    """Blocks of a kernel over those that the device holds at once; None where that is not known."""
+    kernel, count = node.kernel, capture.environment.multiprocessors
+    if kernel is None or not kernel.active_blocks or not count:
+        return None
+    return math.prod(kernel.grid) / (count * kernel.active_blocks)
+
+
+def _bound(memory: float | None, compute: float | None) -> str | None:
+    if compute is not None and compute >= NEAR and compute >= (memory or 0.0):
+        return COMPUTE
+    if memory is None:
+        return None
+    if memory > _CACHED:
+        return CACHE
+    return MEMORY if memory >= NEAR else LATENCY
+
+
+def judge(capture: Capture, line: Timeline, reached: Sequence[Reach]) -> GraphBound:
+    """One graph as a whole; ``reached`` is by node id."""
+    graph = capture.graphs[line.graph]
+    total = line.total_ns or 1.0
+    times: Counter[str] = Counter()
+    at_roofs = filled = sized = 0.0
+    known = False
+    for node, one in zip(graph.nodes, reached, strict=True):
+        duration = node.duration_ns or 0
+        times[one.bound or "unknown"] += duration
+        best = max(one.memory or 0.0, one.compute or 0.0)
+        known |= one.bound is not None
+        at_roofs += duration * min(1.0, best) if one.bound not in (None, HOST) else duration
+        if one.waves is not None:
+            filled += duration * min(1.0, one.waves)
+            sized += duration
+    # Where nodes ran side by side their times are more than the replay.
+    crowd = max(1.0, line.work_ns / line.busy_ns) if line.busy_ns else 1.0
+    shares = {name: time / crowd / total for name, time in times.most_common() if time}
+    if line.idle_ns:
+        shares["gaps"] = line.idle_ns / total
+    fills = filled / sized if sized else None
+    kind, sentence = _sentence(capture, line, shares, fills)
+    if known and kind not in (None, LAUNCH) and line.at_once <= 1:
+        sentence += f"; at the roofs its nodes would take {time_text(at_roofs)}"
+    return GraphBound(line.graph, kind, sentence, shares, at_roofs if known else None, fills)
+
+
+def _sentence(
+    capture: Capture, line: Timeline, shares: dict[str, float], filled: float | None
+) -> tuple[str | None, str]:
+    graph = capture.graphs[line.graph]
+    launch = median(graph.launch_ns) if graph.launch_ns else None
+    if launch is not None and line.replay_ns is not None and launch > line.replay_ns:
+        return LAUNCH, (
+            f"{line.name} is launch-bound: the host needs {time_text(launch)} to launch a replay "
+            f"that the GPU ends in {time_text(line.replay_ns)}"
+        )
+    groups = {
+        LATENCY: shares.get(LATENCY, 0.0) + shares.get("gaps", 0.0),
+        **{name: shares.get(name, 0.0) for name in (MEMORY, COMPUTE, CACHE, HOST)},
+    }
+    kind = max(groups, key=lambda name: groups[name])
+    unknown = shares.get("unknown", 0.0)
+    of = f"of its {time_text(line.total_ns)}"
+    if unknown > groups[kind]:
+        return None, (
+            f"{line.name}: cannot tell what holds it back; the bytes and operations of "
+            f"{unknown:.0%} {of} are not known, {shares.get('gaps', 0.0):.0%} are gaps"
+        )
+    if kind == LATENCY:
+        near = f"{shares.get(LATENCY, 0.0):.0%} {of} go to nodes near neither roof"
+        gaps = f", {shares['gaps']:.0%} to gaps" if "gaps" in shares else ""
+        full = "" if filled is None else f"; its kernels fill {filled:.0%} of the device"
+        return kind, f"{line.name} is latency-bound: {near}{gaps}{full}"
+    word = {
+        MEMORY: "near the memory roof",
+        COMPUTE: "near the compute roof",
+        CACHE: "that move bytes faster than memory can",
+        HOST: "that copy between host and device",
+    }[kind]
+    return kind, f"{line.name} is {kind}-bound: {groups[kind]:.0%} {of} go to nodes {word}"

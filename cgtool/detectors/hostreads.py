@@ -1,0 +1,288 @@
+"""The values on the host that captured code reads: a graph keeps those of the capture for ever.
+
+While code runs, its frames are shown to ``HostReads``. From the source of each function come the
+names that it uses (``self.n``, ``config["lr"]``, a global), from the frame the objects behind
+them. ``snapshot`` looks all of them up; two snapshots held against each other say what moved, and
+in which line the code reads it.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cgtool.model.capture import Frame
+from cgtool.observe.frames import is_internal
+from cgtool.observe.placement import on_host
+from cgtool.observe.source import Use, uses_of
+
+_SMALL = 64
+"""Host tensors up to this many elements are compared by value."""
+_HELPERS = 4
+"""Calls followed from a function into the helpers that it names."""
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Value:
+    """One looked-up value, reduced to what a comparison needs."""
+
+    kind: str
+    """``number`` (or text, or None), ``host tensor``, ``tensor``, ``size`` (of a container)."""
+    content: Any
+    shown: str
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One name in one function, and how to look it up again."""
+
+    use: Use
+    frame: Frame
+    """The line that uses it."""
+    root: Callable[[], Any]
+    owner: int
+    """Identity of the root object: the same line serves many modules."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value that moved between two snapshots."""
+
+    watched: Watched
+    before: Value
+    after: Value
+
+    @property
+    def text(self) -> str:
+        return f"{self.watched.use.text}: {self.before.shown}, then {self.after.shown}"
+
+
+Snapshot = dict[int, Value]
+"""By index into ``HostReads.watched``."""
+
+
+class HostReads:
+    """Collects what code reads; see the module's text."""
+
+    def __init__(self) -> None:
+        self.watched: list[Watched] = []
+        self._seen: set[tuple[int, int]] = set()
+        self._kept: list[Any] = []
+        """Roots that cannot be referenced weakly (dicts, lists), and code objects."""
+
+    def see(self, frame: types.FrameType | None) -> None:
+        """Note every user frame from ``frame`` outward."""
+        while frame is not None:
+            if not is_internal(frame.f_code):
+                self.see_one(frame)
+            frame = frame.f_back
+
+    def see_one(self, frame: types.FrameType) -> None:
+        """Note one frame, which is the user's."""
+        code = frame.f_code
+        first = code.co_varnames[0] if code.co_argcount else None
+        owner = id(frame.f_locals.get(first)) if first else 0
+        if (id(code), owner) not in self._seen:
+            self._seen.add((id(code), owner))
+            self._kept.append(code)
+            self._code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
+
+    def _code(
+        self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
+    ) -> None:
+        cells: dict[str, types.CellType] | None = None
+        for use in uses_of(code):
+            if use.scope == "global":
+                if use.root not in names:
+                    continue
+                root = _item_of(names, use.root)
+                owner = id(names)
+            elif use.scope == "argument":
+                held = values.get(use.root, _MISSING)
+                if held is _MISSING or isinstance(held, torch.Tensor):
+                    # Arguments that are tensors are the static inputs.
+                    continue
+                root, owner = self._reference(held), id(held)
+            else:
+                if cells is None:
+                    cells = _cells(code)
+                cell = cells.get(use.root)
+                if cell is None:
+                    continue
+                root, owner = _content_of(cell), id(cell)
+            if use.called:
+                if depth:
+                    self._follow(_resolve(root(), use.steps), depth - 1)
+                continue
+            frame = Frame(code.co_filename, use.line, code.co_qualname)
+            self.watched.append(Watched(use, frame, root, owner))
+
+    def _follow(self, function: Any, depth: int) -> None:
+        """A helper of the user's may read values without running an op."""
+        values: dict[str, Any] = {}
+        if isinstance(function, types.MethodType):
+            first = function.__func__.__code__.co_varnames[:1]
+            values = dict.fromkeys(first, function.__self__)
+            function = function.__func__
+        if not isinstance(function, types.FunctionType) or is_internal(function.__code__):
+            return
+        if "-packages/" in function.__code__.co_filename:
+            return
+        key = id(function.__code__), id(next(iter(values.values()), None)) if values else 0
+        if key not in self._seen:
+            self._seen.add(key)
+            self._kept.append(function.__code__)
+            self._code(function.__code__, function.__globals__, values, depth)
+
+    def _reference(self, value: Any) -> Callable[[], Any]:
+        try:
+            return weakref.ref(value)
+        except TypeError:
+            self._kept.append(value)
+            return lambda: value
+
+    def snapshot(self) -> Snapshot:
+        """What every name stands for now."""
+        found: Snapshot = {}
+        for index, one in enumerate(self.watched):
+            value = _reduce(_resolve(one.root(), one.use.steps))
+            if value is not None:
+                found[index] = value
+        return found
+
+    def changes(self, before: Snapshot, after: Snapshot) -> Iterator[Change]:
+        """What moved, in the order in which the code was seen; each line and name once."""
+        told: set[tuple[str, int, str, int]] = set()
+        for index, old in before.items():
+            new = after.get(index)
+            if new is None or (new.kind == old.kind and new.content == old.content):
+                continue
+            one = self.watched[index]
+            key = one.frame.file, one.frame.line, one.use.text, one.owner
+            if key not in told:
+                told.add(key)
+                yield Change(one, old, new)
+
+    def uses_at(self, file: str, line: int) -> list[Watched]:
+        """All names that one line uses."""
+        return [one for one in self.watched if one.frame.line == line and one.frame.file == file]
+
+
+def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
+    return lambda: names.get(name, _MISSING)
+
+
+def _content_of(cell: types.CellType) -> Callable[[], Any]:
+    def content() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return _MISSING
+
+    return content
+
+
+def _cells(code: types.CodeType) -> dict[str, types.CellType]:
+    """The cells of a function that runs this code; frames do not tell."""
+    for function in gc.get_referrers(code):
+        if isinstance(function, types.FunctionType) and function.__code__ is code:
+            return dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+    return {}
+
+
+def _resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
+    """Follow attributes and items without running code of the user's."""
+    for kind, name in steps:
+        if value is None or value is _MISSING:
+            return _MISSING
+        if kind == "item":
+            value = _item(value, name)
+        else:
+            value = _attribute(value, str(name))
+    return value
+
+
+def _item(value: Any, key: str | int) -> Any:
+    if isinstance(value, dict):
+        return dict.get(value, key, _MISSING)
+    if isinstance(value, list | tuple) and isinstance(key, int):
+        return value[key] if -len(value) <= key < len(value) else _MISSING
+    if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
+        return value._modules.get(str(key), _MISSING)
+    return _MISSING
+
+
+def _attribute(value: Any, name: str) -> Any:
+    try:
+        table = object.__getattribute__(value, "__dict__")
+    except Exception:  # slots, builtins, and objects whose attributes raise
+        table = None
+    if isinstance(table, dict | types.MappingProxyType):
+        if name in table:
+            return table[name]
+        if isinstance(value, torch.nn.Module):
+            for part in ("_parameters", "_buffers", "_modules"):
+                inner = table.get(part) or {}
+                if name in inner:
+                    return inner[name]
+    if isinstance(value, type | types.ModuleType):
+        return _MISSING
+    found = type(value).__dict__.get(name, _MISSING)
+    if isinstance(found, types.FunctionType):
+        return types.MethodType(found, value)
+    if isinstance(found, types.MemberDescriptorType):
+        try:
+            return found.__get__(value)
+        except AttributeError:
+            return _MISSING
+    for base in type(value).__mro__:
+        inherited = base.__dict__.get(name, _MISSING)
+        if isinstance(inherited, types.FunctionType):
+            return types.MethodType(inherited, value)
+        if isinstance(inherited, bool | int | float | str):
+            return inherited
+    return _MISSING
+
+
+def _reduce(value: Any) -> Value | None:
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        shown = repr(value)
+        return Value("number", value, shown if len(shown) < 60 else shown[:57] + "...")
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        numbers = _numbers(value)
+        if numbers is not None:
+            return Value("number", numbers, repr(value))
+        return Value("size", len(value), f"{len(value)} items")
+    module = type(value).__module__.partition(".")[0]
+    if module == "numpy" and hasattr(value, "tobytes") and getattr(value, "size", 99) <= _SMALL:
+        return Value("number", (str(value.dtype), value.tobytes()), str(value)[:60])
+    return None
+
+
+def _numbers(value: Any) -> Any:
+    if not isinstance(value, list | tuple) or len(value) > _SMALL:
+        return None
+    if any(type(one) not in (bool, int, float, str) for one in value):
+        return None
+    return (len(value), tuple(value)) if value else None
+
+
+def _tensor(value: torch.Tensor) -> Value | None:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+        return None
+    shape = tuple(value.shape)
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        if on_host(value):
+            content = value.detach().tolist() if value.numel() <= _SMALL else value._version
+            return Value("host tensor", (shape, repr(content)), repr(content)[:60])
+        address = value.data_ptr()
+    return Value("tensor", (shape, address), f"{list(shape)} at {address:#x}")

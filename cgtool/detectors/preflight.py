@@ -1,0 +1,103 @@
+"""What can be seen before anything runs: settings, modules, hooks, arguments."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from cgtool.model.capture import Frame
+from cgtool.model.finding import Finding
+from cgtool.model.options import CaptureOptions
+from cgtool.program.calling import real_module
+from cgtool.program.workload import Part, Workload
+
+_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+
+
+def look(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
+    """Findings that need no run."""
+    yield from _settings(options)
+    for part in workload.parts:
+        yield from _modules(part)
+
+
+def _settings(options: CaptureOptions) -> Iterator[Finding]:
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        yield Finding(
+            "caching-allocator-disabled",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would be a "
+            "cudaMalloc, which CUDA does not permit there, or lie outside the graph's pool",
+            evidence=(
+                "PYTORCH_NO_CUDA_MEMORY_CACHING=" + os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"],
+            ),
+        )
+    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") or os.environ.get(
+        "PYTORCH_ALLOC_CONF", ""
+    )
+    if "expandable_segments:True" in allocator:
+        yield Finding(
+            "expandable-segments-surprises",
+            "expandable segments are on: whether the pools of graphs use them depends on the "
+            "version of PyTorch",
+            evidence=(allocator,),
+        )
+    if torch.backends.cudnn.benchmark and options.warmup_iters == 0:
+        yield Finding(
+            "cudnn-benchmark-in-capture",
+            "torch.backends.cudnn.benchmark is on and there is no warm-up: cuDNN would time its "
+            "algorithms during the capture",
+        )
+    if options.capture_error_mode != "global":
+        yield Finding(
+            "relaxed-mode-hides-bugs",
+            f"--capture-error-mode {options.capture_error_mode}: calls that a capture does not "
+            "permit run unnoticed",
+        )
+
+
+def _defined(value: Any) -> tuple[Frame, ...]:
+    """Where a function or a class of the user's is written."""
+    try:
+        target = inspect.unwrap(value) if callable(value) else value
+        lines, line = inspect.getsourcelines(target)
+        file = inspect.getsourcefile(target)
+    except (TypeError, OSError, ValueError):
+        return ()
+    del lines
+    return (Frame(file or "", line, getattr(target, "__qualname__", "")),)
+
+
+def _modules(part: Part) -> Iterator[Finding]:
+    for prefix, root in part.modules.items():
+        module = real_module(root)
+        for name, child in module.named_modules():
+            path = ".".join(one for one in (prefix, name) if one)
+            yield from _hooks(path, child)
+        for name, buffer in module.named_buffers():
+            if buffer.requires_grad:
+                path = ".".join(one for one in (prefix, name) if one)
+                yield Finding(
+                    "trainable-buffer",
+                    f"the buffer {path} requires grad: make_graphed_callables refuses it, and it "
+                    "gets no gradient from the graph",
+                    _defined(type(module)),
+                    module=prefix,
+                )
+
+
+def _hooks(path: str, module: torch.nn.Module) -> Iterator[Finding]:
+    for kind, names in (("forward", _FORWARD_HOOKS), ("backward", _BACKWARD_HOOKS)):
+        for table in names:
+            for hook in (getattr(module, table, None) or {}).values():
+                yield Finding(
+                    "child-module-hooks-captured",
+                    f"{path or 'the module'} ({type(module).__name__}) has a {kind} hook, whose "
+                    "Python does not run in a replay",
+                    _defined(hook),
+                    module=path,
+                )

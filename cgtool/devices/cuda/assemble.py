@@ -1,0 +1,205 @@
+"""From live graphs to plain data: read the nodes, join their provenance, name the memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import cgtool
+from cgtool.devices.cuda import environment, holders, memory
+from cgtool.devices.cuda.addresses import AddressBook
+from cgtool.devices.cuda.capturing import Session
+from cgtool.devices.cuda.driver import cu
+from cgtool.devices.cuda.functions import FunctionTable
+from cgtool.devices.cuda.liveness import FREED
+from cgtool.devices.cuda.nodes import GraphContents, GraphReader, debug_dot, nodes_of
+from cgtool.devices.cuda.provenance import Joined, join
+from cgtool.model.capture import Capture, Caveat, Graph, Memory, Stream
+from cgtool.observe.ops import numbered
+from cgtool.observe.origins import OriginTable
+from cgtool.program import describe
+
+RAW_DOT_NODES = 20_000
+"""Past this, the driver's DOT text alone would be over a hundred megabytes."""
+
+
+def _bodies(reader: GraphReader, graphs: list[Graph], contents: GraphContents, index: int) -> None:
+    """Append the graphs inside child nodes, and theirs, after the graphs captured so far."""
+    for node_id, child in contents.children.items():
+        body_index = len(graphs)
+        inner = reader.read(child, body_index)
+        owner = graphs[index]
+        node = owner.nodes[node_id]
+        nodes = [
+            msgspec.structs.replace(body_node, origin=node.origin, stream=node.stream)
+            for body_node in inner.nodes
+        ]
+        graphs.append(
+            Graph(
+                name=f"{owner.name}/node {node_id}",
+                phase=owner.phase,
+                callable=owner.callable,
+                pool=owner.pool,
+                nodes=tuple(nodes),
+                edges=inner.edges,
+                parent=(index, node_id),
+            )
+        )
+        changed = list(owner.nodes)
+        changed[node_id] = msgspec.structs.replace(node, body=(body_index,))
+        graphs[index] = msgspec.structs.replace(owner, nodes=tuple(changed))
+        _bodies(reader, graphs, inner, body_index)
+
+
+def assemble(
+    session: Session,
+    *,
+    warmup_iters: int,
+    launch_ns: Sequence[tuple[int, ...]],
+    caveats: list[Caveat],
+) -> tuple[Capture, dict[str, str]]:
+    """The capture as plain data, and the driver's DOT texts by part name.
+
+    Comes last: naming the cuBLAS workspaces frees them.
+    """
+    table = OriginTable(session.workload.entry_frame())
+    templates = [cu.CUgraph(one.graph.raw_cuda_graph()) for one in session.captured]
+    # Named before provenance is joined, which may run the workload again and replace tensors.
+    tensors, unnamed = holders.tensors(session)
+    names = holders.labels(session)
+    handles = [[int(node) for node in nodes_of(template)] for template in templates]
+    joined = join(session, handles, table)
+    workspaces = memory.cublas_workspaces(session.device, session.pool_ids)
+    names = dict.fromkeys(workspaces, "cuBLAS workspace") | names
+    allocations = holders.allocations(session, joined, names)
+    addresses = AddressBook(
+        allocations,
+        tensors,
+        session.trace.others,
+        {
+            index: memory.moments(session.trace, provenance.times_ns)
+            for index, provenance in enumerate(joined)
+        },
+    )
+    reader = GraphReader(FunctionTable(), addresses)
+    graphs: list[Graph] = []
+    raw: dict[str, str] = {}
+    contents: list[GraphContents] = []
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        for index, (one, template, provenance) in enumerate(
+            zip(session.captured, templates, joined, strict=True)
+        ):
+            calls, call_of = numbered(provenance.calls)
+            known = list(zip(provenance.origins, call_of, provenance.streams, strict=True))
+            read = reader.read(template, index, known)
+            contents.append(read)
+            part = None
+            if len(read.nodes) <= RAW_DOT_NODES:
+                text = debug_dot(template, str(Path(folder) / f"{index}.dot"))
+                if text is not None:
+                    part = f"{index}.dot"
+                    raw[part] = text
+            graphs.append(
+                Graph(
+                    name=one.name,
+                    phase=one.phase,
+                    callable=one.callable,
+                    pool=one.pool_index,
+                    nodes=tuple(read.nodes),
+                    edges=read.edges,
+                    capture_ns=one.capture_ns,
+                    instantiate_ns=one.instantiate_ns,
+                    upload_ns=one.upload_ns,
+                    launch_ns=tuple(launch_ns[index]) if index < len(launch_ns) else (),
+                    exec_bytes=one.exec_bytes,
+                    raw_dot=part,
+                    eager_launches=provenance.eager_launches,
+                    calls=calls,
+                    eager_only=provenance.eager_only,
+                )
+            )
+    for index, read in enumerate(contents):
+        _bodies(reader, graphs, read, index)
+    caveats = caveats + unnamed + _caveats(session, joined, addresses)
+    capture = Capture(
+        entry=describe.entry(session.workload, session.options),
+        environment=environment.describe(session.device),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        graphs=tuple(graphs),
+        frames=table.frames,
+        origins=table.origins,
+        functions=tuple(reader.functions.functions),
+        streams=tuple(
+            Stream(handle, "capture stream" if index == 0 else f"stream {index}")
+            for handle, index in session.streams.items()
+        ),
+        memory=Memory(
+            pools=session.trace.pools,
+            allocations=allocations,
+            tensors=tuple(addresses.tensors),
+        ),
+        warmup_iters=warmup_iters,
+        warmup_ns=session.warmup_ns,
+        recorder="in-capture"
+        if any(one.exact is not None for one in session.captured)
+        else "node-callbacks",
+        caveats=tuple(caveats),
+    )
+    return capture, raw
+
+
+def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook) -> list[Caveat]:
+    empty = [
+        one.name
+        for one, provenance in zip(session.captured, joined, strict=True)
+        if not provenance.origins
+    ]
+    found = describe.caveats(session, empty)
+    unmatched = between = 0
+    for one, provenance in zip(session.captured, joined, strict=True):
+        if one.exact is None:
+            unmatched += len(provenance.unmatched)
+        else:
+            between += len(provenance.unmatched)
+    if unmatched:
+        found.append(
+            Caveat(
+                "ops-unmatched",
+                f"{unmatched} nodes found no partner in the recorded warm-up: their line is "
+                "known, their op is not. The captured iteration ran other code than the "
+                "warm-up before it.",
+            )
+        )
+    if between:
+        found.append(
+            Caveat(
+                "place-unknown",
+                f"{between} nodes were launched between two ops (Triton, a custom extension): "
+                "a recorder inside the capture cannot tell their line, module and stream",
+            )
+        )
+    if any(one.exact is not None for one in session.captured):
+        why = session.problem or "there was no warm-up iteration to record"
+        found.append(
+            Caveat(
+                "recorded-in-capture",
+                f"ops were recorded during the capture itself, which slows it down ({why})",
+            )
+        )
+    dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
+    if dead:
+        found.append(
+            Caveat(
+                "dead-input",
+                f"nodes point into {dead} blocks that were already freed when the "
+                "capture ended: their contents at replay are whatever comes to lie there",
+            )
+        )
+    if session.trace.problem:
+        found.append(Caveat("no-allocator-trace", session.trace.problem))
+    return found

@@ -1,0 +1,134 @@
+"""``cgtool capture`` on a GPU: the steps in order."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from cgtool.detectors.errors import explain
+from cgtool.devices.cuda import node_times
+from cgtool.devices.cuda.assemble import assemble
+from cgtool.devices.cuda.capabilities import keeps_graphs
+from cgtool.devices.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
+from cgtool.devices.cuda.cupti import CuptiUnavailable
+from cgtool.devices.cuda.liveness import require_live_inputs
+from cgtool.model.capture import Capture, Caveat
+from cgtool.model.failure import machine, usage, user_code
+from cgtool.model.options import CaptureOptions
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.program.attempt import Progress
+from cgtool.program.resolve import warmup_iters
+from cgtool.program.seeding import seed_all
+from cgtool.program.workload import Workload
+
+LAUNCHES = 20
+"""Single replays timed on the host."""
+
+
+def open_session(workload: Workload, options: CaptureOptions) -> Session:
+    """Choose device and stream. Raises CgtoolError for what this machine or PyTorch lacks."""
+    if not keeps_graphs(torch):
+        raise machine(
+            f"PyTorch {torch.__version__} cannot keep a captured graph",
+            why="cgtool reads nodes from the template that CUDAGraph(keep_graph=True) leaves",
+            fix="install torch 2.8 or newer",
+        )
+    device = torch.device(options.device or "cuda")
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.set_device(index)
+    if options.capture_error_mode not in ("global", "thread_local", "relaxed"):
+        raise usage(
+            f"--capture-error-mode {options.capture_error_mode}: "
+            "one of global, thread_local, relaxed"
+        )
+    priority = {None: 0, "normal": 0, "high": -1}.get(options.stream)
+    if priority is None:
+        raise usage(f"--stream {options.stream}: one of normal, high")
+    return Session(workload, options, index, torch.cuda.Stream(index, priority=priority))
+
+
+def prepare(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Session, int, list[Caveat]]:
+    """Warm up, capture and instantiate; the graphs are alive in the session that returns."""
+    session = open_session(workload, options)
+    seed_all(options.seed)
+    iterations, note = warmup_iters(workload, options)
+    caveats = [Caveat("warm-up", note)] if note else []
+    with watch_annotations(options.annotations) as ranges:
+        recorded = warm_up(session, iterations, ranges, progress)
+        capture_all(session, recorded, ranges, progress)
+    if not any(node_count(one) for one in session.captured):
+        raise _empty(workload)
+    instantiate_all(session, progress)
+    return session, iterations, caveats
+
+
+def _empty(workload: Workload) -> Exception:
+    return user_code(
+        f"{workload.spec}: nothing was captured, the graph is empty",
+        why="no work reached the capturing stream: the callable ran on the CPU, returned a cached "
+        "result, or launched on another stream or device",
+        fix="check the device of the model and of its inputs, and that the callable computes "
+        "anew on every call",
+        phase="capture",
+    )
+
+
+def time_launches(session: Session) -> list[tuple[int, ...]]:
+    """Host time of single replays, each on an idle stream, in the order of capture.
+
+    Raises CgtoolError when one fails.
+    """
+    times: list[list[int]] = [[] for _ in session.captured]
+    try:
+        for _ in range(LAUNCHES):
+            for index, one in enumerate(session.captured):
+                torch.cuda.synchronize(session.device)
+                clock = time.perf_counter_ns()
+                one.graph.replay()
+                times[index].append(time.perf_counter_ns() - clock)
+        torch.cuda.synchronize(session.device)
+    except RuntimeError as error:
+        raise _replay_failed(session, error) from error
+    return [tuple(one) for one in times]
+
+
+def _replay_failed(session: Session, error: RuntimeError) -> Exception:
+    """A replay ended with an error of the device: nothing can be read after it."""
+    found = explain(error, "replay")
+    text = str(error).strip().splitlines()[0]
+    frame = session.workload.entry_frame()
+    return user_code(
+        f"{session.workload.spec}: the graphs were captured, and a replay failed: {text}",
+        frames=(frame,) if frame is not None else (),
+        why=found.reason if found else "the device cannot say which node of a graph it was",
+        fix=(found.fix if found else None)
+        or "cgtool verify ENTRY compares a replay with eager, op by op; an index that grows with "
+        "every call, as a cache's does, leaves its bounds after some replays",
+        phase="replay",
+        findings=(found,) if found else (),
+    )
+
+
+def capture(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Capture, dict[str, str]]:
+    """Capture a workload on a GPU. Raises CgtoolError when the user's code does not capture."""
+    session, iterations, caveats = prepare(workload, options, progress)
+    progress("replay")
+    launches = time_launches(session)
+    timed: node_times.NodeTimes | None = None
+    if options.times:
+        try:
+            timed = node_times.record(session, progress)
+        except CuptiUnavailable as error:
+            caveats.append(Caveat("untimed", f"no times of nodes: {error}"))
+    progress("read nodes")
+    found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    if timed is not None:
+        found = timed.add(found)
+    if options.check_input_liveness:
+        require_live_inputs(found)
+    return found, raw

@@ -1,0 +1,329 @@
+"""``cgtool check`` on a GPU: a dry run under the rules of capture, then a capture.
+
+The dry run is eager: nothing is captured, so the code goes on after what a capture would refuse,
+and one run shows every hazard. The driver's own opinion is asked twice: PyTorch's synchronisation
+debug mode warns where the host waits, and at the very end the workload is really captured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cgtool.detectors import procedure, shape
+from cgtool.detectors.collect import here
+from cgtool.detectors.errors import explain
+from cgtool.detectors.functions import FunctionWatch
+from cgtool.detectors.rules import note_record_stream, refuse_op
+from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.detectors.streams import capturing as dry_capture
+from cgtool.devices.cuda import backend
+from cgtool.devices.cuda.memory import keeps_history
+from cgtool.model.capture import Capture, Frame
+from cgtool.model.failure import CgtoolError
+from cgtool.model.finding import Finding
+from cgtool.model.options import CaptureOptions
+from cgtool.observe import placement
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.frames import chain_of
+from cgtool.observe.launches import effect_of, launches
+from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.program.attempt import Progress, users_code
+from cgtool.program.phases import Phases, name_of, roots_of, through
+from cgtool.program.seeding import seed_all
+from cgtool.program.workload import Part, Workload
+
+
+class Dry(Capturing):
+    """The capture that is played while the code runs eagerly on real streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lanes: dict[int, Lane] = {0: self.default}
+        self.quiet = 0
+        """Inside a call that was told already, and makes others to do its work."""
+        self.may_wait = True
+        """No rule has spoken of what runs now."""
+        self.allocates = not keeps_history()
+        """The next op that makes a tensor is to be named for its node that allocates."""
+
+    def lane(self, stream: Any) -> Lane:
+        """The model of a real stream."""
+        handle = int(stream.cuda_stream)
+        found = self._lanes.get(handle)
+        if found is None:
+            name = f"stream {len(self._lanes)}"
+            found = self._lanes[handle] = Lane(name, chain_of(sys._getframe(1)))
+        return found
+
+    def follow(self) -> None:
+        """The model's current stream is PyTorch's."""
+        self.current = self.lane(torch.cuda.current_stream())
+
+
+class _Recorder(OpRecorder):
+    """Holds every op against the rules, and makes a node of what launches work."""
+
+    def __init__(self, roots: Any, annotations: Annotations, dry: Dry) -> None:
+        super().__init__(roots, annotations)
+        self.dry = dry
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        dry = self.dry
+        tensors = [
+            one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+        ]
+        dry.call, dry.record = call, self.record
+        dry.on_host = bool(tensors) and not any(one.is_cuda for one in tensors)
+        known = len(dry.findings)
+        try:
+            refuse_op(dry, call, args, kwargs)
+            dry.may_wait = len(dry.findings) == known
+            made = func(*args, **kwargs)
+            results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+            effect = effect_of(func)
+            touched = results or (tensors if effect.writes else [])
+            on_gpu = any(one.is_cuda for one in touched)
+            if on_gpu and not effect.view and launches(call.name, touched):
+                dry.follow()
+                dry.add_node(call)
+                if dry.allocates and _makes(results, tensors):
+                    dry.allocates = False
+                    dry.note(
+                        Finding(
+                            "mem-alloc-nodes",
+                            "the allocator is cudaMallocAsync: what this op allocates becomes a "
+                            "node, and so for every op after it",
+                        )
+                    )
+            return made
+        finally:
+            dry.call, dry.on_host = None, False
+
+
+def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
+    """True when a result has memory of its own."""
+    known = {one.untyped_storage()._cdata for one in given if one.layout == torch.strided}
+    return any(
+        one.layout == torch.strided and one.untyped_storage()._cdata not in known for one in results
+    )
+
+
+@contextlib.contextmanager
+def _replaced(names: Sequence[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
+    """Each (owner, name, replacement): the replacement is called with the original first."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, replacement in names:
+            original = vars(owner).get(name) or getattr(owner, name)
+            inherited = name not in vars(owner)
+
+            def call(
+                *args: Any,
+                _original: Any = original,
+                _replacement: Callable[..., Any] = replacement,
+                **kwargs: Any,
+            ) -> Any:
+                return _replacement(_original, *args, **kwargs)
+
+            setattr(owner, name, call)
+            if inherited:
+                stack.callback(delattr, owner, name)
+            else:
+                stack.callback(setattr, owner, name, original)
+        yield
+
+
+def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
+    """What code calls of ``torch.cuda`` that matters to a capture."""
+    marks: dict[int, tuple[int | None, Frontier]] = {}
+    """By event: what waits for it waits for this."""
+
+    def refused(code: str, what: str) -> Callable[..., Any]:
+        def call(original: Any, *args: Any, **kwargs: Any) -> Any:
+            dry.refuse(code, what)
+            return original(*args, **kwargs)
+
+        return call
+
+    def wait_stream(original: Any, stream: Any, other: Any) -> Any:
+        lane = dry.lane(other)
+        dry.wait(dry.lane(stream), lane.joined, lane.frontier)
+        dry.quiet += 1
+        try:
+            return original(stream, other)
+        finally:
+            dry.quiet -= 1
+
+    def wait_event(original: Any, stream: Any, event: Any) -> Any:
+        mark = marks.get(id(event))
+        if mark is not None and not dry.quiet:
+            dry.wait(dry.lane(stream), *mark)
+        return original(stream, event)
+
+    def record(original: Any, event: Any, stream: Any = None) -> Any:
+        lane = dry.lane(stream or torch.cuda.current_stream())
+        marks[id(event)] = lane.joined, lane.frontier
+        return original(event, stream) if stream is not None else original(event)
+
+    def wait(original: Any, event: Any, stream: Any = None) -> Any:
+        mark = marks.get(id(event))
+        if mark is not None and not dry.quiet:
+            dry.wait(dry.lane(stream or torch.cuda.current_stream()), *mark)
+        return original(event, stream) if stream is not None else original(event)
+
+    def is_capturing(_original: Any) -> bool:
+        if not dry.capturing:
+            return False
+        dry.asks_capturing()
+        return True
+
+    def health(original: Any, *_args: Any) -> Any:
+        # The optimizers' own check: Steps has told of it already, and the run goes on.
+        return None if dry.capturing else original(*_args)
+
+    def record_stream(original: Any, *args: Any) -> Any:
+        note_record_stream(dry)
+        return original(*args)
+
+    def reseeded(what: str) -> Callable[..., Any]:
+        return refused("rng-state-access", what)
+
+    cuda = torch.cuda
+    return [
+        (cuda, "synchronize", refused("explicit-synchronize", "torch.cuda.synchronize()")),
+        (cuda.Stream, "synchronize", refused("explicit-synchronize", "Stream.synchronize()")),
+        (cuda.Event, "synchronize", refused("explicit-synchronize", "Event.synchronize()")),
+        (cuda.Stream, "query", refused("event-or-stream-query", "Stream.query()")),
+        (cuda.Event, "query", refused("event-or-stream-query", "Event.query()")),
+        (cuda.Stream, "wait_stream", wait_stream),
+        (cuda.Stream, "wait_event", wait_event),
+        (cuda.Event, "record", record),
+        (cuda.Event, "wait", wait),
+        (cuda, "is_current_stream_capturing", is_capturing),
+        (cuda, "manual_seed", reseeded("torch.cuda.manual_seed()")),
+        (cuda, "manual_seed_all", reseeded("torch.cuda.manual_seed_all()")),
+        (cuda, "seed", reseeded("torch.cuda.seed()")),
+        (torch.Tensor, "record_stream", record_stream),
+        *(
+            (torch.optim.Optimizer, name, health)
+            for name in (
+                "_cuda_graph_capture_health_check",
+                "_accelerator_graph_capture_health_check",
+            )
+            if hasattr(torch.optim.Optimizer, name)
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def _host_waits(dry: Dry) -> Iterator[None]:
+    """What PyTorch's synchronisation debug mode warns of, where no rule has spoken."""
+
+    def heard(message: Any, *_args: Any, **_kwargs: Any) -> None:
+        if "called a synchronizing CUDA operation" not in str(message):
+            shown(message, *_args, **_kwargs)
+        elif dry.capturing and dry.may_wait and here(2) and not _spoken(dry, here(2)):
+            name = dry.call.name if dry.call is not None else "this call"
+            dry.refuse("hidden-sync-in-stock-module", f"{name}, which makes the host wait,")
+
+    shown = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        warnings.showwarning = heard
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            warnings.showwarning = shown
+
+
+def _told(dry: Dry, finding: Finding) -> bool:
+    """True when the dry run has told of what the capture then failed with: the same code, or
+    another word on the same line."""
+    place = finding.frames[:1]
+    return any(
+        one.code == finding.code or (place and one.frames[:1] == place) for one in dry.findings
+    )
+
+
+def _spoken(dry: Dry, frames: tuple[Frame, ...]) -> bool:
+    """True when some rule has told of this line already."""
+    return any(one.frames[:1] == frames[:1] and one.phase == dry.phase for one in dry.findings)
+
+
+def check(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[Capture, dict[str, str]] | None]:
+    """All findings, what was looked at, and the capture with its raw texts when it came about.
+
+    Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
+    """
+    dry = Dry()
+    backend.open_session(workload, options)
+    seed_all(options.seed)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+
+    def run_dry(annotations: Annotations) -> Sequence[OpCall]:
+        return _dry_run(dry, workload, options, side, annotations, progress)
+
+    with watch_annotations(options.annotations) as annotations, placement.real():
+        with torch.cuda.stream(side):
+            looked = procedure.look(dry, workload, options, progress, annotations, run_dry)
+        torch.cuda.current_stream().wait_stream(side)
+    captured: tuple[Capture, dict[str, str]] | None = None
+    if not keeps_history():
+        # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
+        return dry.findings.all(), (*looked, "no capture: the allocator is cudaMallocAsync"), None
+    try:
+        captured = backend.capture(workload, options, progress)
+        looked = (*looked, "a capture")
+    except CgtoolError as error:
+        for finding in error.failure.findings:
+            if not _told(dry, finding):
+                dry.findings.add(finding)
+        if not len(dry.findings):
+            raise
+        looked = (*looked, f"a capture, which failed: {error.failure.what}")
+    return dry.findings.all(), looked, captured
+
+
+def _dry_run(
+    dry: Dry,
+    workload: Workload,
+    options: CaptureOptions,
+    stream: Any,
+    annotations: Annotations,
+    progress: Progress,
+) -> Sequence[OpCall]:
+    session, record = Phases(workload, options), Record()
+
+    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
+        name = name_of(session, phase, index)
+        progress(f"dry run of {name}")
+        with users_code(part, name, explain), dry_capture(dry, dry.lane(stream), name):
+            recorder = _Recorder(roots_of(workload), annotations, dry)
+            recorder.record = record
+            with recorder:
+                result = body()
+            dry.follow()
+            dry.look_at_joins()
+        for finding in shape.look(dry.nodes, record):
+            dry.findings.add(finding)
+        return result
+
+    with _replaced(_watched(dry)), _host_waits(dry), FunctionWatch(dry):
+        through(session, run)
+    torch.cuda.synchronize()
+    return record.calls

@@ -1,0 +1,270 @@
+"""Read a captured graph: nodes, parameters and edges, with the driver's own getters.
+
+Types and getters: CUDA driver API 13.0, "Graph Management". Nodes come in creation order, which
+is also their number in the driver's DOT text.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cgtool.devices.cuda.addresses import AddressBook
+from cgtool.devices.cuda.driver import check, cu
+from cgtool.devices.cuda.functions import FunctionTable
+from cgtool.model.capture import Copy, Edge, Fill, KernelLaunch, Node, PointerArgument
+
+# By number, not by name: an older cuda-bindings lacks the newer names, and a newer driver may
+# answer with a number that no binding knows.
+NODE_TYPES = {
+    0: "kernel",
+    1: "memcpy",
+    2: "memset",
+    3: "host",
+    4: "child",
+    5: "empty",
+    6: "event_wait",
+    7: "event_record",
+    8: "semaphore_signal",
+    9: "semaphore_wait",
+    10: "alloc",
+    11: "free",
+    12: "batch_mem_op",
+    13: "conditional",
+}
+TIMED = ("kernel", "memcpy", "memset")
+"""Types whose nodes are work of the device, which a profiler records."""
+
+
+def nodes_of(graph: Any) -> list[Any]:
+    """The nodes of a CUgraph, in order of creation. Raises DriverError."""
+    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
+    if not count:
+        return []
+    nodes, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
+    return list(nodes[:count])
+
+
+def type_of(node: Any) -> str:
+    """Its type, as in ``Node.type``."""
+    number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
+    return NODE_TYPES.get(number, f"type_{number}")
+
+
+Provenance = tuple[int | None, int | None, int | None]
+"""(origin, call, stream) of a node, as in ``Node``."""
+Found = dict[str, Any]
+"""Fields of ``Node`` that a getter fills."""
+_UNKNOWN: Provenance = (None, None, None)
+
+
+@dataclass
+class GraphContents:
+    """A graph as read, before provenance is joined."""
+
+    handles: list[int]
+    nodes: list[Node]
+    edges: tuple[Edge, ...]
+    children: dict[int, Any] = field(default_factory=dict)
+    """Node id to the CUgraph inside it."""
+
+
+@dataclass
+class GraphReader:
+    """Reads the graphs of one capture into shared tables."""
+
+    functions: FunctionTable
+    addresses: AddressBook
+
+    def read(
+        self, graph: Any, graph_index: int, provenance: Sequence[Provenance] | None = None
+    ) -> GraphContents:
+        """Everything that the driver tells about ``graph`` (a CUgraph). ``provenance`` has one
+        entry a node, in creation order."""
+        handles = nodes_of(graph)
+        children: dict[int, Any] = {}
+        known = provenance if provenance is not None else [_UNKNOWN] * len(handles)
+        nodes = [
+            self._node(handle, position, graph_index, children, known[position])
+            for position, handle in enumerate(handles)
+        ]
+        numbers = [int(handle) for handle in handles]
+        return GraphContents(numbers, nodes, tuple(edges(graph, numbers)), children)
+
+    def _node(
+        self,
+        handle: Any,
+        position: int,
+        graph_index: int,
+        children: dict[int, Any],
+        provenance: Provenance,
+    ) -> Node:
+        code, kind = cu.cuGraphNodeGetType(handle)
+        if int(code) != 0:
+            detail = f"cuGraphNodeGetType answered {int(code)}"
+            return Node(position, "type_unknown", *provenance, detail=detail)
+        number = int(kind)
+        name = NODE_TYPES.get(number, f"type_{number}")
+        reader = _READERS.get(name)
+        if reader is None:
+            return Node(position, name, *provenance)
+        try:
+            found = reader(self, position, handle, graph_index, children)
+        except (RuntimeError, ValueError, OSError) as error:
+            # One unreadable node must not cost the others.
+            found = {"detail": f"parameters not readable: {error}"}
+        return Node(position, name, *provenance, **found)
+
+    def _kernel(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+        params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(handle))
+        function = self.functions.resolve(params)
+        block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
+        shared = int(params.sharedMemBytes)
+        if function is None:
+            return {"detail": "the driver names no function"}
+        pointers, unread = self._arguments(params, function, node, graph_index)
+        launch = KernelLaunch(
+            function=self.functions.index(function),
+            grid=(int(params.gridDimX), int(params.gridDimY), int(params.gridDimZ)),
+            block=block,
+            dynamic_shared_bytes=shared,
+            active_blocks=self.functions.active_blocks(
+                function, block[0] * block[1] * block[2], shared
+            ),
+            pointers=pointers,
+            arguments_unread=unread,
+        )
+        return {"kernel": launch}
+
+    def _arguments(
+        self, params: Any, function: Any, node: int, graph_index: int
+    ) -> tuple[tuple[PointerArgument, ...], str | None]:
+        """Words of the arguments that are known addresses. Pointers behind device memory
+        (pointer tables, TMA descriptors) stay unseen."""
+        layout = self.functions.layout(function)
+        if layout is None:
+            return (), "this driver or its bindings have no cuFuncGetParamInfo"
+        if not layout:
+            return (), None
+        table = int(params.kernelParams)
+        if not table:
+            return (), "passed through `extra`, a form that holds no parameter table"
+        lookup = self.addresses.lookup
+        low, high = self.addresses.low, self.addresses.high
+        found: list[PointerArgument] = []
+        starts = (ctypes.c_void_p * len(layout)).from_address(table)
+        for position, (_offset, size) in enumerate(layout):
+            start = starts[position]
+            if start is None or size < 8:
+                continue
+            words = array.array("Q", ctypes.string_at(start, size & ~7))
+            for index, word in enumerate(words):
+                if low <= word < high:
+                    place = lookup(word, graph_index, node)
+                    if place is not None:
+                        found.append(PointerArgument(position, index * 8, word, *place))
+        return tuple(found), None
+
+    def _memcpy(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+        params = check("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(handle))
+        source, source_kind = _end(params, "src")
+        destination, destination_kind = _end(params, "dst")
+        size = int(params.WidthInBytes) * max(1, int(params.Height)) * max(1, int(params.Depth))
+        from_place = self.addresses.lookup(source, graph_index, node) or (None, None)
+        to_place = self.addresses.lookup(destination, graph_index, node) or (None, None)
+        copy = Copy(
+            kind=f"{source_kind}to{destination_kind}",
+            bytes=size,
+            source=source,
+            destination=destination,
+            source_allocation=from_place[0],
+            source_tensor=from_place[1],
+            destination_allocation=to_place[0],
+            destination_tensor=to_place[1],
+        )
+        return {"copy": copy}
+
+    def _memset(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+        params = check("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(handle))
+        place = self.addresses.lookup(int(params.dst), graph_index, node) or (None, None)
+        fill = Fill(
+            bytes=int(params.elementSize) * int(params.width) * max(1, int(params.height)),
+            value=int(params.value),
+            destination=int(params.dst),
+            destination_allocation=place[0],
+            destination_tensor=place[1],
+        )
+        return {"fill": fill}
+
+    def _host(self, node: int, handle: Any, _graph_index: int, _children: Any) -> Found:
+        params = check("cuGraphHostNodeGetParams", cu.cuGraphHostNodeGetParams(handle))
+        return {"detail": f"host function at {int(params.fn):#x}"}
+
+    def _child(self, node: int, handle: Any, _graph_index: int, children: dict[int, Any]) -> Found:
+        graph = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
+        children[node] = graph
+        return {}
+
+    def _conditional(self, _node: int, *_: Any) -> Found:
+        return {"detail": "bodies: only the driver's DOT text shows them (dump --raw)"}
+
+
+_READERS: dict[str, Callable[..., Found]] = {
+    "kernel": GraphReader._kernel,
+    "memcpy": GraphReader._memcpy,
+    "memset": GraphReader._memset,
+    "host": GraphReader._host,
+    "child": GraphReader._child,
+    "conditional": GraphReader._conditional,
+}
+
+_HOST, _DEVICE, _ARRAY = 1, 2, 3
+
+
+def _end(params: Any, side: str) -> tuple[int, str]:
+    """Address and letter (``d`` device, ``h`` host, ``a`` array) of one end of a copy."""
+    kind = int(getattr(params, f"{side}MemoryType"))
+    if kind == _HOST:
+        return int(getattr(params, f"{side}Host") or 0), "h"
+    if kind == _ARRAY:
+        return 0, "a"
+    address = int(getattr(params, f"{side}Device"))
+    if kind != _DEVICE:
+        # Unified addressing: the pointer itself knows where it lives.
+        code, value = cu.cuPointerGetAttribute(
+            cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address
+        )
+        if int(code) != 0 or int(value) == _HOST:
+            return address, "h"
+    return address, "d"
+
+
+def edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
+    """All edges in one call, always with edge data: asking without is an error (402) as soon as
+    one edge is programmatic."""
+    get = getattr(cu, "cuGraphGetEdges_v2", None) or cu.cuGraphGetEdges
+    *_, count = check("cuGraphGetEdges", get(graph, 0))
+    if not count:
+        return
+    sources, targets, data, count = check("cuGraphGetEdges", get(graph, count))
+    ids = {handle: position for position, handle in enumerate(handles)}
+    for source, target, edge in zip(sources[:count], targets, data, strict=False):
+        yield Edge(
+            ids[int(source)],
+            ids[int(target)],
+            int(edge.from_port),
+            int(edge.to_port),
+            int(edge.type),
+        )
+
+
+def debug_dot(graph: Any, path: str) -> str | None:
+    """The driver's own DOT text with every detail, or None when it wrote nothing."""
+    code, *_ = cu.cuGraphDebugDotPrint(graph, path.encode(), 1)
+    if int(code) != 0:
+        return None
+    with open(path, errors="replace") as file:  # noqa: PTH123 - the driver wrote it just now
+        return file.read() or None

@@ -1,0 +1,226 @@
+"""Replays of two entries in one process: pairs of captures, one of each, side by side.
+
+Rounds of one capture are almost without noise, but two captures of the same code differ by where
+they lie. So the unit is a pair: memory is moved, and then each entry in turn, in an order drawn
+anew, is loaded, warmed up, captured, timed for a few rounds and dropped. The second finds free
+what the first has left, and lies where it lay, as far as they ask for the same.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median, stdev
+from typing import Any
+
+import msgspec
+import torch
+
+from cgtool.detectors.errors import explain
+from cgtool.devices.cuda.assemble import assemble
+from cgtool.devices.cuda.backend import prepare, time_launches
+from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for
+from cgtool.devices.cuda.clock import ClockWatch
+from cgtool.devices.cuda.recapture import Pads, recapture, replays
+from cgtool.model.capture import Bench, Capture, Caveat, Samples
+from cgtool.model.failure import usage
+from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions
+from cgtool.model.phases import whole
+from cgtool.program import phases
+from cgtool.program.attempt import Progress, users_code
+from cgtool.program.resolve import warmup_iters
+from cgtool.program.seeding import seed_all
+from cgtool.program.workload import Workload
+
+_ROUNDS = 3
+"""Of a capture. Executable graphs made anew for each spread more, not less: they lie in what came
+back (seen on an H200)."""
+_MOST = 1000
+"""Pairs."""
+
+
+@dataclass
+class Entry:
+    """One of the two: how to make it anew, and what its captures took."""
+
+    name: str
+    """``replay`` or ``against``."""
+    load: Callable[[], Workload]
+    options: CaptureOptions
+    repeats: int = 0
+    behind: str | None = None
+    device_ns: list[float] = field(default_factory=list)
+    host_ns: list[float] = field(default_factory=list)
+    addresses: set[int] = field(default_factory=set)
+    """Where its first tensor lay."""
+
+    def forget(self) -> None:
+        """Of the first capture in a process: it lies in fresh memory, as none after it does."""
+        self.device_ns.clear()
+        self.host_ns.clear()
+        self.addresses.clear()
+
+
+def run(
+    entries: tuple[Entry, Entry],
+    options: BenchOptions,
+    progress: Progress,
+) -> tuple[Capture, dict[str, str]]:
+    """Capture the first entry, and time replays of both; the capture with the raw samples.
+
+    Raises CgtoolError: 2 for a phase that an entry has not, 4 for what the entries' code raises.
+    """
+    first = entries[0]
+    session, iterations, caveats = prepare(first.load(), first.options, progress)
+    device = session.device
+    launches = time_launches(session)
+    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    del session
+    more: list[Caveat] = []
+    bench = measure(entries, device, options, more, progress)
+    return msgspec.structs.replace(capture, bench=bench, caveats=(*capture.caveats, *more)), raw
+
+
+def measure(
+    entries: tuple[Entry, Entry],
+    device: int,
+    options: BenchOptions,
+    caveats: list[Caveat],
+    progress: Progress,
+) -> Bench:
+    """Pairs until the ratio is known to ``options.precision``, or the time is over.
+
+    Raises CgtoolError: 2 for a phase that an entry has not, 4 for what the entries' code raises.
+    """
+    stream = torch.cuda.Stream(device)
+    pads, clock, order = Pads(device), ClockWatch(device), random.Random(0)
+    deadline = time.monotonic() + options.max_seconds
+    # What stands here now stays: each collection looks at what a pair has left and no more.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    phase = options.phase or ""
+    try:
+        progress("first pair")
+        for one in entries:
+            phase = once(one, stream, device, options)
+        for one in entries:
+            one.forget()
+        for number in range(_MOST):
+            progress(f"pair {number + 1}")
+            clock.sample()
+            pads.move()
+            for one in order.sample(entries, 2):
+                phase = once(one, stream, device, options)
+            done = number + 1
+            if _precise_enough(done, entries, options.precision):
+                break
+            if time.monotonic() > deadline:
+                caveats.append(
+                    Caveat(
+                        "time-limit",
+                        f"stopped after {done} pairs at the limit of {options.max_seconds:g} s: "
+                        f"the ratio is known to {_error(*entries):.2%} and not to "
+                        f"{options.precision:.2%}",
+                    )
+                )
+                break
+        clock.sample()
+    finally:
+        gc.enable()
+    caveats += _unmoved(entries)
+    return Bench(
+        samples=tuple(
+            Samples(
+                one.name,
+                phase,
+                tuple(one.device_ns),
+                tuple(one.host_ns),
+                iterations=one.repeats if one.behind is None else 1,
+                pairs=1 if one.behind is None else one.repeats,
+                captures=len(one.device_ns) // _ROUNDS,
+                behind=one.behind,
+            )
+            for one in entries
+        ),
+        clock=clock.result(),
+        timer_grain_ns=TIMER_GRAIN_NS,
+    )
+
+
+def once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
+    """Load, capture, time and drop an entry; the phase that was timed."""
+    workload = one.load()
+    seed_all(one.options.seed)
+    iterations, _ = warmup_iters(workload, one.options)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        phases.warm_up(phases.Phases(workload, one.options), iterations, _quiet, explain)
+    torch.cuda.synchronize(device)
+    graphs = recapture(workload, one.options, stream)
+    found = replays(workload.kind, graphs.made)
+    phase = options.phase or whole(found)
+    if phase not in found:
+        raise usage(f"--phase {phase}: {workload.spec} has {', '.join(found)}")
+    side = Side(one.name, phase, *found[phase])
+    with users_code(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
+        one.repeats = one.repeats or repeats_for(side, device, options.min_round_ms)
+        one.behind = None if side.before is None else "forward"
+        side.repeats = one.repeats
+        for _ in range(_ROUNDS):
+            device_ns, host_ns = measure_round(side, device)
+            one.device_ns.append(device_ns)
+            one.host_ns.append(host_ns)
+    one.addresses.update(_first_address(workload))
+    # Graphs before the tensors that they replay on, and both before the next entry is loaded.
+    del side, found, graphs, workload
+    gc.collect()
+    return phase
+
+
+def _quiet(_text: str) -> None:
+    """Warm-ups of a pair are no news."""
+
+
+def _first_address(workload: Workload) -> list[int]:
+    for part in workload.parts:
+        for _, parameter in part.parameters():
+            return [parameter.data_ptr()]
+    return []
+
+
+def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
+    return [
+        Caveat(
+            "same-weights",
+            f"the weights of {'ENTRY' if one.name == 'replay' else 'the other entry'} lay at one "
+            "place in all captures: a difference below 0.5 % may be the place's; return the model "
+            "from a factory, so that it is made anew",
+        )
+        for one in entries
+        if len(one.addresses) == 1 and len(one.device_ns) > _ROUNDS
+    ]
+
+
+def _precise_enough(done: int, entries: tuple[Entry, Entry], precision: float) -> bool:
+    """Looked at now and then: what is looked at all the time is found precise by chance."""
+    looked = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
+    return looked and _error(*entries) <= precision
+
+
+def _error(one: Entry, other: Entry) -> float:
+    """Relative standard error of the ratio, by what pairs differ by."""
+    ratios = [
+        math.log(median(top) / median(bottom))
+        for top, bottom in zip(by_capture(one), by_capture(other), strict=True)
+    ]
+    return stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
+
+
+def by_capture(one: Entry) -> list[list[float]]:
+    count = len(one.device_ns)
+    return [one.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]

@@ -1,0 +1,199 @@
+"""``cgtool profile`` on a GPU: capture, time every node, and what a user pays around a replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+import msgspec
+import torch
+
+from cgtool.detectors.errors import explain
+from cgtool.devices.cuda import bench, node_times, roofs
+from cgtool.devices.cuda.assemble import assemble
+from cgtool.devices.cuda.backend import prepare, time_launches
+from cgtool.devices.cuda.capturing import Captured, Session
+from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
+from cgtool.devices.cuda.driver import DriverError, check, cu
+from cgtool.devices.cuda.nodes import nodes_of, type_of
+from cgtool.devices.cuda.tracing import INSTALL
+from cgtool.model.capture import Capture
+from cgtool.model.failure import machine
+from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions
+from cgtool.model.profile import GraphTimes, InputCopy, Profile
+from cgtool.program.attempt import Progress, users_code
+from cgtool.program.surface import tensors_in
+from cgtool.program.workload import Workload
+
+_QUEUED = 50
+"""Replays in a row without a wait."""
+_ONE_EXEC = frozenset(("alloc", "free", "conditional"))
+"""Nodes of graphs that can be instantiated once only."""
+
+
+def run(
+    workload: Workload, options: CaptureOptions, asked: ProfileOptions, progress: Progress
+) -> tuple[Capture, dict[str, str]]:
+    """Capture, measure, and return the capture with times on its nodes.
+
+    Raises CgtoolError: exit 3 when no profiler can record here.
+    """
+    session, iterations, caveats = prepare(workload, options, progress)
+    started = time.perf_counter()
+    with users_code(workload.parts[0], "profile", explain):
+        progress("first replay")
+        first = [_first_ns(session, one) for one in session.captured]
+        launches = time_launches(session)
+        compared = bench.measure(
+            session,
+            bench.sides_of(session),
+            BenchOptions(rounds=asked.rounds, max_seconds=asked.max_seconds),
+            caveats,
+            progress,
+        )
+        progress("time replays")
+        graphs = list(_times(session, first, asked.replays))
+        progress("time copies of inputs")
+        inputs = tuple(_inputs(session))
+        try:
+            timed = node_times.record(session, progress, asked.replays)
+        except CuptiUnavailable as error:
+            raise machine(
+                "the nodes of a replay cannot be timed here",
+                why=str(error),
+                fix="run without the other profiler (ncu, nsys, one that the code starts itself)"
+                if isinstance(error, CuptiBusy)
+                else INSTALL,
+            ) from error
+    progress("read nodes")
+    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    capture = timed.add(capture)
+    progress("measure the roofs of this device")
+    dtypes = {call.dtype for graph in capture.graphs for call in graph.calls if call.dtype}
+    profile = Profile(
+        route=timed.route,
+        graphs=tuple(
+            msgspec.structs.replace(one, traced_ns=spans)
+            for one, spans in zip(graphs, timed.spans_ns(), strict=True)
+        ),
+        around_ns=node_times.around_ns(asked.replays) if timed.route == node_times.CUPTI else None,
+        memory_bytes_per_s=roofs.memory_roof(),
+        peaks=roofs.compute_roofs(dtypes or {"float32"}),
+        inputs=inputs,
+        seconds=time.perf_counter() - started,
+    )
+    return msgspec.structs.replace(capture, bench=compared, profile=profile), raw
+
+
+def _first_ns(session: Session, one: Captured) -> float | None:
+    """Wall time of the first launch of a fresh executable graph, to the end of its work."""
+    template = cu.CUgraph(one.graph.raw_cuda_graph())
+    if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
+        return None
+    stream = cu.CUstream(session.stream.cuda_stream)
+    try:
+        fresh = check("cuGraphInstantiate", cu.cuGraphInstantiate(template, 0))
+    except DriverError:
+        return None
+    try:
+        torch.cuda.synchronize(session.device)
+        clock = time.perf_counter_ns()
+        check("cuGraphLaunch", cu.cuGraphLaunch(fresh, stream))
+        torch.cuda.synchronize(session.device)
+        return float(time.perf_counter_ns() - clock)
+    except DriverError:
+        return None
+    finally:
+        check("cuGraphExecDestroy", cu.cuGraphExecDestroy(fresh))
+
+
+def _times(
+    session: Session, first_ns: Sequence[float | None], replays: int
+) -> Iterator[GraphTimes]:
+    """Each graph by itself, without a profiler.
+
+    They are always replayed in the order of their capture: what a backward reads, its own nodes
+    overwrite, and only another forward makes it anew.
+    """
+    count = len(session.captured)
+    alone: list[list[float]] = [[] for _ in range(count)]
+    synced: list[list[float]] = [[] for _ in range(count)]
+    with torch.cuda.stream(session.stream):
+        empty = roofs.empty_ns(replays)
+        for _ in range(replays):
+            for number, one in enumerate(session.captured):
+                alone[number].append(roofs.once_ns(one.graph.replay))
+        for _ in range(replays):
+            for number, one in enumerate(session.captured):
+                clock = time.perf_counter_ns()
+                one.graph.replay()
+                torch.cuda.synchronize(session.device)
+                synced[number].append(float(time.perf_counter_ns() - clock))
+        clock = time.perf_counter_ns()
+        for _ in range(_QUEUED):
+            for one in session.captured:
+                one.graph.replay()
+        torch.cuda.synchronize(session.device)
+        queued = (time.perf_counter_ns() - clock) / _QUEUED
+    typical = [median(some) for some in alone]
+    for number in range(count):
+        yield GraphTimes(
+            graph=number,
+            replay_ns=tuple(alone[number]),
+            empty_ns=tuple(empty),
+            first_ns=first_ns[number],
+            synced_ns=tuple(synced[number]),
+            queued_ns=queued * typical[number] / sum(typical),
+        )
+
+
+def _inputs(session: Session) -> Iterator[InputCopy]:
+    """What it takes to copy a fresh value into each static input."""
+    for part in session.workload.parts:
+        prefix = f"{part.name}." if len(session.workload.parts) > 1 else ""
+        for name, tensor in tensors_in((part.args, dict(part.kwargs))):
+            if tensor.is_cuda and tensor.layout == torch.strided and tensor.numel():
+                found = _input(session, f"{prefix}input{name}", tensor)
+                if found is not None:
+                    yield found
+
+
+def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy | None:
+    """None for a tensor that nobody can copy into: an expanded one, for one."""
+    target = tensor.detach()
+    with torch.cuda.stream(session.stream):
+        try:
+            same = target.clone()
+            on_device = median(roofs.device_ns(lambda: target.copy_(same)))
+        except RuntimeError:
+            return None
+        try:
+            pinned = same.cpu().pin_memory()
+            from_host = median(roofs.device_ns(lambda: target.copy_(pinned, non_blocking=True)))
+        except RuntimeError:
+            # No pinned memory left, or a dtype that the host does not know.
+            from_host = None
+        rows, padding = _padding(same)
+    return InputCopy(
+        name,
+        target.numel() * target.element_size(),
+        on_device,
+        from_host,
+        rows=rows,
+        padding_rows=padding,
+    )
+
+
+def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
+    """(rows, rows at the end that all hold one and the same value). A tensor that is the same
+    value everywhere is no padded one."""
+    if tensor.dim() < 2 or tensor.shape[0] < 2 or tensor.is_complex():
+        return None, None
+    rows = tensor.shape[0]
+    flat = tensor.reshape(rows, -1)
+    if flat.shape[1] < 2:
+        return rows, None
+    constant = (flat == flat[-1, -1]).all(dim=1).flip(0)
+    count = int(constant.to(torch.int64).cumprod(0).sum())
+    return rows, None if count == rows else count or None

@@ -1,0 +1,168 @@
+"""Which op, line, stream and moment each node of a captured graph has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cgtool.devices.cuda import in_capture
+from cgtool.devices.cuda.capturing import Captured, Session, capture_all, node_count
+from cgtool.devices.cuda.stamps import Stamp, align, place_stamps
+from cgtool.model.failure import CgtoolError
+from cgtool.observe.annotations import watch
+from cgtool.observe.ops import OpCall
+from cgtool.observe.origins import OriginTable
+
+_FEW = 8
+"""Launches without a node that are named."""
+
+
+class Joined(msgspec.Struct):
+    """What is known of each node, in creation order."""
+
+    origins: list[int | None]
+    calls: list[OpCall | None]
+    streams: list[int | None]
+    times_ns: list[int]
+    """Never falling."""
+    unmatched: list[int]
+    """Nodes whose op is not known."""
+    eager_launches: int | None = None
+    eager_only: tuple[int, ...] = ()
+    """As in ``Graph``."""
+
+
+def join(session: Session, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
+    """For every captured graph, from the handles of its nodes in order of creation."""
+    joined = [
+        _join_stamps(session, one, numbers, table)
+        if one.exact is None
+        else _join_in_capture(session, one, len(numbers), table)
+        for one, numbers in zip(session.captured, handles, strict=True)
+    ]
+    if any(
+        provenance.unmatched and one.exact is None
+        for one, provenance in zip(session.captured, joined, strict=True)
+    ):
+        _look_again(session, joined, table)
+    return joined
+
+
+def _join_stamps(session: Session, one: Captured, handles: list[int], table: OriginTable) -> Joined:
+    stamps = place_stamps(handles, one.stamps)
+    present = [stamp for stamp in stamps if stamp is not None]
+    recorded = one.recorded
+    launches = recorded.launches if recorded is not None else []
+    aligned = align(launches, present)
+    partners = iter(aligned)
+    origins: list[int | None] = []
+    calls: list[OpCall | None] = []
+    unmatched: list[int] = []
+    for node, stamp in enumerate(stamps):
+        if stamp is None:
+            unmatched.append(node)
+            origins.append(None)
+            calls.append(None)
+            continue
+        index = next(partners)
+        if index is None or recorded is None:
+            unmatched.append(node)
+            origins.append(_stamp_origin(stamp, table))
+            calls.append(None)
+            continue
+        launch = launches[index]
+        if launch.call is not None:
+            origins.append(table.add(launch.call, recorded.record))
+            calls.append(launch.call)
+            continue
+        forward_call = recorded.record.maker_of(launch.autograd_sequence)
+        module = launch.module or (forward_call.module if forward_call else None)
+        origins.append(
+            table.add_site(
+                op=None,
+                chain=launch.chain,
+                module=module,
+                annotations=launch.annotations,
+                autograd_node=launch.autograd_node,
+                forward=table.add(forward_call, recorded.record) if forward_call else None,
+            )
+        )
+        calls.append(None)
+    last = one.window.start_ns
+    times = []
+    for stamp in stamps:
+        last = stamp.time_ns if stamp is not None else last
+        times.append(last)
+    streams = [session.streams[stamp.stream] if stamp else None for stamp in stamps]
+    joined = Joined(origins, calls, streams, times, unmatched)
+    if recorded is not None:
+        used = {index for index in aligned if index is not None}
+        left = [one for index, one in enumerate(launches) if index not in used]
+        joined.eager_launches = len(launches)
+        joined.eager_only = tuple(
+            table.add(one.call, recorded.record) for one in left[:_FEW] if one.call is not None
+        )
+    return joined
+
+
+def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
+    return table.add_site(
+        op=None,
+        chain=(stamp.user,) if stamp.user is not None else (),
+        module=None,
+        annotations=stamp.annotations,
+        autograd_node=stamp.autograd_node,
+    )
+
+
+def _join_in_capture(session: Session, one: Captured, count: int, table: OriginTable) -> Joined:
+    """Provenance from the recorder that ran during the capture itself."""
+    assert one.exact is not None
+    made_by = in_capture.makers(one.exact_calls, count)
+    origins = [table.add(call, one.exact) if call is not None else None for call in made_by]
+    return Joined(
+        origins,
+        calls=made_by,
+        streams=[
+            session.streams[call.extra.stream] if call is not None else None for call in made_by
+        ],
+        times_ns=in_capture.times_ns(one.exact_calls, made_by, one.window.end_ns),
+        unmatched=[node for node, call in enumerate(made_by) if call is None],
+    )
+
+
+def _look_again(session: Session, joined: Sequence[Joined], table: OriginTable) -> None:
+    """Name the ops that ran only while capturing: capture once more, with the recorder inside.
+
+    The second capture is thrown away. It answers for a node only where it has as many nodes and
+    the same line; what it cannot answer stays open.
+    """
+    again = Session(session.workload, session.options, session.device, session.stream)
+    try:
+        with watch(session.options.annotations) as ranges:
+            capture_all(again, [], ranges, lambda _text: None)
+    except (CgtoolError, RuntimeError):
+        return
+    for provenance, second in zip(joined, again.captured, strict=False):
+        count = len(provenance.origins)
+        if not provenance.unmatched or node_count(second) != count:
+            continue
+        exact = _join_in_capture(again, second, count, table)
+        origins = table.origins
+        still: list[int] = []
+        for node in provenance.unmatched:
+            mine, theirs = provenance.origins[node], exact.origins[node]
+            if (
+                mine is None
+                or theirs is None
+                or origins[mine].frames[:1] != origins[theirs].frames[:1]
+            ):
+                still.append(node)
+                continue
+            provenance.origins[node] = theirs
+            call = provenance.calls[node] = exact.calls[node]
+            if call is not None and call.access is not None:
+                # Its storages are those of the second capture.
+                call.access = msgspec.structs.replace(call.access, reads=(), writes=())
+        provenance.unmatched = still

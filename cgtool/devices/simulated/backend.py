@@ -1,0 +1,283 @@
+"""``cgtool capture`` on the simulated device: the same steps as on a GPU, on CPU tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+import cgtool
+from cgtool.detectors.errors import explain
+from cgtool.detectors.streams import LaneNode, capturing
+from cgtool.devices.simulated import memory
+from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
+from cgtool.devices.simulated.lifetimes import LifetimeRecorder
+from cgtool.devices.simulated.redirect import redirected
+from cgtool.devices.simulated.streams import Device
+from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
+from cgtool.model.failure import user_code
+from cgtool.model.options import CaptureOptions
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.host import processor, processors
+from cgtool.observe.ops import Record, numbered
+from cgtool.observe.origins import OriginTable
+from cgtool.program import describe
+from cgtool.program.attempt import Progress, users_code
+from cgtool.program.phases import name_of, roots_of, through, warm_up
+from cgtool.program.resolve import warmup_iters
+from cgtool.program.seeding import seed_all
+from cgtool.program.surface import Named, Surface
+from cgtool.program.workload import Part, Workload
+
+DEVICE = "cuda"
+"""What factories get as ``device``: the simulated GPU."""
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Device]:
+    """``torch.cuda`` is the simulated device while the context is entered: enter it before the
+    user's file is loaded."""
+    device = Device()
+    with redirected(device):
+        yield device
+
+
+@dataclass
+class Captured:
+    """One simulated graph."""
+
+    name: str
+    phase: str
+    callable: int
+    graph: SimulatedGraph
+    record: Record
+    capture_ns: int
+    lanes: list[LaneNode]
+    """The nodes as the model of streams has them."""
+
+
+@dataclass
+class Session:
+    """One attempt: the graphs and the tensors that they replay on."""
+
+    device: Device
+    workload: Workload
+    options: CaptureOptions
+    captured: list[Captured] = field(default_factory=list)
+    outputs: dict[int, list[Named]] = field(default_factory=dict)
+    surfaces: dict[int, Surface] = field(default_factory=dict)
+    incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
+    warmup_ns: int = 0
+
+
+def follow_lifetimes(
+    session: Session, annotations: Annotations
+) -> tuple[LifetimeRecorder, dict[int, str]]:
+    """The last warm-up iteration, in the order of the capture, watched for allocations."""
+    recorder = LifetimeRecorder(roots_of(session.workload), annotations, session.device)
+
+    def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
+        with users_code(part, "warm-up", explain), recorder:
+            result = body()
+        recorder.sweep()
+        recorder.graph += 1
+        return result
+
+    through(session, run)
+    labels = describe.labels(session)
+    by_life = {
+        number: labels[life.address]
+        for number, life in enumerate(recorder.lives)
+        if life.died is None and life.address in labels
+    }
+    return recorder, by_life
+
+
+def capture_all(session: Session, annotations: Annotations, progress: Progress) -> None:
+    """Record every graph of the workload."""
+    stream = session.device.stream_class(name="capture stream")
+    # One record for all phases: backward looks up its forward calls in it, and its storages.
+    record, accesses = Record(), AccessLog()
+    states = RandomStates()
+
+    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
+        name = name_of(session, phase, index)
+        progress(f"capture {name}")
+        started = time.perf_counter_ns()
+        with (
+            users_code(part, f"capture {name}", explain),
+            capturing(session.device, stream, f"capture {name}"),
+        ):
+            roots = roots_of(session.workload)
+            recorder = CaptureRecorder(roots, annotations, session.device, states, accesses)
+            recorder.record = record
+            with recorder:
+                result = body()
+            session.device.look_at_joins()
+        recorder.graph.stream_names = [one.name for one in session.device.streams]
+        session.captured.append(
+            Captured(
+                name,
+                phase,
+                index,
+                recorder.graph,
+                recorder.record,
+                time.perf_counter_ns() - started,
+                session.device.nodes,
+            )
+        )
+        return result
+
+    through(session, run)
+
+
+def prepare(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Session, int, LifetimeRecorder, dict[int, str]]:
+    """Warm up, follow lifetimes, capture; the session that returns can replay."""
+    session = Session(device, workload, options)
+    seed_all(options.seed)
+    iterations, _ = warmup_iters(workload, options)
+    started = time.perf_counter_ns()
+    with watch_annotations(options.annotations) as annotations:
+        warm_up(session, max(0, iterations - 1), progress, explain)
+        gc.collect()
+        recorder, labels = follow_lifetimes(session, annotations)
+        session.warmup_ns = time.perf_counter_ns() - started
+        capture_all(session, annotations, progress)
+    if not any(one.graph.nodes for one in session.captured):
+        raise user_code(
+            f"{workload.spec}: nothing was captured, the graph is empty",
+            why="every op ran on CPU tensors, which a graph does not hold"
+            if any(one.graph.host_ops for one in session.captured)
+            else "the callable ran no op that would launch work: it returned a cached result or "
+            "an input",
+            fix="put tensors and modules on the device that the factory is given"
+            if any(one.graph.host_ops for one in session.captured)
+            else "check that the callable computes anew on every call",
+            phase="capture",
+        )
+    return session, iterations, recorder, labels
+
+
+def environment() -> Environment:
+    """The simulated device, and what it runs on."""
+    return Environment(
+        device="simulated",
+        simulated=True,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=processor(),
+        cpus=processors(),
+    )
+
+
+def capture(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> Capture:
+    """Capture on the simulated device; ``why`` says why it is not a GPU.
+
+    Raises CgtoolError when the user's code would not capture.
+    """
+    session, iterations, recorder, labels = prepare(device, workload, options, progress)
+    return build(session, iterations, recorder, labels, why)
+
+
+def build(
+    session: Session,
+    iterations: int,
+    recorder: LifetimeRecorder,
+    labels: dict[int, str],
+    why: str,
+) -> Capture:
+    """What was captured, as plain data."""
+    workload, options = session.workload, session.options
+    table = OriginTable(workload.entry_frame())
+    streams: dict[str, int] = {"capture stream": 0}
+    separate = options.pool == "separate"
+    pool_of_graph = [index if separate else 0 for index in range(len(session.captured))]
+    graphs = tuple(
+        _graph(one, table, streams, pool_of_graph[index])
+        for index, one in enumerate(session.captured)
+    )
+    pool_names = [one.name for one in session.captured] if separate else ["graphs"]
+    tensors, unnamed = describe.tensors(workload)
+    modelled = memory.predict(
+        recorder.lives,
+        recorder.record,
+        table,
+        pool_of_graph,
+        pool_names,
+        [one.phase == "backward" for one in session.captured],
+        labels,
+        tuple(tensors),
+        streams,
+    )
+    caveats = [
+        Caveat(
+            "simulated",
+            f"simulated on CPU tensors ({why}): ops and order are real, there are no kernels and "
+            "no GPU times, and the pool is a model of PyTorch's allocator",
+        )
+    ]
+    caveats += unnamed
+    caveats += describe.caveats(
+        session, [one.name for one in session.captured if not one.graph.nodes]
+    )
+    return Capture(
+        entry=describe.entry(workload, options),
+        environment=environment(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        graphs=graphs,
+        frames=table.frames,
+        origins=table.origins,
+        streams=tuple(Stream(index, name) for name, index in streams.items()),
+        memory=modelled,
+        warmup_iters=iterations,
+        warmup_ns=session.warmup_ns,
+        recorder="simulated",
+        caveats=tuple(caveats),
+    )
+
+
+def _graph(one: Captured, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
+    names = [streams.setdefault(name, len(streams)) for name in one.graph.stream_names]
+    calls, call_of = numbered([node.call for node in one.graph.nodes])
+    nodes = tuple(
+        Node(
+            id=index,
+            type="op",
+            origin=table.add(node.call, one.record),
+            call=call,
+            stream=names[node.stream],
+            shape=node.shape,
+        )
+        for index, (node, call) in enumerate(zip(one.graph.nodes, call_of, strict=True))
+    )
+    edges = tuple(
+        Edge(source, target)
+        for target, node in enumerate(one.graph.nodes)
+        for source in node.dependencies
+    )
+    return Graph(
+        name=one.name,
+        phase=one.phase,
+        callable=one.callable,
+        pool=pool,
+        nodes=nodes,
+        edges=edges,
+        capture_ns=one.capture_ns,
+        calls=calls,
+    )

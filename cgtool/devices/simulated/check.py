@@ -1,0 +1,45 @@
+"""``cgtool check`` on the simulated device: every hazard of a capture in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cgtool.detectors import procedure, shape
+from cgtool.devices.simulated.backend import Session, build, capture_all, follow_lifetimes
+from cgtool.devices.simulated.streams import Device
+from cgtool.model.capture import Capture
+from cgtool.model.finding import Finding
+from cgtool.model.options import CaptureOptions
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpCall
+from cgtool.program.attempt import Progress
+from cgtool.program.workload import Workload
+
+
+def check(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> tuple[tuple[Finding, ...], tuple[str, ...], Capture | None]:
+    """All findings, what was looked at, and the capture when there was one.
+
+    Raises CgtoolError when the code fails in eager mode already.
+    """
+    session = Session(device, workload, options)
+    captures: list[Capture] = []
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
+
+    def dry(annotations: Annotations) -> Sequence[OpCall]:
+        recorder, labels = follow_lifetimes(session, annotations)
+        capture_all(session, annotations, progress)
+        for one in session.captured:
+            for finding in shape.look(one.lanes, one.record):
+                device.findings.add(finding)
+        captures.append(build(session, 1, recorder, labels, why))
+        return session.captured[0].record.calls if session.captured else ()
+
+    with watch_annotations(options.annotations) as annotations:
+        looked = procedure.look(device, workload, options, progress, annotations, dry)
+    return device.findings.all(), looked, captures[0] if captures else None

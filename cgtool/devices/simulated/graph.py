@@ -1,0 +1,176 @@
+"""A simulated capture: the op record, and its replay on the very storages that were recorded.
+
+During capture every op runs once and is kept with its arguments and results. A replay runs the
+record again with no Python of the user's: ops that write in place write in place again, results of
+the others are written over the results that the capture saw. So frozen numbers stay frozen, a
+rebound input is not seen, and an output is overwritten by the next replay, as on a GPU. (On a GPU
+the capture itself computes nothing; here it does, and is undone by no one.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cgtool.detectors.rules import host_work, refuse_op
+from cgtool.devices.simulated.streams import Device
+from cgtool.observe.access import AccessLog
+from cgtool.observe.launches import effect_of, launches
+from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.placement import HOST, place_of
+from cgtool.observe.storage import strided_parts
+
+
+@dataclass
+class Step:
+    """One op of the record."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[torch.Tensor]
+
+
+@dataclass
+class SimulatedNode:
+    """An op that would launch work."""
+
+    call: OpCall
+    stream: int
+    """Index into ``SimulatedGraph.stream_names``."""
+    dependencies: tuple[int, ...]
+    shape: str
+
+
+@dataclass
+class SimulatedGraph:
+    """What a capture leaves."""
+
+    steps: list[Step] = field(default_factory=list)
+    nodes: list[SimulatedNode] = field(default_factory=list)
+    stream_names: list[str] = field(default_factory=list)
+    host_ops: int = 0
+    """Ops on host tensors, which are no part of the graph."""
+
+    def replay(self) -> None:
+        """Run the record again, in order, on the recorded storages."""
+        # Results that were made in inference mode may only be written in it.
+        inference = any(one.is_inference() for step in self.steps for one in step.results)
+        with torch.inference_mode() if inference else torch.no_grad():
+            for step in self.steps:
+                made = step.func(*step.args, **step.kwargs)
+                fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+                for old, new in zip(step.results, fresh, strict=True):
+                    _overwrite(old, new)
+
+
+def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
+    """Write a result over that of the capture: part by part where it is made of other tensors."""
+    pairs = zip(strided_parts(old), strided_parts(new), strict=True)
+    for (_, one), (_, other) in pairs:
+        # What was written in place is the recorded storage itself.
+        if one.data_ptr() != other.data_ptr():
+            one.copy_(other)
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    # A launch takes the value of a host scalar with it.
+    return _alias(tensor).clone() if place_of(tensor) == HOST else _alias(tensor)
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    # A subclass with ops of its own has no memory of its own to alias.
+    own = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    return tensor if own else tensor.detach()
+
+
+def _shape(tensors: list[torch.Tensor]) -> str:
+    return ", ".join(
+        f"{str(one.dtype).removeprefix('torch.')}[{','.join(map(str, one.shape))}]"
+        for one in tensors[:3]
+    )
+
+
+class RandomStates:
+    """States of the generator that one replay saves and restores (activation checkpointing)."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, torch.Tensor] = {}
+        self.alive: list[torch.Tensor] = []
+        """So that each id stays its own."""
+
+    def saved(self, key: int) -> None:
+        self._kept[key] = torch.get_rng_state()
+
+    def restored(self, key: int) -> None:
+        if key in self._kept:
+            torch.set_rng_state(self._kept[key])
+
+
+class CaptureRecorder(OpRecorder):
+    """Records a graph while the simulated device is capturing."""
+
+    def __init__(
+        self,
+        roots: Any,
+        annotations: Any,
+        device: Device,
+        states: RandomStates,
+        accesses: AccessLog | None = None,
+    ) -> None:
+        super().__init__(roots, annotations, accesses=accesses)
+        self.device = device
+        self.graph = SimulatedGraph()
+        self._random = states
+        device.random_state = self._random_state
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.device.on_host or host_work(args):
+            # The host computes now and never again: what it makes is frozen.
+            self.graph.host_ops += 1
+            return func(*args, **kwargs)
+        self.device.call, self.device.record = call, self.record
+        try:
+            refuse_op(self.device, call, args, kwargs)
+            return self._keep(call, func, args, kwargs)
+        finally:
+            self.device.call = None
+
+    def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = func(*args, **kwargs)
+        effect = effect_of(func)
+        if effect.view or call.name.startswith("profiler::"):
+            return made
+        results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+        # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
+        # must not reach the record.
+        with torch._C._DisableTorchDispatch():
+            kept = [_alias(one) for one in results]
+            held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
+        self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
+        touched = results
+        if effect.writes and not results:
+            # Multi-tensor ops return nothing; what they write is what they are given first.
+            touched = [one for one in pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
+        if launches(call.name, touched):
+            self._node(call, touched)
+            if self.accesses is not None:
+                call.access = self.accesses.note(call.name, func, args, kwargs, made)
+        return made
+
+    def _random_state(self, what: str, state: torch.Tensor) -> None:
+        run = self._random.saved if what == "saved" else self._random.restored
+        self._random.alive.append(state)
+        self.graph.steps.append(Step(run, (id(state),), {}, []))
+
+    def _node(self, call: OpCall, results: list[torch.Tensor]) -> None:
+        node = self.device.add_node(call)
+        if node is not None:
+            self.graph.nodes.append(
+                SimulatedNode(call, node.stream, node.dependencies, _shape(results))
+            )

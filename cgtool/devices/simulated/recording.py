@@ -1,0 +1,115 @@
+"""The record of a capture that a script makes itself."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from cgtool.detectors.script.cells import storage_of
+from cgtool.detectors.script.recorder import caller_of_modes
+from cgtool.devices.simulated.allocator import PrivatePool
+from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
+from cgtool.devices.simulated.owners import Owners, Places
+from cgtool.devices.simulated.scripted import ScriptDevice
+from cgtool.model.finding import Finding
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import written_by
+from cgtool.observe.ops import OpCall
+
+
+class ScriptRecorder(CaptureRecorder):
+    """Records a capture of the script's own: its effects on other memory are undone at the end,
+    because a capture computes nothing."""
+
+    def __init__(
+        self,
+        annotations: Annotations,
+        device: ScriptDevice,
+        owners: Owners,
+        places: Places,
+        pool: PrivatePool,
+        generators: set[int],
+    ) -> None:
+        super().__init__({}, annotations, device, RandomStates())
+        self.script = device
+        self.owners, self.places = owners, places
+        self.generators = generators
+        """Registered with the graph."""
+        self.pool = pool
+        self.fresh: set[int] = set()
+        """Storages made in this capture."""
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._drawn = torch.get_rng_state()
+        self._home = threading.get_ident()
+        self.modules.__enter__()
+
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        return super().begin(func, caller_of_modes(caller))
+
+    def stop(self) -> None:
+        """The capture is over."""
+        self.modules.__exit__(None, None, None)
+        self.script.random_state = lambda _what, _state: None
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        torch.set_rng_state(self._drawn)
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        device = self.script
+        if device.invalid and not device.on_host:
+            raise device.ended()
+        if not device.on_host:
+            self._generators(call, args, kwargs)
+        for tensor in written_by(func, args, kwargs):
+            storage = storage_of(tensor)
+            if storage is None or storage._cdata in self.fresh:
+                continue
+            if storage._cdata not in self._before:
+                self._before[storage._cdata] = (storage, storage.clone())
+        given = {_key(one) for one in pytree.tree_leaves((args, kwargs))}
+        steps = len(self.graph.steps)
+        made = super().execute(call, func, args, kwargs)
+        for step in self.graph.steps[steps:]:
+            self.owners.hold((step.args, step.kwargs, step.results))
+        if not device.on_host:
+            for one in pytree.tree_leaves(made):
+                if isinstance(one, torch.Tensor) and _key(one) not in given:
+                    storage = storage_of(one)
+                    if storage is not None and storage._cdata not in self.fresh:
+                        self.fresh.add(storage._cdata)
+                        self.places.allocate(storage, self.pool)
+            self.places.sweep()
+        device.captured(call, func, args, kwargs, made)
+        return made
+
+    def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
+        for one in pytree.tree_leaves((args, kwargs)):
+            if isinstance(one, torch._C.Generator):
+                # Ops are handed a new Python object for the same generator.
+                if one._cdata in (*self.generators, torch.default_generator._cdata):  # type: ignore[attr-defined]
+                    continue
+                device = self.script
+                device.call, device.record = call, self.record
+                try:
+                    device.report(
+                        Finding(
+                            "rng-unregistered-generator",
+                            "a generator of your own draws numbers in the graph, which does not "
+                            "know it",
+                            phase=device.phase,
+                            fix="call graph.register_generator_state(generator) before the capture",
+                        ),
+                        why="",
+                    )
+                finally:
+                    device.call = None
+
+
+def _key(value: Any) -> int | None:
+    storage = storage_of(value) if isinstance(value, torch.Tensor) else None
+    return None if storage is None else int(storage._cdata)

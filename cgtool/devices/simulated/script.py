@@ -1,0 +1,130 @@
+"""``cgtool check script.py`` on the simulated device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.detectors import script
+from cgtool.detectors.script.run import Watch
+from cgtool.devices.simulated.cudagraph import CUDAGraph
+from cgtool.devices.simulated.function_mode import FunctionMode
+from cgtool.devices.simulated.owners import Owners, Places
+from cgtool.devices.simulated.redirect import redirected
+from cgtool.devices.simulated.scripted import PoolId, ScriptDevice
+from cgtool.model.finding import Finding
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpRecorder
+from cgtool.observe.placement import place_of
+from cgtool.program.attempt import Progress
+
+
+class _Machine:
+    """The simulated device, for the watcher."""
+
+    simulated = True
+
+    def __init__(self, device: ScriptDevice, graph_class: Any) -> None:
+        self._device = device
+        self.graph_class = graph_class
+        self._owners: Owners = graph_class.owners
+        self._places: Places = graph_class.places
+
+    @property
+    def recorder(self) -> OpRecorder | None:
+        return self._device.recorder
+
+    @property
+    def on_host(self) -> bool:
+        return self._device.on_host
+
+    def begun(self, watch: Watch) -> None:
+        """The recorder came with ``capture_begin``."""
+
+    def ended(self) -> None:
+        """And went with ``capture_end``."""
+
+    def place(self, tensor: torch.Tensor) -> str:
+        return place_of(tensor)
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return self._places.address.get(storage._cdata, storage.data_ptr())
+
+    def dead(self, ref: StorageWeakRef) -> bool:
+        return self._owners.dead(ref)
+
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        model = self._device.pools[pool]
+        return sum(one.bytes for first in model.segments for one in model.blocks(first))
+
+    def keeps(self, graph: Any) -> bool:
+        return bool(graph.keep_graph)
+
+    def nodes(self) -> int:
+        return 0
+
+    def template(self, graph: Any) -> None:
+        return None
+
+    def modes_of_thread(self) -> list[Any]:
+        return [FunctionMode(self._device)]
+
+    def stream(self) -> int:
+        return int(self._device.current.cuda_stream)
+
+
+@contextlib.contextmanager
+def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
+    """PyTorch's own ways to capture, on graphs of the simulated device."""
+    graphs: Any = torch.cuda.graphs
+
+    def graph_pool_handle() -> PoolId:
+        return device.new_pool()
+
+    def is_current_stream_capturing() -> bool:
+        return device.current_is_capturing
+
+    with contextlib.ExitStack() as stack:
+
+        def replace(owner: Any, name: str, value: Any) -> None:
+            missing = not hasattr(owner, name)
+            before = getattr(owner, name, None)
+            setattr(owner, name, value)
+            stack.callback(*((delattr, owner, name) if missing else (setattr, owner, name, before)))
+
+        for owner in (torch.cuda, graphs):
+            replace(owner, "CUDAGraph", graph_class)
+            replace(owner, "graph_pool_handle", graph_pool_handle)
+            replace(owner, "is_current_stream_capturing", is_current_stream_capturing)
+        replace(torch.cuda, "graph", graphs.graph)
+        replace(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
+        replace(torch._C, "_host_emptyCache", lambda: None)
+        replace(graphs.graph, "default_capture_stream", None)
+        yield
+
+
+def check(
+    path: str, arguments: tuple[str, ...], progress: Progress
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
+    device = ScriptDevice()
+    owners = Owners()
+    with watch_annotations() as annotations:
+        graph_class = type(
+            "CUDAGraph",
+            (CUDAGraph,),
+            {
+                "device": device,
+                "owners": owners,
+                "places": Places(owners),
+                "annotations": annotations,
+            },
+        )
+        with redirected(device), _graphs(device, graph_class):
+            watch = Watch(_Machine(device, graph_class), device.findings, annotations)
+            device.captured = watch.captured
+            return script.run(path, arguments, watch, progress)

@@ -1,0 +1,187 @@
+"""The simulated device under a script that captures and replays graphs itself.
+
+Where ``cgtool capture`` ends at the first refusal, a script gets the exception that CUDA or PyTorch
+would raise, so that its own ``try`` works; what was refused, and where, is collected beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from cgtool.detectors.collect import at_call, here
+from cgtool.detectors.script.recorder import Told
+from cgtool.detectors.script.reported_errors import tell_once
+from cgtool.devices.simulated.allocator import PrivatePool
+from cgtool.devices.simulated.streams import Device, Event, Stream
+from cgtool.model.finding import Finding
+from cgtool.observe.ops import OpRecorder
+
+PoolId = tuple[int, int]
+
+_COPY = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+    "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+_GENERATOR = (
+    "Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to "
+    "be captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatus"
+    "Active"
+)
+# By code: what PyTorch says itself, before CUDA is asked. The capture stays valid.
+_BY_PYTORCH = {
+    "sync-d2h-copy": _COPY,
+    "h2d-pageable-copy": _COPY,
+    "h2d-tensor-from-python": _COPY,
+    "h2d-index-with-list-or-cpu-tensor": _COPY,
+    "rng-new-generator": _GENERATOR,
+    "rng-unregistered-generator": "Attempt to increase offset for a CUDA generator not in capture "
+    "mode.",
+    "rng-state-access": "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
+    "you need this call to be captured, please file an issue.",
+}
+_ENDED = (
+    901,
+    "StreamCaptureInvalidated",
+    "operation failed due to a previous error during capture",
+)
+_REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
+_BY_CUDA = {
+    "captured-event-misuse": (
+        907,
+        "CapturedEvent",
+        "operation not permitted on an event last recorded in a capturing stream",
+    ),
+    "unjoined-side-stream": (904, "StreamCaptureUnjoined", "capturing stream has unjoined work"),
+    "wait-on-precapture-work": (
+        905,
+        "StreamCaptureIsolation",
+        "dependency created on uncaptured work in another stream",
+    ),
+    "default-stream-dependency": (
+        906,
+        "StreamCaptureImplicit",
+        "operation would make the legacy stream depend on a capturing blocking stream",
+    ),
+}
+
+
+def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
+    """What PyTorch raises for an error of CUDA's."""
+    _, name, sentence = code
+    kind = getattr(torch, "AcceleratorError", RuntimeError)
+    made: RuntimeError = kind(
+        f"CUDA error: {sentence}\nSearch for `cudaError{name}' in the documentation of the CUDA "
+        "runtime for more information."
+    )
+    return made
+
+
+def known(error: RuntimeError) -> RuntimeError:
+    """An error whose finding is collected: nobody needs to explain it."""
+    tell_once(error)
+    return error
+
+
+class ScriptDevice(Device):
+    """Raises what CUDA would, and remembers what it was for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream_class = type("Stream", (_ScriptStream,), {"owner": self})
+        self.event_class = type("Event", (_ScriptEvent,), {"device": self})
+        self.default = self.current = self.stream_class(name="default stream")
+        self.default.cuda_stream = self.default.stream_id = 0
+        self.recorder: OpRecorder | None = None
+        """Of the capture in progress."""
+        self.invalid = False
+        """A call that CUDA refused has ended the capture in progress."""
+        self.captured: Told = lambda *_: None
+        """Told of every op of a capture."""
+        self.pools: dict[PoolId, PrivatePool] = {}
+
+    def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
+        if self.call is not None and self.record is not None:
+            finding = at_call(finding, self.call, self.record)
+        self.findings.add(finding)
+        sentence = _BY_PYTORCH.get(finding.code)
+        if sentence is not None:
+            raise known(RuntimeError(sentence))
+        self.invalid = True
+        raise known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
+
+    def ended(self) -> RuntimeError:
+        """What every call answers after a refusal, until the capture has ended."""
+        return known(cuda_error(_ENDED))
+
+    def new_pool(self) -> PoolId:
+        pool = (0, len(self.pools) + 1)
+        self.pools[pool] = PrivatePool(0x10_0000_0000 * len(self.pools) + 0x10_0000_0000)
+        return pool
+
+
+class _ScriptStream(Stream):
+    """Enters more than once, as PyTorch's does."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entered: list[Stream] = []
+
+    def __enter__(self) -> Stream:
+        self._entered.append(self.owner.current)
+        self.owner.current = self
+        return self
+
+    def __exit__(self, *_exc: Any) -> None:
+        self.owner.current = self._entered.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _ScriptEvent(Event):
+    """Has a clock: that of the host."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._external = bool(kwargs.get("external"))
+        self._captured = False
+        self.recorded_ns = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        super().record(stream)
+        self._captured = (stream or self.device.current).is_capturing() and not self._external
+        self.recorded_ns = time.perf_counter_ns()
+
+    def _refuse_captured(self, what: str) -> None:
+        if self._captured and not self.device.capturing:
+            self.device.report(
+                Finding(
+                    "captured-event-misuse",
+                    f"{what} of an event that was recorded in a capture, and so never really",
+                    here(2),
+                    phase="script",
+                    fix="make it with torch.cuda.Event(enable_timing=True, external=True)",
+                ),
+                why="",
+            )
+
+    def synchronize(self) -> None:
+        self._refuse_captured("synchronize()")
+        super().synchronize()
+
+    def query(self) -> bool:
+        self._refuse_captured("query()")
+        return super().query()
+
+    def elapsed_time(self, end: Any) -> float:
+        self._refuse_captured("elapsed_time()")
+        if not (self.recorded and end.recorded):
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        elapsed: int = end.recorded_ns - self.recorded_ns
+        return elapsed / 1e6

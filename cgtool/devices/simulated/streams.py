@@ -1,0 +1,111 @@
+"""Streams and events of the simulated device: order, fork and join, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cgtool.detectors.collect import here
+from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.model.failure import user_code
+from cgtool.observe.frames import chain_of
+
+
+class Device(Capturing):
+    """The simulated GPU: its classes of streams and events, and the capture in progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Classes of this device's own: user code annotates and checks with torch.cuda.Stream.
+        self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
+        self.event_class: type[Event] = type("Event", (Event,), {"device": self})
+        self.default: Stream = self.stream_class(name="default stream")
+        self.current: Stream = self.default
+        self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
+        """Told when ``torch.cuda.get_rng_state`` ``saved`` a state or one was ``restored``."""
+
+    def end(self) -> None:
+        super().end()
+        self.random_state = lambda _what, _state: None
+
+
+class Stream(Lane):
+    """Stands in for ``torch.cuda.Stream``."""
+
+    _next = 0
+    owner: Device
+
+    def __init__(self, device: Any = None, priority: int = 0, *, name: str = "", **_: Any) -> None:
+        Stream._next += 1
+        self.number = Stream._next
+        super().__init__(name or f"stream {self.number}", chain_of(sys._getframe(1)))
+        self.priority = priority
+        self.device, self.device_index = torch.device("cuda", 0), 0
+        self.cuda_stream = self.stream_id = self.number
+
+    def wait_stream(self, other: Stream) -> None:
+        self.owner.wait(self, other.joined, other.frontier)
+
+    def wait_event(self, event: Event) -> None:
+        # Waiting for an event that nobody recorded is no wait.
+        if event.recorded:
+            self.owner.wait(self, event.joined, event.frontier)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or self.owner.event_class()
+        event.record(self)
+        return event
+
+    def is_capturing(self) -> bool:
+        return self.owner.capturing and self.joined == self.owner.capture_id
+
+    def synchronize(self) -> None:
+        self.owner.refuse("explicit-synchronize", "Stream.synchronize()")
+
+    def query(self) -> bool:
+        self.owner.refuse("event-or-stream-query", "Stream.query()")
+        return True
+
+    def __enter__(self) -> Stream:
+        self._before = self.owner.current
+        self.owner.current = self
+        return self
+
+    def __exit__(self, *_exc: Any) -> None:
+        self.owner.current = self._before
+
+
+class Event:
+    """Stands in for ``torch.cuda.Event``."""
+
+    device: Device
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        self.recorded = False
+        self.joined: int | None = None
+        self.frontier: Frontier = frozenset()
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or self.device.current
+        self.recorded = True
+        self.joined, self.frontier = stream.joined, stream.frontier
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or self.device.current).wait_event(self)
+
+    def synchronize(self) -> None:
+        self.device.refuse("explicit-synchronize", "Event.synchronize()")
+
+    def query(self) -> bool:
+        self.device.refuse("event-or-stream-query", "Event.query()")
+        return True
+
+    def elapsed_time(self, _end: Event) -> float:
+        raise user_code(
+            "Event.elapsed_time() was asked of the simulated device, which has no clock",
+            frames=here(),
+            fix="time on a GPU",
+        )

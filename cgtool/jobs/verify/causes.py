@@ -1,0 +1,260 @@
+"""Why a replay is not what eager is: the findings that explain it, each at its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from cgtool.detectors import asking, iteration, repeat
+from cgtool.detectors.collect import at_call
+from cgtool.detectors.hostreads import HostReads
+from cgtool.detectors.optimizers import Steps, findings_of
+from cgtool.jobs.verify import replayable
+from cgtool.jobs.verify.capturing_queries import Asked, asked
+from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.state import host_random_state
+from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
+from cgtool.model.finding import ERROR, WARNING, Finding
+from cgtool.observe.ops import Record
+from cgtool.observe.placement import on_host
+from cgtool.program.phases import roots_of
+
+FROZEN = frozenset(
+    (
+        "python-scalar-frozen", "control-flow-frozen", "cpu-state-step-counter", "rng-frozen-seed",
+        "cpu-work-in-region", "metadata-address-changed", "parameter-rebound",
+        "cpu-scalar-tensor-operand",
+    )
+)  # fmt: skip
+"""What ``repeat.compare`` finds that makes numbers part."""
+_REBOUND = ("metadata-address-changed", "parameter-rebound")
+
+
+class Eager:
+    """Eager iterations of the workload, compared by their ops."""
+
+    def __init__(self, target: Replayable, stage: TrialRunner) -> None:
+        self.target = target
+        self.stage = stage
+
+    def _compare(self, run: Callable[[], Any]) -> list[Finding]:
+        with recording(self.target) as annotations, iteration.without_collector():
+            found, _ = repeat.compare(
+                run,
+                roots_of(self.target.workload),
+                annotations,
+                [(part.args, dict(part.kwargs)) for part in self.target.workload.parts],
+            )
+        return found
+
+    def _iterate(self) -> None:
+        replayable.eager(self.target)
+        self.target.synchronize()
+
+    def in_a_row(self, trial: Trial, skipped: int = 0) -> list[Finding]:
+        """Of two iterations, one after the other, after so many that are not looked at."""
+        self.stage.begin_eager(trial)
+        for _ in range(skipped):
+            self._iterate()
+        return self._compare(self._iterate)
+
+    def restarted(self, first: Trial, second: Trial) -> list[Finding]:
+        """Of two iterations that both begin at the start, each with its own inputs."""
+        trials = iter((first, second))
+
+        def run() -> None:
+            self.stage.begin_eager(next(trials))
+            self._iterate()
+
+        return self._compare(run)
+
+    def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
+        """What the host changes between iterations, or between two sets of inputs."""
+        for skipped in range(max(1, iteration)):
+            found = kept(self.in_a_row(trial, skipped), FROZEN)
+            found += self._optimizers(trial, skipped)
+            if found:
+                return self._of_chance(found, trial)
+        return kept(self.restarted(captured, trial), FROZEN)
+
+    def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
+        """Optimizers whose numbers the host moves from one iteration to the next."""
+        self.stage.begin_eager(trial)
+        for _ in range(skipped):
+            self._iterate()
+        with Steps() as steps:
+            self._iterate()
+            before = {key: _numbers_of(one) for key, (one, _) in steps.seen.items()}
+            self._iterate()
+        found: list[Finding] = []
+        for key, (optimizer, stepped) in steps.seen.items():
+            moved = [
+                f"{name}: {old}, then {new}"
+                for (name, old), (_, new) in zip(
+                    before.get(key, []), _numbers_of(optimizer), strict=False
+                )
+                if old != new
+            ]
+            if moved:
+                found += [
+                    msgspec.structs.replace(
+                        one, evidence=(*one.evidence, *moved[:3]), severity=ERROR
+                    )
+                    for one in findings_of(optimizer, stepped)
+                ]
+        return found
+
+    def _of_chance(self, found: list[Finding], trial: Trial) -> list[Finding]:
+        """A frozen number that comes of a random generator of the host, which moved."""
+        self.stage.begin_eager(trial)
+        before = host_random_state(self.stage.start)
+        self._iterate()
+        if before == host_random_state(self.stage.start):
+            return found
+        return [
+            msgspec.structs.replace(
+                one,
+                code="rng-frozen-seed",
+                reason="a random number that the host draws is another in the next call: every "
+                "replay repeats that of the capture",
+            )
+            if one.code == "python-scalar-frozen"
+            else one
+            for one in found
+        ]
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
+    """Options and state of an optimizer that lie on the host."""
+    found: list[tuple[str, Any]] = []
+    for group in optimizer.param_groups:
+        found += [(key, one) for key, one in group.items() if isinstance(one, int | float)]
+    for number, state in enumerate(optimizer.state.values()):
+        for key, one in state.items():
+            host = isinstance(one, torch.Tensor) and on_host(one) and one.dim() == 0
+            if host or isinstance(one, int | float):
+                found.append((f"{key} of parameter {number}", float(one)))
+    return found
+
+
+def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
+    """Those with one of the codes; a line of host work is told once."""
+    host = {one.frames[:1] for one in findings if one.code == "cpu-work-in-region"}
+    return [
+        one
+        for one in findings
+        if one.code in codes and not (one.code == "python-scalar-frozen" and one.frames[:1] in host)
+    ]
+
+
+def branches_on_capturing(
+    target: Replayable, stage: TrialRunner, heard: Asked, trial: Trial
+) -> Iterator[Finding]:
+    """The code asked during the capture, and does otherwise when it is told yes."""
+    if not heard.chains:
+        return
+
+    def ops(answer: bool) -> list[iteration.Op]:
+        stage.begin_eager(trial)
+        with recording(target) as annotations, asked(answer):
+            seen = iteration.observe(
+                lambda: replayable.eager(target),
+                roots_of(target.workload),
+                annotations,
+                HostReads(),
+                set(),
+            )
+        return seen.ops
+
+    no, yes = ops(False), ops(True)
+    if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
+        return
+    yield Finding(
+        "code-branches-on-capturing",
+        "the code asks here whether it is being captured, and runs other work when it is",
+        heard.chains[0],
+        phase="capture",
+        evidence=(f"{len(no)} ops when told no, {len(yes)} when told yes",),
+        severity=asking.severity([op.call for op in no], [op.call for op in yes]),
+    )
+
+
+class Liveness:
+    """One warm iteration, before anything here holds a tensor of the user's."""
+
+    def __init__(self, target: Replayable) -> None:
+        self._caches = replayable.autocast_caches()
+        with recording(target) as annotations:
+            recorder = LivenessRecorder(target, annotations)
+            # Casts that warm-up left in autocast's cache are what a capture would read.
+            self._incoming: list[torch.Tensor] = []
+            replayable.eager(target, recorder, keep_casts=True, hold=self._incoming)
+        target.synchronize()
+        if self._caches:
+            torch.clear_autocast_cache()
+        self.record: Record = recorder.record
+        self.dead: list[Outside] = recorder.dead()
+        self.uses_empty = recorder.uses_empty
+
+    def joined(self, known: list[Finding], found: list[Finding]) -> Iterator[Finding]:
+        """``found``, and the memory that was freed. Where something of ``known`` says at the same
+        line that a tensor was replaced, that is the same story, and is told once."""
+        rebound = {one.frames[:1]: one for one in known if one.code in _REBOUND}
+        dead = list(self.findings())
+        freed = {one.frames[:1] for one in dead}
+        told = set()
+        for one in (*found, *rebound.values()):
+            place = one.frames[:1]
+            if one.code in _REBOUND and place in freed:
+                if place in told:
+                    continue
+                told.add(place)
+                yield msgspec.structs.replace(
+                    one,
+                    evidence=(*one.evidence, "the first is freed when the call is over"),
+                )
+            elif one in found:
+                yield one
+        yield from (one for one in dead if one.frames[:1] not in rebound)
+
+    def findings(self) -> Iterator[Finding]:
+        """Outside memory that the iteration read and that was freed when it was over."""
+        for one in self.dead:
+            what = f"{one.dtype}{list(one.shape)}"
+            if self._caches:
+                finding = Finding(
+                    "autocast-weight-cache",
+                    f"{one.call.name} reads a cast that autocast had in its cache: a replay "
+                    "goes on reading it when the weight has changed and the cache is gone",
+                    evidence=(f"the cast is {what}",),
+                )
+            else:
+                finding = Finding(
+                    "input-freed-before-replay",
+                    f"{one.call.name} reads {what} from before the call, which nothing holds when "
+                    "the call is over: a replay reads freed memory",
+                )
+            yield at_call(finding, one.call, self.record)
+
+
+def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
+    """Static inputs that the callable writes."""
+    at_line = [one for one in found if one.code == "in-place-on-static-input"]
+    for one in at_line[:1] if len(names) == 1 else at_line:
+        yield msgspec.structs.replace(
+            one,
+            severity=WARNING,
+            evidence=(*one.evidence, f"changed by a replay: {', '.join(names)}"),
+        )
+    if not at_line:
+        yield Finding(
+            "in-place-on-static-input",
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not what it was after a "
+            "replay: the next one starts from there, unless it is refilled",
+            severity=WARNING,
+            phase="replay",
+        )

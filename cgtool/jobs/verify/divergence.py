@@ -1,0 +1,161 @@
+"""The first op of a replay that leaves other values than eager, and the first that makes a NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cgtool.detectors.collect import at_call
+from cgtool.jobs.verify import replayable
+from cgtool.jobs.verify.compare import difference, is_finite, magnitude
+from cgtool.jobs.verify.replayable import Probes, Replayable
+from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.watching import EMPTY, ProbeRecorder, recording
+from cgtool.model.capture import Frame
+from cgtool.model.finding import Finding
+from cgtool.observe.ops import OpCall, Record
+
+_TRIES = 3
+"""Runs that are held against one, because noise may be the same twice."""
+
+VerifyState = list[tuple[OpCall, list[torch.Tensor]]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """An op, and what is to be said of it."""
+
+    text: str
+    """``aten::mul (node 12)``; continues a sentence."""
+    placed: Finding
+    """A finding that has the op's place and nothing else."""
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return self.placed.frames
+
+
+@dataclass
+class Parting:
+    """Where a replay and an eager iteration went apart."""
+
+    node: Node | None
+    detail: str
+
+
+def _place(call: OpCall, record: Record) -> Finding:
+    return at_call(Finding("", ""), call, record)
+
+
+def _node(call: OpCall, number: int, record: Record) -> Node:
+    return Node(f"{call.name} (op {number} of the capture)", _place(call, record))
+
+
+def _eager(
+    target: Replayable, stage: TrialRunner, trial: Trial, iteration: int
+) -> tuple[VerifyState, Record]:
+    """What every op of an eager iteration (from 0) made."""
+    stage.begin_eager(trial)
+    for _ in range(iteration):
+        replayable.eager(target)
+    with recording(target) as annotations:
+        recorder = ProbeRecorder(target, annotations)
+        replayable.eager(target, recorder)
+    target.synchronize()
+    return recorder.seen, recorder.record
+
+
+def first_noisy(target: Replayable, stage: TrialRunner, trial: Trial) -> Finding | None:
+    """The place of the first op that leaves other values in a second eager run from one state."""
+    seen, record = _eager(target, stage, trial, 0)
+    for _ in range(_TRIES):
+        again, _record = _eager(target, stage, trial, 0)
+        for (call, values), (_, others) in zip(seen, again, strict=False):
+            if not call.name.startswith(EMPTY) and _apart(values, others, others, 0.0):
+                return _place(call, record)
+    return None
+
+
+class Divergence:
+    """A second capture with every op's results kept, and eager iterations to hold against it."""
+
+    def __init__(self, target: Replayable, stage: TrialRunner) -> None:
+        self.target = target
+        self.stage = stage
+        stage.begin_eager(Trial("probe"))
+        self.probes: Probes = target.probe()
+
+    def _replayed(self, trial: Trial, iteration: int) -> VerifyState:
+        self.stage.begin_replay(trial)
+        for _ in range(iteration):
+            self.probes.replay()
+        self.probes.replay()
+        self.target.synchronize()
+        values = self.probes.values()
+        return [
+            (call, kept if kept is not None else [])
+            for call, kept in zip(self.probes.calls, values, strict=True)
+        ]
+
+    def _eager(self, trial: Trial, iteration: int) -> tuple[VerifyState, Record]:
+        return _eager(self.target, self.stage, trial, iteration)
+
+    def find(self, trial: Trial, iteration: int, relative: float) -> Parting:
+        """The first op of an iteration (from 0) whose results part.
+
+        ``relative``: largest difference, over the largest magnitude, that is noise.
+        """
+        replayed = self._replayed(trial, iteration)
+        seen, record = self._eager(trial, iteration)
+        again = self._eager(trial, iteration)[0] if relative else seen
+        for number, ((call, values), (other, expected)) in enumerate(
+            zip(replayed, seen, strict=False)
+        ):
+            if call.name != other.name:
+                return Parting(
+                    _node(other, number, record),
+                    f"eager runs {other.name} where the capture ran {call.name}",
+                )
+            if call.name.startswith(EMPTY) or not values:
+                continue
+            noise = again[number][1] if len(again) > number else expected
+            apart = _apart(values, expected, noise, relative)
+            if apart is not None:
+                return Parting(_node(call, number, self.probes.record), apart)
+        if len(replayed) != len(seen):
+            return Parting(
+                None, f"the capture ran {len(replayed)} ops, an eager iteration {len(seen)}"
+            )
+        return Parting(None, "no op that PyTorch sees leaves other values")
+
+    def first_not_finite(self, trial: Trial, iteration: int) -> Node | None:
+        """The first op of a replay whose results are not finite."""
+        for number, (call, values) in enumerate(self._replayed(trial, iteration)):
+            if call.name.startswith(EMPTY):
+                continue
+            if not all(is_finite(one) for one in values):
+                return _node(call, number, self.probes.record)
+        return None
+
+
+def _apart(
+    values: list[torch.Tensor],
+    expected: list[torch.Tensor],
+    again: list[torch.Tensor],
+    relative: float,
+) -> str | None:
+    for one, other, third in zip(values, expected, again, strict=False):
+        found = difference(other, one)
+        if found.exact:
+            continue
+        if found.largest is None:
+            return (
+                "one is not a number where the other is"
+                if one.shape == other.shape
+                else (f"shapes {list(one.shape)} and {list(other.shape)}")
+            )
+        noise = difference(other, third).largest or 0.0
+        if found.largest > max(2 * noise, relative * magnitude(other)):
+            return f"largest difference {found.largest:.3g}"
+    return None

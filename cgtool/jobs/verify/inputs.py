@@ -1,0 +1,75 @@
+"""Fresh inputs of the same shapes, types and domains, written into the static ones.
+
+What a tensor means is not known, so nothing is invented. Floats are drawn from the values that are
+there and shrunk by a random factor: signs, ranges, zeros and infinities of masks stay. Integers are
+drawn from the values that are there, because an index one beyond them may be out of range; sorted
+ones (offsets) stay sorted from the same first to the same last, and permutations stay permutations.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from cgtool.jobs.verify.state import raw
+
+
+def fresh(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor | None:
+    """Other values on the CPU for a tensor, or None where there are none to choose."""
+    with raw():
+        values = tensor.detach().cpu()
+        if values.layout != torch.strided or values.is_quantized or not values.numel():
+            return None
+        if values.is_floating_point() or values.is_complex():
+            return _floats(values, generator)
+        if values.dtype == torch.bool:
+            return _drawn(values, generator)
+        return _integers(values, generator)
+
+
+def _drawn(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = values.reshape(-1)
+    chosen = torch.randint(flat.numel(), (flat.numel(),), generator=generator)
+    return flat[chosen].reshape(values.shape)
+
+
+def _floats(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    wide = values.to(torch.complex128 if values.is_complex() else torch.float64)
+    finite = wide.isfinite()
+    shrink = 0.5 + 0.5 * torch.rand(values.shape, generator=generator, dtype=torch.float64)
+    flat = wide.reshape(-1)
+    if not bool((flat != 0).any()):
+        # Nothing to draw from: zeros stand for "no value yet".
+        made = torch.rand(values.shape, generator=generator, dtype=torch.float64)
+        return made.to(values.dtype)
+    if _increasing(flat):
+        # Edges of bins: other values, the same order.
+        return (wide * float(shrink.reshape(-1)[0])).to(values.dtype)
+    pool = flat[finite.reshape(-1)]
+    chosen = (
+        torch.randint(pool.numel(), (flat.numel(),), generator=generator) if len(pool) else None
+    )
+    drawn = wide if chosen is None else pool[chosen].reshape(values.shape)
+    return torch.where(finite, drawn * shrink, wide).to(values.dtype)
+
+
+def _integers(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    flat = values.reshape(-1).to(torch.int64)
+    if flat.numel() == 1 or _increasing(flat):
+        return values
+    if bool((flat[1:] >= flat[:-1]).all()):
+        drawn = _drawn(flat, generator).sort().values
+        drawn[0], drawn[-1] = flat[0], flat[-1]
+        return drawn.to(values.dtype).reshape(values.shape)
+    if flat.unique().numel() == flat.numel():
+        return (
+            flat[torch.randperm(flat.numel(), generator=generator)]
+            .to(values.dtype)
+            .reshape(values.shape)
+        )
+    return _drawn(values, generator)
+
+
+def _increasing(flat: torch.Tensor) -> bool:
+    if flat.is_complex() or flat.numel() < 3:
+        return False
+    return bool((flat[1:] > flat[:-1]).all())

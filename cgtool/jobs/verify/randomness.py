@@ -1,0 +1,115 @@
+"""Random numbers: a replay that repeats itself, and one that draws others than eager does.
+
+Both sides are given the same random state before they run. If they still differ (a fused kernel
+takes other numbers of the same generator), that is no fault as long as what is drawn has the same
+distribution; if replays from different seeds leave the same numbers and eager ones do not, the seed
+is frozen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from cgtool.jobs.verify import replayable
+from cgtool.jobs.verify.compare import Values, dense_numbers
+from cgtool.jobs.verify.replayable import Replayable, Results, results_of
+from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.state import raw, unchanged
+from cgtool.model.finding import Finding
+
+SEEDS = 12
+_SIGMAS = 6.0
+"""Two means further apart than this many standard errors are different."""
+
+
+def _drawn(
+    stage: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
+) -> list[Values]:
+    found = []
+    for seed in range(seeds):
+        begin()
+        torch.manual_seed(seed)
+        results = once()
+        stage.target.synchronize()
+        with raw():
+            found.append({key: one.detach().clone() for key, one in results.items()})
+    return found
+
+
+def draws(
+    target: Replayable, stage: TrialRunner, trial: Trial
+) -> tuple[list[Values], list[Values]]:
+    """Results of one eager iteration and of one replay, for each of some seeds."""
+
+    def replay() -> Results:
+        stage.replay_once(trial)
+        return results_of(target.session)
+
+    return (
+        _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target)),
+        _drawn(stage, lambda: stage.begin_replay(trial), replay),
+    )
+
+
+def _varies(runs: list[Values], key: tuple[str, str]) -> bool:
+    return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
+
+
+def is_random(target: Replayable, stage: TrialRunner, trial: Trial) -> bool:
+    """Eager results depend on the seed."""
+    runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target), 2)
+    return any(_varies(runs, key) for key in runs[0])
+
+
+def frozen(target: Replayable, stage: TrialRunner, trial: Trial) -> Iterator[Finding]:
+    """Replays are equal to each other bit by bit where eager runs differ."""
+    eager, replays = draws(target, stage, trial)
+    names = [
+        name
+        for kind, name in eager[0]
+        if _varies(eager, (kind, name)) and not _varies(replays, (kind, name))
+    ]
+    if names:
+        yield Finding(
+            "rng-frozen-seed",
+            f"{SEEDS} eager runs from different seeds leave different values in {names[0]}, and "
+            f"{SEEDS} replays the same ones: the graph keeps the random numbers of the capture",
+            phase="replay",
+        )
+
+
+def alike(target: Replayable, stage: TrialRunner, trial: Trial, keys: set[tuple[str, str]]) -> bool:
+    """True when all of these results are random on both sides, with means and mean magnitudes that
+    agree."""
+    eager, replays = draws(target, stage, trial)
+    return all(
+        key in eager[0]
+        and key in replays[0]
+        and _varies(eager, key)
+        and _varies(replays, key)
+        and _same_mean(eager, replays, key, torch.Tensor.double)
+        and _same_mean(eager, replays, key, torch.Tensor.abs)
+        for key in keys
+    )
+
+
+def _same_mean(
+    eager: list[Values],
+    replays: list[Values],
+    key: tuple[str, str],
+    of: Callable[[torch.Tensor], torch.Tensor],
+) -> bool:
+    with raw():
+        one = [float(of(dense_numbers(values[key])).mean()) for values in eager]
+        other = [float(of(dense_numbers(values[key])).mean()) for values in replays]
+    error = math.sqrt((_variance(one) + _variance(other)) / SEEDS)
+    apart = abs(sum(one) / SEEDS - sum(other) / SEEDS)
+    return apart <= _SIGMAS * error
+
+
+def _variance(values: list[float]) -> float:
+    middle = sum(values) / len(values)
+    return sum((one - middle) ** 2 for one in values) / (len(values) - 1)

@@ -1,0 +1,221 @@
+"""Everything that the code under test can reach and change: a walk from its callables.
+
+``cgtool.program.reach`` looks for what a graph's summary names, close to the function. This walk
+goes all the way, because a value that it misses cannot be set back between two runs that must start
+alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from cgtool.jobs.verify import places
+from cgtool.jobs.verify.places import Place
+from cgtool.observe.frames import is_internal
+from cgtool.observe.storage import strided_parts
+
+_MOST_ITEMS = 10_000
+"""Longer containers hold data, which nothing of interest hangs on."""
+_FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
+_LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools", "random"}) | {
+    "cgtool", "numpy", "torch",
+}  # fmt: skip
+
+
+@dataclass
+class Reachable:
+    """What a walk found. Every object is kept alive by it."""
+
+    found: list[Place] = field(default_factory=list)
+    tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    """By identity: the first path that led to it."""
+    generators: list[torch.Generator] = field(default_factory=list)
+    randoms: list[Any] = field(default_factory=list)
+    """``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``."""
+    arrays: list[Any] = field(default_factory=list)
+
+
+def walk(roots: list[tuple[str, Any]]) -> Reachable:
+    """Follow containers, attributes, closures and globals from the roots, breadth first."""
+    reachable = Reachable()
+    walker = _Walker(reachable)
+    waiting: deque[tuple[str, Any]] = deque(roots)
+    while waiting:
+        path, value = waiting.popleft()
+        waiting.extend(walker.visit(path, value))
+    return reachable
+
+
+class _Walker:
+    def __init__(self, reachable: Reachable) -> None:
+        self.reachable = reachable
+        self._seen: dict[int, Any] = {}
+
+    def visit(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Note one object; its parts are returned to be visited."""
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return
+        if id(value) in self._seen or isinstance(value, type | types.ModuleType | types.CodeType):
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            yield from self._tensor(path, value)
+        elif isinstance(value, dict):
+            yield from self._items(path, places.DictPlace(value), len(value))
+        elif isinstance(value, list | deque):
+            yield from self._items(path, places.ListPlace(value), len(value))
+        elif isinstance(value, set):
+            yield from self._items(path, places.SetPlace(value), len(value))
+        elif isinstance(value, tuple | frozenset):
+            for index, one in enumerate(list(value)[:_MOST_ITEMS]):
+                yield _joined(path, index), one
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(path, value)
+        elif isinstance(value, types.MethodType):
+            yield path, value.__self__
+            yield path, value.__func__
+        elif isinstance(value, functools.partial):
+            yield path, value.func
+            yield path, value.args
+            yield path, value.keywords
+        elif isinstance(value, types.CellType):
+            yield from self._items(path, places.CellPlace(value), 1)
+        else:
+            yield from self._object(path, value)
+
+    def _items(self, path: str, place: Place, size: int) -> Iterator[tuple[str, Any]]:
+        if size > _MOST_ITEMS:
+            return
+        self.reachable.found.append(place)
+        for key, one in place.items().items():
+            yield _joined(path, key), one
+            if isinstance(key, torch.Tensor):
+                yield path, key
+
+    def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
+        wraps: bool = is_traceable_wrapper_subclass(tensor)
+        if wraps:
+            # Its memory is that of the tensors that it is made of.
+            yield from ((f"{path}{suffix}", part) for suffix, part in strided_parts(tensor))
+        else:
+            self.reachable.tensors[id(tensor)] = path, tensor
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if plain and tensor.layout == torch.strided and not tensor.is_meta:
+            self.reachable.found.append(places.DataPlace(tensor))
+        if tensor.is_leaf and tensor.requires_grad:
+            self.reachable.found.append(places.GradPlace(tensor))
+            if tensor.grad is not None:
+                yield f"gradient of {path}", tensor.grad
+
+    def _function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self._seen[id(cell)] = cell
+            place = places.CellPlace(cell)
+            self.reachable.found.append(place)
+            for one in place.items().values():
+                yield _joined("", name), one
+        code = function.__code__
+        arguments = code.co_varnames[: code.co_argcount]
+        defaults = function.__defaults__ or ()
+        yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
+        yield from (function.__kwdefaults__ or {}).items()
+        own = vars(function)
+        users = not is_internal(code) and "-packages/" not in code.co_filename
+        if own or users:
+            yield from self._items(path, places.DictPlace(own), len(own))
+        if not users:
+            return
+        names = tuple(
+            name
+            for name in dict.fromkeys(_names(code))
+            if not isinstance(function.__globals__.get(name), types.ModuleType | type)
+        )
+        self.reachable.found.append(places.GlobalsPlace(function.__globals__, names))
+        for name in names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+    def _object(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        kind = type(value)
+        if isinstance(value, torch.Generator):
+            self.reachable.generators.append(value)
+            return
+        if isinstance(value, random.Random) or _from_numpy(value, "random"):
+            self.reachable.randoms.append(value)
+            return
+        if _from_numpy(value, "") and hasattr(value, "tobytes") and hasattr(value, "flags"):
+            self.reachable.arrays.append(value)
+            return
+        module = kind.__module__
+        left = module.partition(".")[0] in _LEFT and not module.startswith(_FOLLOWED)
+        if left and not isinstance(value, torch.nn.Module):
+            return
+        table = getattr(value, "__dict__", None)
+        if isinstance(table, dict):
+            self._seen[id(table)] = table
+            prefix = "" if path in ("", "self") else path
+            yield from self._items(prefix, places.DictPlace(table), len(table))
+        slots = tuple(
+            name
+            for base in kind.__mro__
+            for name in _slots_of(base)
+            if name not in ("__dict__", "__weakref__")
+        )
+        if slots:
+            yield from self._items(path, places.SlotsPlace(value, slots), len(slots))
+        # What the class's own functions name: a cache beside the class, a closure around it.
+        for base in kind.__mro__:
+            if not is_users(base):
+                continue
+            for one in list(vars(base).values()):
+                function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+                if isinstance(function, types.FunctionType):
+                    yield path, function
+
+
+def is_users(kind: type) -> bool:
+    """True for classes that are not a library's."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__.partition(".")[0] in sys.stdlib_module_names or file is None:
+        return kind.__module__ in ("__main__",)
+    return "-packages/" not in file and kind.__module__.partition(".")[0] not in ("torch", "cgtool")
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _from_numpy(value: Any, part: str) -> bool:
+    module = type(value).__module__
+    return module.startswith(f"numpy.{part}") if part else module == "numpy"
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+_SHORT = {"_parameters", "_buffers", "_modules"}
+
+
+def _joined(path: str, key: Any) -> str:
+    """``layers.0.weight``: the tables of a module are no part of its names."""
+    if isinstance(key, torch.Tensor) or key in _SHORT:
+        return path
+    return f"{path}.{key}" if path else str(key)

@@ -1,0 +1,205 @@
+"""Runs that start alike: some iterations eagerly, or as many replays, each leaving its values."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cgtool.jobs.verify import replayable, state
+from cgtool.jobs.verify.compare import Values
+from cgtool.jobs.verify.replayable import Replayable, Results, results_of
+from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
+from cgtool.program.attempt import first_line
+
+
+@dataclass
+class Trial:
+    """What a run begins with, and how long it goes on."""
+
+    name: str
+    iterations: int = 1
+    writes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    """Static tensors and what is written into them once the state was set back."""
+    given: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
+    """What the inputs held when a run of this trial began last, by identity."""
+    order: Callable[[Sequence[Any]], Sequence[Any]] = list
+    """The order in which the graphs are replayed."""
+
+    def iteration(self, number: int) -> str:
+        """How the table calls one of them, counted from 0."""
+        return self.name if self.iterations == 1 else f"{self.name}, replay {number + 1}"
+
+
+@dataclass
+class Run:
+    """What each iteration left: outputs, gradients, and the state that it changed."""
+
+    values: list[Values] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    """All state tensors that could be reached at the end."""
+    unwritten: list[str] = field(default_factory=list)
+    """Results that still hold the sentinel after the first replay."""
+
+
+class ReplayFailedError(Exception):
+    """A replay ended with an error; the device is of no use afterwards."""
+
+    def __init__(self, trial: str, error: RuntimeError) -> None:
+        super().__init__(f"{trial}: a replay failed: {first_line(error)}")
+
+
+class TrialRunner:
+    """The state before the capture and the layout after it, from which both sides start."""
+
+    def __init__(self, target: Replayable, start: Snapshot) -> None:
+        self.target = target
+        self.start = start
+        after = state.reach_all(target.workload)
+        self.end = Layout.of(after)
+        self.inputs = replayable.inputs(target)
+        held = [
+            *results_of(target.session).values(),
+            *(tensor for _, tensor in after.tensors.values()),
+        ]
+        self.made = [
+            tensor
+            for tensor in held
+            if tensor.layout == torch.strided
+            and start.value_of(tensor) is None
+            and target.in_graph_memory(tensor)
+        ]
+        """Tensors that the graphs must write before anyone reads them."""
+        self.written: list[str] = []
+        """Inputs that a replay changed."""
+        with raw():
+            self.incoming = {
+                id(tensor): (tensor, tensor.detach().clone())
+                for static in target.session.incoming.values()
+                for tensor in static
+            }
+
+    def _begin(self, trial: Trial) -> None:
+        with raw():
+            for tensor, values in self.incoming.values():
+                tensor.detach().copy_(values)
+        for tensor, values in trial.writes:
+            write(tensor, values)
+        # As they really are: inputs may share memory with each other, or with themselves.
+        with raw():
+            trial.given = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
+
+    def begin_eager(self, trial: Trial) -> None:
+        """Everything as before the capture."""
+        self.start.restore()
+        self._begin(trial)
+
+    def begin_replay(self, trial: Trial) -> None:
+        """The state of the start in the places that the capture left, and a sentinel wherever the
+        graphs must write: what is still there after a replay was not written by it."""
+        self.end.restore()
+        self.start.restore_contents()
+        with raw():
+            for tensor in self.made:
+                fill_sentinel(tensor)
+        self._begin(trial)
+
+    def value_at_start(self, tensor: torch.Tensor, trial: Trial) -> torch.Tensor | None:
+        """What a tensor holds when a run of the trial begins."""
+        if id(tensor) in trial.given:
+            return trial.given[id(tensor)]
+        for written, values in trial.writes:
+            if written is tensor:
+                return values
+        if id(tensor) in self.incoming:
+            return self.incoming[id(tensor)][1]
+        return self.start.value_of(tensor)
+
+    def eager(self, trial: Trial) -> Run:
+        """As many eager iterations in a row."""
+        self.begin_eager(trial)
+        run = Run()
+        for _ in range(trial.iterations):
+            results = replayable.eager(self.target)
+            self.target.synchronize()
+            self._collect(run, results, trial)
+            del results
+        # What eager left behind (gradients, caches) must not lie in the way of the next run.
+        gc.collect()
+        return run
+
+    def replay_once(self, trial: Trial) -> None:
+        """Every graph, in the trial's order. Raises ReplayFailedError."""
+        try:
+            for graph in trial.order(self.target.graphs()):
+                graph.graph.replay()
+            self.target.synchronize()
+        except RuntimeError as error:
+            raise ReplayFailedError(trial.name, error) from error
+
+    def replay(self, trial: Trial) -> Run:
+        """As many replays in a row."""
+        self.begin_replay(trial)
+        run = Run()
+        for number in range(trial.iterations):
+            self.replay_once(trial)
+            results = results_of(self.target.session)
+            if number == 0:
+                run.unwritten = [
+                    name
+                    for (_, name), tensor in results.items()
+                    if any(tensor is one for one in self.made) and holds_sentinel(tensor)
+                ]
+            self._collect(run, results, trial)
+        changed = {name for values in run.values for _, name in values}
+        self.written += [
+            name for name, _ in self.inputs if name in changed and name not in self.written
+        ]
+        return run
+
+    def _collect(self, run: Run, results: Results, trial: Trial) -> None:
+        values: Values = {}
+        named = {**state.read(self.target.workload), **dict(self.inputs)}
+        with raw():
+            for key, tensor in results.items():
+                values[key] = tensor.detach().clone()
+            for name, tensor in named.items():
+                before = self.value_at_start(tensor, trial)
+                if before is None or not state.unchanged(before, tensor):
+                    values["state", name] = tensor.detach().clone()
+        run.values.append(values)
+        run.names = set(named)
+
+    def base(self, trial: Trial) -> dict[str, torch.Tensor]:
+        """State by name as a run of the trial begins: for what one side left unchanged."""
+        self.start.restore()
+        found = {}
+        for name, tensor in (*state.read(self.target.workload).items(), *self.inputs):
+            value = self.value_at_start(tensor, trial)
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def fill_sentinel(tensor: torch.Tensor) -> None:
+    """NaN, or the smallest number: what no replay is likely to leave."""
+    target = distinct(tensor)
+    if target.is_floating_point() or target.is_complex():
+        target.fill_(float("nan"))
+    elif target.dtype == torch.bool:
+        target.fill_(True)
+    elif not target.is_quantized:
+        target.fill_(torch.iinfo(target.dtype).min)
+
+
+def holds_sentinel(tensor: torch.Tensor) -> bool:
+    """True when every element is still the sentinel, and that cannot be chance."""
+    with raw():
+        if not tensor.numel() or tensor.dtype == torch.bool or tensor.is_quantized:
+            return False
+        if tensor.is_floating_point() or tensor.is_complex():
+            return bool(tensor.isnan().all())
+        return tensor.dtype != torch.uint8 and bool((tensor == torch.iinfo(tensor.dtype).min).all())

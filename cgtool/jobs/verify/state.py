@@ -1,0 +1,214 @@
+"""The state that a run starts from and leaves: kept, set back, and read by name.
+
+State is what outlives one call: parameters, buffers, gradients, optimizer state, tensors that
+functions close over, Python values in attributes and containers, and the random states. What hides
+in iterators, generators and C extensions cannot be set back; runs that part because of it are told
+apart from noise elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from cgtool.jobs.verify.places import Items, Place
+from cgtool.jobs.verify.reachable import Reachable, walk
+from cgtool.program.surface import inputs_of, named_tensors
+from cgtool.program.workload import Workload
+
+
+class RandomSource(Protocol):
+    """The generators of the device."""
+
+    def random_state(self) -> list[torch.Tensor]:
+        """One state a generator."""
+
+    def set_random_state(self, states: list[torch.Tensor]) -> None:
+        """What ``random_state`` gave."""
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[None]:
+    """Tensors are read and written as they are: no autograd, no recorder and no stand-in for a GPU
+    between."""
+    with _disable_current_modes(), torch.inference_mode(), torch._C.DisableTorchFunction():
+        yield
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Plain contiguous numbers, whatever the layout."""
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Of two dense tensors: no bit differs."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.numel() == 0:
+        return True
+    one, other = one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)
+    return bool(torch.equal(one, other))
+
+
+def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
+    """No bit differs, wherever the two lie."""
+    if before.shape != now.shape:
+        return False
+    with raw():
+        return same_bits(dense(before.to(now.device)), dense(now.detach()))
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the elements that do not share memory by a stride of 0."""
+    view = tensor.detach()
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            view = view.narrow(dimension, 0, 1)
+    return view
+
+
+def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Values into a tensor, where it lies. Elements that share memory are written once."""
+    with raw():
+        if tensor.layout != torch.strided:
+            tensor.copy_(values)
+            return
+        target = distinct(tensor)
+        for dimension, size in enumerate(target.shape):
+            values = values.narrow(dimension, 0, size)
+        target.copy_(values)
+
+
+def reach_all(workload: Workload) -> Reachable:
+    """Everything that the workload's callables can reach and change."""
+    roots: list[tuple[str, Any]] = []
+    for part in workload.parts:
+        roots += part.modules.items()
+        roots += [("", part.function), ("argument", part.args), ("argument", dict(part.kwargs))]
+    return walk(roots)
+
+
+def read(workload: Workload) -> dict[str, torch.Tensor]:
+    """State tensors by name, each once; the inputs are not among them."""
+    inputs = {id(tensor) for part in workload.parts for _, tensor in inputs_of(part)}
+    named: dict[str, torch.Tensor] = {}
+    seen = set(inputs)
+    for name, _, tensor in named_tensors(workload):
+        _add(named, seen, _SHORTER.get(name.partition(" ")[0], lambda text: text)(name), tensor)
+    for path, tensor in reach_all(workload).tensors.values():
+        _add(named, seen, path, tensor)
+    return named
+
+
+_SHORTER = {"buffer": lambda text: text[7:], "tensor": lambda text: text[7:]}
+
+
+def _add(named: dict[str, torch.Tensor], seen: set[int], name: str, tensor: torch.Tensor) -> None:
+    if id(tensor) in seen:
+        return
+    seen.add(id(tensor))
+    unique, number = name, 2
+    while unique in named:
+        unique, number = f"{name} ({number})", number + 1
+    named[unique] = tensor
+
+
+@dataclass
+class Layout:
+    """Which objects stand where."""
+
+    places: list[tuple[Place, Items]]
+
+    @classmethod
+    def of(cls, reachable: Reachable) -> Layout:
+        return cls([(place, place.items()) for place in reachable.found])
+
+    def restore(self) -> None:
+        for place, items in self.places:
+            place.restore(items)
+
+
+class Snapshot:
+    """A state that runs can start from again."""
+
+    def __init__(self, workload: Workload, source: RandomSource) -> None:
+        self.source = source
+        self.reachable = reach_all(workload)
+        self.layout = Layout.of(self.reachable)
+        self.tensors = [tensor for _, tensor in self.reachable.tensors.values()]
+        with raw():
+            self.values = {id(one): one.detach().clone() for one in self.tensors}
+        self.arrays = [(array, array.copy()) for array in self.reachable.arrays]
+        self.generators = [(one, one.get_state()) for one in self.reachable.generators]
+        self.randoms = [(one, _state_of(one)) for one in self.reachable.randoms]
+        self.python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self.numpy = numpy.random.get_state() if numpy is not None else None
+        self.device = source.random_state()
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What the tensor held; None for one that was not there."""
+        return self.values.get(id(tensor))
+
+    def restore(self) -> None:
+        """Objects, contents and random states as they were."""
+        self.layout.restore()
+        self.restore_contents()
+
+    def restore_contents(self) -> None:
+        """Contents and random states, whichever places the tensors stand in now."""
+        with raw():
+            for tensor in self.tensors:
+                write(tensor, self.values[id(tensor)])
+        for array, values in self.arrays:
+            array[...] = values
+        for generator, state in self.generators:
+            generator.set_state(state)
+        for one, state in self.randoms:
+            _set_state(one, state)
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """The global generators."""
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+        self.source.set_random_state(self.device)
+
+
+def host_random_state(start: Snapshot) -> str:
+    """Of Python's and NumPy's generators, those among ``start`` included; comparable."""
+    numpy = sys.modules.get("numpy")
+    return repr(
+        (
+            random.getstate(),
+            [str(part) for part in numpy.random.get_state()[1:]] if numpy is not None else None,
+            [_state_of(one) for one in start.reachable.randoms],
+        )
+    )
+
+
+def _state_of(one: Any) -> Any:
+    if isinstance(one, random.Random):
+        return one.getstate()
+    return one.bit_generator.state if hasattr(one, "bit_generator") else one.get_state()
+
+
+def _set_state(one: Any, state: Any) -> None:
+    if isinstance(one, random.Random):
+        one.setstate(state)
+    elif hasattr(one, "bit_generator"):
+        one.bit_generator.state = state
+    else:
+        one.set_state(state)

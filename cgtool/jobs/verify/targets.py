@@ -1,0 +1,44 @@
+"""The device that a workload is loaded on and verified on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from cgtool.jobs.verify.replayable import Replayable
+from cgtool.model.capture import Environment
+from cgtool.model.options import CaptureOptions
+from cgtool.program.workload import Workload
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A device, before the user's file is loaded."""
+
+    device: str
+    """What factories get as ``device``."""
+    target: Callable[[Workload, CaptureOptions], Replayable]
+    environment: Callable[[], Environment]
+
+
+@contextlib.contextmanager
+def opened(device: str) -> Iterator[Opened]:
+    """``device``: ``cuda``, ``cuda:1`` or ``simulated``."""
+    if device == "simulated":
+        from cgtool.devices.simulated import backend
+        from cgtool.jobs.verify.on_simulated import Simulated
+
+        with backend.session() as simulated:
+            yield Opened(
+                backend.DEVICE,
+                lambda workload, options: Simulated(simulated, workload, options),
+                backend.environment,
+            )
+        return
+    from cgtool.devices.cuda.environment import describe
+    from cgtool.jobs.verify.on_cuda import Cuda
+
+    yield Opened(device, Cuda, lambda: describe(torch.cuda.current_device()))

@@ -1,0 +1,165 @@
+"""Eager iterations watched op by op: which outside memory they read, what every op makes, and what
+comes of memory that nobody filled."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+
+from cgtool.jobs.verify.replayable import Replayable, autocast_caches
+from cgtool.jobs.verify.runs import fill_sentinel
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.program.phases import roots_of
+
+EMPTY = ("aten::empty", "aten::new_empty")
+"""Ops that hand out memory as it is."""
+_NOTHING = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)]
+
+
+def strided(value: Any) -> list[torch.Tensor]:
+    return [one for one in tensors(value) if one.layout == torch.strided]
+
+
+def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
+    """The tensors that an op leaves new values in; None for one that launches nothing."""
+    schema = getattr(func, "_schema", None)
+    if schema is not None:
+        if schema.name.startswith(_NOTHING) or torch.Tag.inplace_view in func.tags:
+            return None
+        writes = any(one.alias_info and one.alias_info.is_write for one in schema.arguments)
+        if not writes and any(one.alias_info for one in schema.returns):
+            return None
+    results = strided(made)
+    # Multi-tensor ops return nothing; what they write is what they are given first.
+    return results or strided(args[:1])
+
+
+def _held() -> dict[int, StorageWeakRef]:
+    """Storages of all tensors that are alive in Python, by identity, held weakly."""
+    found = {}
+    for one in gc.get_objects():
+        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout == torch.strided:
+            storage = one.untyped_storage()
+            found[storage._cdata] = StorageWeakRef(storage)
+    return found
+
+
+@dataclass
+class Outside:
+    """Device memory from before the iteration that an op of it read."""
+
+    call: OpCall
+    reference: StorageWeakRef
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class LivenessRecorder(OpRecorder):
+    """Follows storages that an iteration did not make, and holds none of them."""
+
+    def __init__(self, target: Replayable, annotations: Any) -> None:
+        super().__init__(roots_of(target.workload), annotations)
+        self.target = target
+        self.outside: dict[int, Outside] = {}
+        self._made: dict[int, StorageWeakRef] = {}
+        self._before = None if autocast_caches() else _held()
+        """Storages of the tensors that Python holds; casts in autocast's cache it does not."""
+        self.uses_empty = False
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        given = [one.untyped_storage() for one in strided((args, kwargs))]
+        known = {storage._cdata for storage in given}
+        made = func(*args, **kwargs)
+        self.uses_empty |= call.name.startswith(EMPTY)
+        for one in strided(made):
+            storage = one.untyped_storage()
+            if storage._cdata not in known:
+                # The reference keeps the identity from being used again.
+                self._made[storage._cdata] = StorageWeakRef(storage)
+        if self.target.on_host(made if tensors(made) else args):
+            return made
+        for one in strided((args, kwargs)):
+            storage = one.untyped_storage()
+            key = storage._cdata
+            if key in self._made or key in self.outside or not storage.nbytes():
+                continue
+            if self._before is not None and key not in self._before:
+                # Made in C++ for this op alone, which no mode sees (the index tensor of x[[0, 2]]).
+                continue
+            self.outside[key] = Outside(
+                call,
+                StorageWeakRef(storage),
+                tuple(one.shape),
+                str(one.dtype).removeprefix("torch."),
+            )
+        return made
+
+    def dead(self) -> list[Outside]:
+        """What was freed meanwhile."""
+        gc.collect()
+        return [one for one in self.outside.values() if one.reference.expired()]
+
+
+class ProbeRecorder(OpRecorder):
+    """Keeps a copy of what every op wrote."""
+
+    def __init__(self, target: Replayable, annotations: Any) -> None:
+        super().__init__(roots_of(target.workload), annotations)
+        self.target = target
+        self.seen: list[tuple[OpCall, list[torch.Tensor]]] = []
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        made = func(*args, **kwargs)
+        if not self.target.on_host(made if tensors(made) else args):
+            results = written(func, args, made)
+            if results is not None:
+                with torch.no_grad():
+                    self.seen.append((call, [one.detach().clone() for one in results]))
+        return made
+
+
+class SpoilRecorder(OpRecorder):
+    """Fills what ``torch.empty`` hands out, so that what is computed from it shows: with a
+    sentinel, or with zeros."""
+
+    def __init__(self, target: Replayable, annotations: Any, only: int | None = None) -> None:
+        """``only``: the index of the one call that gets the sentinel; None: all of them."""
+        super().__init__(roots_of(target.workload), annotations)
+        self.only = only
+        self.calls: list[OpCall] = []
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        made = func(*args, **kwargs)
+        if call.name.startswith(EMPTY):
+            for one in strided(made):
+                if self.only is None or self.only == len(self.calls):
+                    fill_sentinel(one)
+                else:
+                    one.detach().zero_()
+            self.calls.append(call)
+        return made
+
+
+@contextlib.contextmanager
+def recording(target: Replayable) -> Iterator[Any]:
+    """The user's ranges, for a recorder."""
+    with watch_annotations(target.options.annotations) as annotations:
+        yield annotations

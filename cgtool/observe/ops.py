@@ -1,0 +1,207 @@
+"""The op record: every ATen call of an iteration, in order, with its place in the user's code.
+
+One recorder serves everything that needs ops: on a GPU it names the nodes of a capture (the
+iteration is a warm-up, so the capture itself stays undisturbed); on the simulated device it is the
+capture.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cgtool.model.capture import Call
+from cgtool.observe.access import UNKNOWN, AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.compiled import left_alone
+from cgtool.observe.frames import Site, chain_of
+from cgtool.observe.modules import ModuleStack
+
+
+@dataclass(slots=True)
+class OpCall:
+    """One call of an ATen op."""
+
+    index: int
+    name: str
+    """``aten::add.Tensor``; the overload is left out when it is ``default``."""
+    chain: tuple[Site, ...]
+    """The Python frames outside torch, innermost first; empty on autograd's own threads."""
+    innermost: Site | None
+    """The innermost Python frame of all, torch's included."""
+    module: tuple[str, str] | None
+    annotations: tuple[str, ...]
+    thread: int
+    autograd_node: str | None = None
+    """In backward: name of the autograd node that is running."""
+    autograd_sequence: int | None = None
+    """In backward: its sequence number, which leads to the forward call that made it."""
+    launches: tuple[int, int] = (0, 0)
+    """Half-open range of the launch log (``OpRecorder.launch_count``) that ran inside the call."""
+    access: Call | None = None
+    """What it read and wrote, where the recorder has an ``AccessLog`` and the call launched."""
+    extra: Any = None
+    """For the owner of the recorder."""
+
+
+def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int | None]]:
+    """``Graph.calls``, and ``Node.call`` of each node, from the op call of each node."""
+    position: dict[int, int] = {}
+    found: list[Call] = []
+    of_node: list[int | None] = []
+    for call in calls:
+        if call is None:
+            of_node.append(None)
+            continue
+        at = position.setdefault(id(call), len(found))
+        if at == len(found):
+            found.append(call.access or UNKNOWN)
+        of_node.append(at)
+    return tuple(found), of_node
+
+
+def op_name(func: Any) -> str:
+    """``aten::add.Tensor`` for an OpOverload; other callables by their own name."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return str(getattr(func, "__name__", func))
+    overload = str(schema.overload_name)
+    return f"{schema.name}.{overload}" if overload else str(schema.name)
+
+
+@dataclass
+class Record:
+    """What a recorder saw."""
+
+    calls: list[OpCall] = field(default_factory=list)
+    makers: dict[int, int | None] = field(default_factory=dict)
+    """Sequence number of an autograd node to the index of the call that made it. Each thread
+    counts for itself: None where two threads gave the same number, and nobody can tell."""
+
+    def maker_of(self, sequence: int | None) -> OpCall | None:
+        """The forward call that made the autograd node with this sequence number."""
+        index = None if sequence is None else self.makers.get(sequence)
+        return None if index is None else self.calls[index]
+
+    def forward_of(self, call: OpCall) -> OpCall | None:
+        """For a call in backward: the forward call that made its autograd node."""
+        return self.maker_of(call.autograd_sequence)
+
+
+_next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_running_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+class OpRecorder(TorchDispatchMode):
+    """Records every ATen call that runs while it is entered, on this thread and on autograd's.
+
+    ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
+    op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch would wrap __torch_dispatch__ in a guard against torch.compile whose first call
+        # imports torch._dynamo: more than a second, and a frame between the op and its caller.
+        return False
+
+    def __init__(
+        self,
+        roots: Mapping[str, torch.nn.Module],
+        annotations: Annotations,
+        launch_count: Callable[[], int] = lambda: 0,
+        accesses: AccessLog | None = None,
+    ) -> None:
+        super().__init__()
+        self.record = Record()
+        self.modules = ModuleStack(roots)
+        self.annotations = annotations
+        self.launch_count = launch_count
+        self.accesses = accesses
+        self._names: dict[Any, str] = {}
+        self._home: int | None = None
+        self._counted = threading.local()
+        self.running = threading.local()
+        """``running.call`` is the call that is executing on this thread."""
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the op. Owners override this to keep arguments, outputs, or to refuse."""
+        return func(*args, **kwargs)
+
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        """Note the place of a call that is about to run."""
+        name = self._names.get(func)
+        if name is None:
+            name = self._names[func] = op_name(func)
+        chain = chain_of(caller)
+        if caller is None and self._home is not None:
+            # Autograd's own threads run no Python: the line is that of the call that waits.
+            chain = chain_of(sys._current_frames().get(self._home))
+        innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
+        call = OpCall(
+            index=len(self.record.calls),
+            name=name,
+            chain=chain,
+            innermost=innermost,
+            module=self.modules.current(),
+            annotations=self.annotations.current(),
+            thread=threading.get_ident(),
+        )
+        node = _running_node()
+        if node is not None:
+            call.autograd_node = type(node).__name__ if node.name is None else node.name()
+            call.autograd_sequence = node._sequence_nr()
+        self._note_made(call)
+        self.record.calls.append(call)
+        return call
+
+    def _note_made(self, call: OpCall) -> None:
+        """Autograd numbers its nodes just before the op itself runs, each thread from 0."""
+        following = _next_sequence()
+        before = getattr(self._counted, "next", following)
+        self._counted.next = following
+        if following != before:
+            makers = self.record.makers
+            made = following - 1
+            makers[made] = None if made in makers else call.index
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
+        call = self.begin(func, sys._getframe().f_back)
+        outer = getattr(self.running, "call", None)
+        self.running.call = call
+        start = self.launch_count()
+        try:
+            made = self.execute(call, func, args, kwargs or {})
+        finally:
+            call.launches = (start, self.launch_count())
+            self.running.call = outer
+        if self.accesses is not None and call.launches[1] > start:
+            call.access = self.accesses.note(call.name, func, args, kwargs or {}, made)
+        return made
+
+    def __enter__(self) -> OpRecorder:
+        self._stance = left_alone()
+        self._stance.__enter__()
+        self.modules.__enter__()
+        self._counted.next = _next_sequence()
+        self._home = threading.get_ident()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self.modules.__exit__(*exc)
+        self._stance.__exit__(*exc)

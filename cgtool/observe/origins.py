@@ -1,0 +1,103 @@
+"""The tables of frames and origins that a capture's nodes point into, interned as they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cgtool.model.capture import Frame, Origin
+from cgtool.observe.frames import Site, SiteKey, frame_of, key_of
+from cgtool.observe.ops import OpCall, Record
+
+
+class OriginTable:
+    """Frames and origins, each kept once."""
+
+    def __init__(self, entry: Frame | None = None) -> None:
+        """``entry`` is the line of the entry point: it stands for calls with no frame outside
+        torch, as of a module of torch's own that nothing of the user's calls."""
+        self._entry = entry
+        self._frames: dict[Frame, int] = {}
+        self._origins: dict[Origin, int] = {}
+        self._sites: dict[SiteKey, tuple[Site, int]] = {}
+        self._calls: dict[tuple[object, ...], int] = {}
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        return tuple(self._frames)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        return tuple(self._origins)
+
+    def _frame(self, site: Site) -> int:
+        key = key_of(site)
+        known = self._sites.get(key)
+        if known is None:
+            index = self._frames.setdefault(frame_of(site), len(self._frames))
+            # The site is kept, so that the id of its code object stays its own.
+            known = self._sites[key] = (site, index)
+        return known[1]
+
+    def _chain(self, chain: Sequence[Site], forward: int | None) -> tuple[int, ...]:
+        if chain:
+            return tuple(self._frame(site) for site in chain)
+        if forward is None and self._entry is not None:
+            return (self._frames.setdefault(self._entry, len(self._frames)),)
+        return ()
+
+    def add_site(
+        self,
+        *,
+        op: str | None,
+        chain: Sequence[Site],
+        module: tuple[str, str] | None,
+        annotations: tuple[str, ...] = (),
+        autograd_node: str | None = None,
+        forward: int | None = None,
+    ) -> int:
+        """The index of an origin, new or known."""
+        origin = Origin(
+            op=op,
+            module=module[0] if module else None,
+            module_type=module[1] if module else None,
+            frames=self._chain(chain, forward),
+            autograd_node=autograd_node,
+            forward=forward,
+            annotations=annotations,
+        )
+        return self._origins.setdefault(origin, len(self._origins))
+
+    def add(self, call: OpCall, record: Record) -> int:
+        """The origin of an op call, with its forward call when it ran in backward.
+
+        A backward op inherits module and annotations of the forward call: no module runs in
+        backward, and the reader looks for the layer that the gradient belongs to.
+        """
+        forward_call = record.forward_of(call)
+        # A loop repeats one call: looked up by what makes its origin before that is built.
+        key = (
+            call.name,
+            tuple(map(key_of, call.chain)),
+            call.module,
+            call.annotations,
+            call.autograd_node,
+            None if forward_call is None else forward_call.index,
+        )
+        known = self._calls.get(key)
+        if known is not None:
+            return known
+        forward = None
+        module, annotations = call.module, call.annotations
+        if forward_call is not None and forward_call is not call:
+            forward = self.add(forward_call, record)
+            module = module or forward_call.module
+            annotations = annotations or forward_call.annotations
+        index = self._calls[key] = self.add_site(
+            op=call.name,
+            chain=call.chain,
+            module=module,
+            annotations=annotations,
+            autograd_node=call.autograd_node,
+            forward=forward,
+        )
+        return index

@@ -1,0 +1,111 @@
+"""Two entries in one process: each finds its own modules, or the attempt ends.
+
+Python keeps one module a name. When both entries import ``layers``, each from its own folder, the
+second would silently run the first one's, and be timed with it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.program.spec import EntrySpec, parse
+
+
+def folder_of(spec: EntrySpec) -> Path:
+    """Where an entry's own modules are found: beside its file, or above its package."""
+    if not spec.is_file:
+        return Path.cwd()
+    folder = Path(spec.target).resolve().parent
+    while (folder / "__init__.py").exists() and folder.name.isidentifier():
+        folder = folder.parent
+    return folder
+
+
+class Beside:
+    """Watches the imports of two entries that take turns."""
+
+    def __init__(self, one: str, other: str) -> None:
+        self._folders = {spec: folder_of(parse(spec)) for spec in (one, other)}
+        self._turn = one
+        self._own: dict[tuple[Path, str], str | None] = {}
+        self._checking = False
+
+    def turn(self, spec: str) -> None:
+        """From now on this entry's code runs; what it imports is looked for in its folder first."""
+        self._turn = spec
+        folder = str(self._folders[spec])
+        if folder in sys.path and sys.path[0] != folder:
+            sys.path.remove(folder)
+            sys.path.insert(0, folder)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """While this is open, an import that finds the other entry's module raises CgtoolError
+        (exit 2). Imports through ``importlib`` are not seen."""
+        if len(set(self._folders.values())) == 1:
+            yield
+            return
+        before = builtins.__import__
+
+        def checked(
+            name: str,
+            globals: Mapping[str, object] | None = None,
+            locals: Mapping[str, object] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> ModuleType:
+            found = before(name, globals, locals, fromlist or (), level)
+            # What looks into an import may import itself (pathlib does, in Python 3.12).
+            if level == 0 and globals is not None and not self._checking:
+                self._checking = True
+                try:
+                    self._check(name.partition(".")[0], globals.get("__file__"))
+                finally:
+                    self._checking = False
+            return found
+
+        builtins.__import__ = checked
+        try:
+            yield
+        finally:
+            builtins.__import__ = before
+
+    def _check(self, name: str, importer: Any) -> None:
+        folder = self._folders[self._turn]
+        if not isinstance(importer, str) or not Path(importer).resolve().is_relative_to(folder):
+            return
+        key = (folder, name)
+        if key not in self._own:
+            self._own[key] = _place(PathFinder.find_spec(name, [str(folder)]))
+        own, loaded = self._own[key], _place(getattr(sys.modules.get(name), "__spec__", None))
+        if own is not None and loaded is not None and own != loaded:
+            raise self._refusal(name, own, loaded)
+
+    def _refusal(self, name: str, own: str, loaded: str) -> CgtoolError:
+        return usage(
+            f"{' and '.join(self._folders)} cannot run in one process: each needs its own module "
+            f"{name}",
+            why=f"Python keeps one module of a name: {self._turn} means {own}, and {loaded} is "
+            "loaded",
+            fix="save a baseline of one with `cgtool bench --runs 10 --save FILE`, and give it to "
+            "the other with --baseline FILE",
+        )
+
+
+def _place(spec: Any) -> str | None:
+    """The file of a module, or the folder of a package without one."""
+    if spec is None:
+        return None
+    places = [spec.origin, *(spec.submodule_search_locations or ())]
+    for one in places:
+        if isinstance(one, str) and Path(one).exists():
+            return str(Path(one).resolve())
+    return None

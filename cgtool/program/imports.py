@@ -1,0 +1,233 @@
+"""Run the user's file or import the user's module, once, as Python would."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.abc
+import importlib.util
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cgtool.model.capture import Frame
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.paths import is_file
+from cgtool.program.attempt import load_error
+from cgtool.program.spec import FORMS, EntrySpec
+
+
+class _InstalledOne(importlib.abc.MetaPathFinder):
+    """Keeps ``import random`` the installed module when the user's file is ``random.py``.
+
+    The user's folder is first on ``sys.path``; without this a library that imports the module of
+    that name later would run the user's file a second time, and take it for the module.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
+        self._name = name
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or path is not None:
+            return None
+        rest = [one for one in sys.path if str(Path(one).absolute()) != self._folder]
+        return PathFinder.find_spec(fullname, rest)
+
+
+def _is_installed(name: str) -> bool:
+    """True for a top-level module of the standard library or of an installed package."""
+    if name in sys.stdlib_module_names:
+        return True
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return name in sys.modules
+    if found is None:
+        return False
+    roots = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    place = found.origin or next(iter(found.submodule_search_locations or ()), "")
+    return any(place.startswith(f"{root}/") for root in roots)
+
+
+def _file_of(module: ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _own_name(path: Path) -> str:
+    """A module name for a file that cannot have its stem: the same in every run."""
+    stem = re.sub(r"\W", "_", path.stem)
+    return f"cgtool_entry_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _first_on_path(folder: Path) -> None:
+    if not sys.path or sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))
+
+
+def _import_file(spec: EntrySpec) -> ModuleType:
+    # Resolved, as Python does for a script that is a link: the siblings of the real file count.
+    path = Path(spec.target).resolve()
+    package: list[str] = []
+    root = path.parent
+    while (root / "__init__.py").exists() and root.name.isidentifier():
+        package.insert(0, root.name)
+        root = root.parent
+    if package and path.suffix == ".py" and path.stem.isidentifier():
+        return _import_from_package(spec, path, root, package)
+    stem, own = path.stem, _own_name(path)
+    for name in (stem, own):
+        known = sys.modules.get(name)
+        if known is not None and _file_of(known) == path:
+            return known
+    name = stem
+    if not stem.isidentifier() or stem in sys.modules or _is_installed(stem):
+        name = own
+        if _is_installed(stem):
+            sys.meta_path.insert(0, _InstalledOne(stem, str(path.parent)))
+    _first_on_path(path.parent)
+    loader = SourceFileLoader(name, str(path))
+    module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert module_spec is not None, "a loader that is given is taken"
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        raise load_error(
+            f"importing {spec.target}", error, otherwise=(Frame(str(path), 1, "<module>"),)
+        ) from error
+    return module
+
+
+def _import_from_package(spec: EntrySpec, path: Path, root: Path, package: list[str]) -> ModuleType:
+    """A file whose folder has ``__init__.py`` is that package's module: relative imports work."""
+    _first_on_path(root)
+    if str(path.parent) not in sys.path:
+        # Last, for files that are also run as scripts and import their siblings by bare name.
+        sys.path.append(str(path.parent))
+    top = package[0]
+    known = sys.modules.get(top)
+    folders = [str(Path(one).resolve()) for one in getattr(known, "__path__", ())]
+    if known is not None and str(root / top) not in folders:
+        top = _package_under_own_name(root / top)
+    names = [top, *package[1:]]
+    if path.stem != "__init__":
+        names.append(path.stem)
+    return _import_module(".".join(names), spec)
+
+
+def _package_under_own_name(folder: Path) -> str:
+    """For a package whose name another module already has (``code``, ``test``)."""
+    name = _own_name(folder)
+    if name not in sys.modules:
+        # The name of the parent alone; its __init__ runs when the import below reaches it.
+        module_spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert module_spec is not None, "__init__.py was seen"
+        sys.meta_path.insert(0, _OneSpec(module_spec))
+    return name
+
+
+class _OneSpec(importlib.abc.MetaPathFinder):
+    """Finds one package under a name that no folder has."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        self._spec = spec
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return self._spec if fullname == self._spec.name else None
+
+
+def _import_module(name: str, spec: EntrySpec) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            file = Path(*name.split(".")).with_suffix(".py")
+            raise usage(
+                f"{spec.target}: Python finds no module named {error.name}",
+                fix=f"did you mean {file}:{spec.name}?"
+                if is_file(file)
+                else "give the path of the file, or run from the folder that holds the package",
+            ) from error
+        raise load_error(f"importing {spec.target}", error) from error
+    except BaseException as error:
+        raise load_error(f"importing {spec.target}", error) from error
+
+
+def _public(owner: Any) -> list[str]:
+    """What could be an entry point among the names of a module or class."""
+    own = getattr(owner, "__name__", "")
+    return sorted(
+        key
+        for key, one in vars(owner).items()
+        if callable(one)
+        and not key.startswith("_")
+        and (
+            not isinstance(owner, ModuleType)
+            or not isinstance(one, type | types.FunctionType | types.BuiltinFunctionType)
+            or getattr(one, "__module__", own) == own
+        )
+    )
+
+
+def _no_such_name(spec: EntrySpec, owner: Any, piece: str, path: Sequence[str]) -> CgtoolError:
+    names = _public(owner) if hasattr(owner, "__dict__") else []
+    near = difflib.get_close_matches(piece, names, 3)
+    before = "".join(f"{one}." for one in path)
+    if near:
+        fix = f"did you mean {' or '.join(before + one for one in near)}?"
+    elif names:
+        fix = f"it has {', '.join(before + one for one in names[:10])}"
+    else:
+        fix = "it defines nothing to call"
+    return usage(f"{spec.target} has no {before}{piece}", fix=fix)
+
+
+def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
+    """The user's module, what owns the last name of the ENTRY, and what that name is.
+
+    Raises CgtoolError: exit 2 when there is no such module or name, 4 for what its code raises.
+    """
+    if spec.is_file:
+        module = _import_file(spec)
+    else:
+        if not all(spec.target.split(".")):
+            raise usage(f"{spec.target} is no module name", fix=FORMS)
+        here = str(Path.cwd())
+        if "" not in sys.path and here not in sys.path:
+            sys.path.insert(0, here)
+        module = _import_module(spec.target, spec)
+    pieces = spec.name.split(".")
+    owner: Any = module
+    value: Any = module
+    for index, piece in enumerate(pieces):
+        owner = value
+        try:
+            value = getattr(owner, piece)
+        except AttributeError:
+            raise _no_such_name(spec, owner, piece, pieces[:index]) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise load_error(f"{spec.target}: reading {spec.name}", error) from error
+    return module, owner, value

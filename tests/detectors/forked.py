@@ -1,0 +1,58 @@
+"""Check many scripts on the simulated device, each in a process of its own that is forked from one
+that has PyTorch loaded: JSON of paths on standard input, JSON of outcomes on standard output."""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import torch
+
+from cgtool.devices.simulated import script
+from cgtool.model.failure import CgtoolError
+
+
+def _check(path: str, settings: dict[str, str]) -> dict:
+    os.environ.update(settings)
+    os.chdir(Path(path).parent)
+    failure = None
+    try:
+        findings, looked = script.check(path, (), lambda _phase: None)
+    except CgtoolError as error:
+        findings, looked = error.failure.findings, ()
+        failure = error.failure.what
+    return {
+        "findings": [
+            [one.code, one.frames[0].line if one.frames else None, one.reason] for one in findings
+        ],
+        "looked": list(looked),
+        "failure": failure,
+    }
+
+
+def _in_child(path: str, settings: dict[str, str]) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        answer, log = Path(folder) / "answer", Path(folder) / "log"
+        process = os.fork()
+        if process == 0:
+            with log.open("w") as text:
+                os.dup2(text.fileno(), 1)
+                os.dup2(text.fileno(), 2)
+                try:
+                    answer.write_text(json.dumps(_check(path, settings)))
+                except BaseException:
+                    traceback.print_exc()
+                    sys.stderr.flush()
+            os._exit(0)
+        os.waitpid(process, 0)
+        if answer.exists():
+            return json.loads(answer.read_text())
+        return {"findings": [], "looked": [], "failure": "crashed: " + log.read_text()[-2000:]}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    jobs = json.load(sys.stdin)
+    json.dump({path: _in_child(path, settings) for path, settings in jobs.items()}, sys.stdout)

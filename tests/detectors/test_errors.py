@@ -1,0 +1,92 @@
+"""What the sentences of a failed capture mean. An H200 printed these texts (torch 2.11)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cgtool.detectors.errors import explain
+from cgtool.findings.pages import page
+
+REFUSED = "CUDA error: operation not permitted when stream is capturing\nSearch for `cudaError..."
+COPY = (
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+    "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True."
+)
+
+
+def raised(text, kind=RuntimeError):
+    """As PyTorch raises it: the innermost frame is of PyTorch's, the line is the user's."""
+    return kind(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("CUDA error: dependency created on uncaptured work in another stream",
+         "wait-on-precapture-work"),
+        ("CUDA error: capturing stream has unjoined work", "unjoined-side-stream"),
+        ("CUDA error: operation would result in a merge of separate capture sequences",
+         "merge-of-captures"),
+        ("CUDA error: operation would make the legacy stream depend on a capturing blocking stream",
+         "default-stream-dependency"),
+        ("Capture must end on the same stream it began on.", "capture-ended-elsewhere"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+         "lazy-library-init"),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+         "cudnn-benchmark-in-capture"),
+        ("Cannot construct a new CUDAGeneratorImpl during CUDA graph capture.",
+         "rng-new-generator"),
+        ("Attempt to increase offset for a CUDA generator not in capture mode.",
+         "rng-unregistered-generator"),
+        ("Attempting CUDA graph capture of step() for an instance of AdamW but param_groups' "
+         "capturable is False.", "optimizer-not-capturable"),
+        ("Offset increment outside graph capture encountered unexpectedly.",
+         "failed-capture-poisons-process"),
+        ("CUDA error: operation failed due to a previous error during capture",
+         "finalizer-in-capture"),
+    ],
+)  # fmt: skip
+def test_a_sentence_has_its_code(text, code):
+    found = explain(raised(text), "capture forward")
+    assert found.code == code
+    assert page(code) is not None
+    assert text.splitlines()[0] in found.evidence[0]
+
+
+def test_the_legacy_stream_in_backward_is_a_stale_autograd_node():
+    text = (
+        "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
+    )
+    assert explain(raised(text), "capture backward").code == "accumulate-grad-default-stream"
+
+
+@pytest.mark.parametrize("text", [REFUSED, COPY])
+def test_every_refusal_has_a_code(text):
+    assert page(explain(raised(text), "capture forward").code) is not None
+
+
+def test_a_library_error_in_eager_mode_is_no_late_initialisation():
+    text = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+    assert explain(raised(text), "warm-up") is None
+
+
+def test_what_the_user_says_is_not_taken_for_a_sentence_of_pytorch():
+    try:
+        raise ValueError("batch must contain only Tensors")
+    except ValueError as error:
+        assert explain(error, "capture forward") is None
+
+
+def test_memory_that_runs_out_in_a_capture():
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 27.67 GiB.")
+    assert explain(error, "capture forward").code == "oom-during-capture"
+    assert explain(error, "warm-up") is None
+
+
+def test_an_exception_whose_text_raises():
+    class Odd(RuntimeError):
+        def __str__(self):
+            raise ValueError
+
+    assert explain(Odd(), "capture forward") is None

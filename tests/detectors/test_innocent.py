@@ -1,0 +1,42 @@
+"""Innocent code stays innocent: what captures well and replays right is no hazard."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from cgtool.analysis.findings import is_hazard, show
+from cgtool.analysis.graph import graph_findings
+from cgtool.devices.simulated import backend
+from cgtool.devices.simulated.check import check
+from cgtool.model.options import CaptureOptions
+from cgtool.program.load import load
+from tests.detectors import innocent_code
+
+FILE = Path(innocent_code.__file__)
+CASES = [
+    name
+    for name, one in vars(innocent_code).items()
+    if inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["device"]
+]
+NOTED = ("checks_only_in_eager_mode",)
+"""Worth a word, which is no hazard."""
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) >= 30
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_found(name):
+    with backend.session() as device:
+        workload = load(f"{FILE}:{name}", device=backend.DEVICE)
+        found, looked, captured = check(device, workload, CaptureOptions(), lambda _text: None, "")
+    assert captured is not None, looked
+    more = graph_findings.look(captured)
+    shown = show((*found, *more))
+    assert [(one.code, one.place, one.reason) for one in shown if is_hazard(one)] == []
+    notes = [one.code for one in shown]
+    assert notes == (["code-branches-on-capturing"] if name in NOTED else [])

@@ -1,0 +1,122 @@
+"""How a script may end, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cgtool.devices.simulated import script
+from cgtool.model.failure import CgtoolError
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was() -> Iterator[None]:
+    kept = sys.modules["__main__"], sys.argv, list(sys.path), Path.cwd()
+    yield
+    sys.modules["__main__"], sys.argv, sys.path[:], folder = kept
+    os.chdir(folder)
+
+
+def _check(folder: Path, text: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
+    path = folder / "one.py"
+    path.write_text(text)
+    findings, looked = script.check(str(path), arguments, lambda _phase: None)
+    return [one.code for one in findings], looked
+
+
+def _failure(folder: Path, text: str) -> CgtoolError:
+    with pytest.raises(CgtoolError) as caught:
+        _check(folder, text)
+    return caught.value
+
+
+def test_arguments_name_and_folder(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("")
+    codes, _ = _check(
+        tmp_path,
+        "import sys\nassert sys.argv[1:] == ['--steps', '3'], sys.argv\n"
+        "assert __name__ == '__main__'\nimport beside\n",
+        "--steps",
+        "3",
+    )
+    assert codes == []
+
+
+def test_what_was_looked_at(tmp_path: Path) -> None:
+    _, looked = _check(
+        tmp_path,
+        "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(g):\n    y = x + 1\ng.replay()\ng.replay()\n",
+    )
+    assert looked == ("the script, with 1 captures and 2 replays of its own",)
+
+
+def test_an_exception_of_its_own_is_a_failure_with_its_line(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, "x = 1\nraise ValueError('no such file')\n").failure
+    assert failure.exit_code == 4
+    assert "ValueError: no such file" in failure.what
+    assert failure.frames[0].line == 2
+
+
+def test_findings_come_with_the_failure(tmp_path: Path) -> None:
+    failure = _failure(
+        tmp_path,
+        "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+        "try:\n    with torch.cuda.graph(g):\n        x.sum().item()\n"
+        "except RuntimeError:\n    pass\nraise ValueError\n",
+    ).failure
+    assert [one.code for one in failure.findings] == ["sync-item"]
+
+
+def test_an_exception_that_a_finding_explains_is_no_failure(tmp_path: Path) -> None:
+    codes, looked = _check(
+        tmp_path,
+        "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(g):\n    x.sum().item()\n",
+    )
+    assert codes == ["sync-item"]
+    assert "AcceleratorError" in looked[-1] or "RuntimeError" in looked[-1]
+
+
+@pytest.mark.parametrize("code", ["0", "None", ""])
+def test_exit_without_an_error(code: str, tmp_path: Path) -> None:
+    codes, looked = _check(tmp_path, f"import sys\nsys.exit({code})\n")
+    assert codes == []
+    assert len(looked) == 1
+
+
+def test_exit_with_an_error_is_said(tmp_path: Path) -> None:
+    _, looked = _check(tmp_path, "import sys\nsys.exit(3)\n")
+    assert looked[-1] == "the script ended with sys.exit(3)"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CgtoolError) as caught:
+        script.check(str(tmp_path / "none.py"), (), lambda _phase: None)
+    assert caught.value.failure.exit_code == 2
+
+
+def test_a_file_that_does_not_compile(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, "x = (\n").failure
+    assert failure.exit_code == 4
+    assert "SyntaxError" in failure.what
+
+
+def test_torch_cuda_is_put_back(tmp_path: Path) -> None:
+    import torch
+
+    before = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.synchronize, torch.nn.Module.train
+    _check(tmp_path, "import torch\ng = torch.cuda.CUDAGraph()\n")
+    after = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.synchronize, torch.nn.Module.train
+    assert after == before
+
+
+def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, "import torch\n\npool = torch.cuda.MemPool()\n").failure
+    assert failure.exit_code == 4
+    assert "torch.cuda.MemPool has no counterpart" in failure.what
+    assert failure.frames[0].line == 3

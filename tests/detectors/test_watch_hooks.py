@@ -1,0 +1,224 @@
+"""What PyTorch itself says of a capture, on a machine whose graphs the tests lead."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cgtool.detectors.collect import Findings
+from cgtool.detectors.script.families import all_checks
+from cgtool.detectors.script.hooks import watching
+from cgtool.detectors.script.libraries import set_at
+from cgtool.detectors.script.recorder import CaptureWatcher
+from cgtool.detectors.script.run import Watch
+from cgtool.model.capture import Frame
+from cgtool.observe.annotations import watch as watch_annotations
+
+EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
+MISMATCH = "The AccumulateGrad node's stream does not match the stream of the node that produced"
+
+
+class Graph:
+    """Captures nothing."""
+
+    warns = ""
+
+    def __init__(self) -> None:
+        self.nodes = ["a", "b"]
+
+    def capture_begin(self) -> None: ...
+
+    def capture_end(self) -> None:
+        if self.warns:
+            warnings.warn(self.warns, stacklevel=1)
+
+    def instantiate(self) -> None: ...
+
+    def raw_cuda_graph(self) -> list[str]:
+        return self.nodes
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+
+class Machine:
+    """Answers as a GPU does."""
+
+    simulated = False
+    on_host = False
+    handle = 5
+
+    def __init__(self) -> None:
+        self.graph_class = type("Graph", (Graph,), dict(vars(Graph)))
+        self.recorder: CaptureWatcher | None = None
+
+    def begun(self, watch: Watch) -> None:
+        self.recorder = CaptureWatcher(watch.annotations, watch.captured)
+
+    def ended(self) -> None:
+        if self.recorder is not None:
+            self.recorder.stop()
+            self.recorder = None
+
+    def place(self, _tensor: torch.Tensor) -> str:
+        return "device"
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return storage.data_ptr()
+
+    def dead(self, ref: Any) -> bool:
+        return bool(ref.expired())
+
+    def pool_bytes(self, _pool: tuple[int, int]) -> int:
+        return 0
+
+    def keeps(self, _graph: Any) -> bool:
+        return True
+
+    def nodes(self) -> int:
+        return 0
+
+    def template(self, graph: Any) -> tuple[str, ...]:
+        return tuple(graph.nodes)
+
+    def modes_of_thread(self) -> list[Any]:
+        return []
+
+    def stream(self) -> int:
+        return self.handle
+
+
+@pytest.fixture
+def watch() -> Any:
+    with ExitStack() as stack:
+        annotations = stack.enter_context(watch_annotations())
+        made = Watch(Machine(), Findings(), annotations)
+        made.checks = all_checks(made, stack)
+        stack.enter_context(watching(made))
+        yield made
+
+
+def found(watch: Watch) -> list[tuple[str, int]]:
+    return [(one.code, one.frames[0].line) for one in watch.findings.all()]
+
+
+def line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+class Captured:
+    """``torch.cuda.graph``."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph = graph
+
+    def __enter__(self) -> None:
+        self.graph.capture_begin()
+
+    def __exit__(self, *_: Any) -> None:
+        self.graph.capture_end()
+
+
+def raises_like_torch(sentence: str) -> Any:
+    """A function of a file of torch's."""
+    file = Path(torch.__file__).with_name("random.py")
+    names: dict[str, Any] = {}
+    exec(compile(f"def draw():\n    raise RuntimeError({sentence!r})\n", str(file), "exec"), names)
+    return names["draw"]
+
+
+def test_an_error_has_the_line_of_its_op_when_the_capture_ends_well(watch: Watch) -> None:
+    draw = raises_like_torch("Attempt to increase offset for a CUDA generator not in capture mode.")
+    at = 0
+    with pytest.raises(RuntimeError), Captured(watch.machine.graph_class()):
+        at = line() + 1
+        draw()
+    assert found(watch) == [("rng-unregistered-generator", at)]
+
+
+def test_a_graph_is_empty_when_pytorch_says_so(watch: Watch) -> None:
+    graph = watch.machine.graph_class()
+    graph.warns = EMPTY
+    for _ in range(2):
+        at = line() + 1
+        graph.capture_begin()
+        torch.ones(2) * 2
+        with pytest.warns(UserWarning, match="CUDA Graph is empty"):
+            graph.capture_end()
+    assert found(watch) == [("empty-graph", at)]
+    assert watch.findings.all()[0].times == 2
+    assert "no op of the capture" in watch.findings.all()[0].reason
+
+
+def test_a_graph_without_ops_of_pytorchs_is_not_empty(watch: Watch) -> None:
+    with Captured(watch.machine.graph_class()):
+        pass
+    assert found(watch) == []
+
+
+def test_an_edited_template_is_found_until_it_is_instantiated_again(watch: Watch) -> None:
+    graph = watch.machine.graph_class()
+    with Captured(graph):
+        torch.ones(2) * 2
+    graph.instantiate()
+    graph.replay()
+    assert found(watch) == []
+    graph.raw_cuda_graph().pop()
+    at = line() + 1
+    graph.replay()
+    assert found(watch) == [("modified-template-not-reinstantiated", at)]
+    graph.instantiate()
+    graph.replay()
+    assert watch.findings.all()[0].times == 1
+
+
+def _backward(watch: Watch, hook: Any) -> int:
+    weight: Any = torch.ones(2, requires_grad=True)
+    with Captured(watch.machine.graph_class()):
+        loss: Any = (weight * 2).sum()
+        weight.register_hook(hook)
+        at = line() + 1
+        loss.backward()
+    return at
+
+
+def test_pytorch_warns_of_old_accumulators(watch: Watch) -> None:
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="AccumulateGrad"):
+            at = _backward(watch, lambda _: warnings.warn(MISMATCH, stacklevel=1))
+    assert found(watch) == [("accumulate-grad-cross-stream-growth", at)]
+    assert watch.findings.all()[0].times == 2
+
+
+def test_a_gradient_is_added_on_a_stream_of_the_past(watch: Watch) -> None:
+    def moves(_gradient: torch.Tensor) -> None:
+        watch.machine.handle = 9  # type: ignore[attr-defined]
+
+    at = _backward(watch, moves)
+    assert found(watch) == [("accumulate-grad-cross-stream-growth", at)]
+
+
+def test_gradients_on_streams_of_the_capture_are_fine(watch: Watch) -> None:
+    _backward(watch, lambda _: None)
+    assert found(watch) == []
+
+
+def test_the_line_that_sets_a_variable_of_the_environment(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        'import os\nwanted = "expandable_segments:True"\nos.environ["CONF"] = wanted\n'
+        'print(os.environ["CONF"])\n'
+    )
+    place = Frame(str(script), 9, "<module>")
+    assert set_at((place,), ("CONF",)) == (Frame(str(script), 3, "<module>"),)
+    assert set_at((place,), ("OTHER",)) == ()

@@ -1,0 +1,37 @@
+"""Chains of frames: the rounds of a recursion are folded."""
+
+from __future__ import annotations
+
+from cgtool.model.capture import Frame
+from cgtool.observe.frames import folded
+
+
+def chain(letters: str) -> list[Frame]:
+    return [Frame("model.py", ord(letter), letter) for letter in letters]
+
+
+def shown(letters: str) -> str:
+    return "".join(frame.function if frame.file else "+" for frame in folded(chain(letters)))
+
+
+def test_a_chain_without_a_recursion_stays_as_it_is():
+    assert folded(chain("abcde")) == tuple(chain("abcde"))
+    assert folded([]) == ()
+    assert shown("aabb") == "aabb"
+    assert shown("abab") == "abab"
+
+
+def test_rounds_beyond_two_are_counted():
+    assert shown("x" + "a" * 100 + "y") == "xaa+y"
+    marker = folded(chain("x" + "a" * 100 + "y"))[3]
+    assert marker == Frame("", 0, "... 98 more frames of this")
+
+
+def test_functions_that_call_each_other_are_one_round():
+    assert shown("x" + "ab" * 50 + "ay") == "xabab+ay"
+    assert folded(chain("abc" * 10))[6].function == "... 24 more frames of these 3"
+
+
+def test_lines_of_one_function_are_told_apart():
+    frames = [Frame("model.py", line, "f") for line in (1, 2, 3, 4)]
+    assert folded(frames) == tuple(frames)

@@ -1,0 +1,113 @@
+"""Whose fault an exception is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from cgtool.program import blame, inputs, surface
+from cgtool.program.attempt import innermost
+from cgtool.program.workload import Part
+
+
+def raised(function, *args):
+    with pytest.raises(Exception) as caught:
+        function(*args)
+    return caught.value
+
+
+def raised_without_users(function, *args):
+    """No frame but the standard library's is outside."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(function, *args).exception()
+
+
+def part(function, *args):
+    return Part("f", function, args)
+
+
+def test_what_the_users_function_raises_is_the_users():
+    def f(x):
+        raise ValueError
+
+    assert not blame.own_fault(raised(surface.call, part(f, 1)))
+
+
+def test_an_op_that_was_handed_over_is_the_users():
+    bad = torch.ones(2, 3), torch.ones(2, 3)
+    assert not blame.own_fault(raised(surface.call, part(torch.matmul, *bad)))
+    linear = torch.nn.Linear(2, 2)
+    assert not blame.own_fault(raised(surface.call, part(linear, torch.ones(3))))
+
+
+def test_what_cgtool_does_itself_is_its_own(monkeypatch):
+    error = raised_without_users(inputs.make_all, [None], "cpu")
+    assert isinstance(error, AttributeError)
+    assert blame.own_fault(error)
+    monkeypatch.setitem(vars(surface), "is_a", None)
+    assert blame.own_fault(raised_without_users(surface.tensors_in, [1]))
+
+
+def test_what_the_users_line_calls_in_place_of_pytorch_is_the_users():
+    assert not blame.own_fault(raised(inputs.make_all, [None], "cpu"))
+
+
+def test_autograd_runs_the_users_code():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise ValueError("in backward")
+
+    x = torch.ones(1, requires_grad=True)
+    y = Fails.apply(x)
+    made = surface.Surface((("y", y),), (("x", x),))
+    assert not blame.own_fault(raised(surface.grads, made, [torch.ones(1)], False))
+    wrong = surface.Surface((("y", x * 2),), (("x", x),))
+    assert not blame.own_fault(raised(surface.grads, wrong, [torch.ones(7)], False))
+
+
+def test_a_mode_that_hands_an_op_on_is_transparent():
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        error = raised(surface.call, part(torch.matmul, torch.ones(2, 3), torch.ones(2, 3)))
+    assert not blame.own_fault(error)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.eye(2).to_sparse(), "a sparse tensor"),
+        (torch.eye(2).to_sparse_csr(), "a compressed sparse tensor"),
+    ],
+)
+def test_storages_that_cannot_be_read_are_named(tensor, what):
+    error = raised(tensor.untyped_storage)
+    assert blame.unreadable(error).startswith(what)
+    assert blame.unreadable(ValueError("sparse")) is None
+
+
+def test_the_first_error_of_a_capture_counts_and_no_handled_one():
+    def unwinds():
+        try:
+            raise ValueError("first")
+        except ValueError:
+            raise RuntimeError("operation failed due to a previous error during capture")  # noqa: B904
+
+    def handles():
+        try:
+            raise ValueError("handled")
+        except ValueError:
+            raise RuntimeError("second")  # noqa: B904
+
+    assert str(innermost(raised(unwinds))) == "first"
+    assert str(innermost(raised(handles))) == "second"

@@ -1,0 +1,198 @@
+"""Which modules a plain function runs, and what is differentiated and named because of it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from cgtool.model.failure import CgtoolError
+from cgtool.program.surface import (
+    call,
+    differentiable,
+    flatten_outputs,
+    grad_outputs,
+    grads,
+    named_tensors,
+    tensors_in,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("net = nn.Linear(2, 2)\ndef f(x): return net(x)", ["net"]),
+        ("net = nn.Linear(2, 2)\nother = nn.Linear(2, 2)\ndef f(x): return net(x)", ["net"]),
+        ("net = nn.Linear(2, 2)\ndef h(x): return net(x)\ndef f(x): return h(x)", ["net"]),
+        ("net = nn.Linear(2, 2)\ndef f(x): return [net(y) for y in (x,)][0]", ["net"]),
+        ("net = nn.Linear(2, 2)\nbias = net\ndef f(x): return net(x) + net.bias", ["net"]),
+        ("nets = [nn.Linear(2, 2), nn.Tanh()]\ndef f(x): return nets[1](nets[0](x))",
+         ["nets.0", "nets.1"]),
+        ("nets = {'a': nn.Linear(2, 2)}\ndef f(x): return nets['a'](x)", ["nets.a"]),
+        ("def f(x, net=nn.Linear(2, 2)): return net(x)", ["net"]),
+        ("def f(x, *, net=nn.Linear(2, 2)): return net(x)", ["net"]),
+        ("def make():\n    net = nn.Linear(2, 2)\n    return lambda x: net(x)\n"
+         "f = make()", ["net"]),
+        ("def make():\n    net = nn.Linear(2, 2)\n    return torch.no_grad()(lambda x: net(x))\n"
+         "f = make()", ["net"]),
+        ("def make():\n    net = nn.Linear(2, 2)\n    return torch.compile(lambda x: net(x))\n"
+         "f = make()", ["net"]),
+        ("import functools\ndef g(net, x): return net(x)\n"
+         "f = functools.partial(g, nn.Linear(2, 2))", ["0"]),
+        ("import functools\nf = functools.partial(nn.Linear(2, 2))", [""]),
+        ("net = nn.Linear(2, 2)\nf = net.forward", [""]),
+        ("class T:\n    def __init__(self): self.net = nn.Linear(2, 2)\n"
+         "    def f(self, x): return self.net(x)\nf = T().f", ["net"]),
+        ("class T:\n    def __init__(self): self.nets = [nn.Linear(2, 2)]\n"
+         "    def __call__(self, x): return self.nets[0](x)\nf = T()", ["nets.0"]),
+        ("class T: pass\nstate = T()\nstate.net = nn.Linear(2, 2)\n"
+         "def f(x): return state.net(x)", ["state.net"]),
+        ("outer = nn.Sequential(nn.Linear(2, 2))\ninner = outer[0]\n"
+         "def f(x): return inner(x) + outer(x)", ["outer"]),
+        ("def f(x): return x * 2", []),
+    ],
+)  # fmt: skip
+def test_modules_found_by_name(loaded, text, names):
+    workload = loaded(text, "f", "0=float32[3,2]")
+    assert list(workload.parts[0].modules) == names
+    shown = [name for name in names if name]
+    assert bool(workload.notes) == bool(shown)
+    for name in shown:
+        assert name in workload.notes[0]
+    assert call(workload.parts[0]).shape == (3, 2)
+
+
+def test_a_module_of_another_file(write, loaded):
+    write("net = nn.Linear(2, 2)", "zoo_of_nets.py")
+    workload = loaded("import zoo_of_nets\ndef f(x): return zoo_of_nets.net(x)", "f", "x=f32[1,2]")
+    assert list(workload.parts[0].modules) == ["zoo_of_nets.net"]
+
+
+def test_a_module_elsewhere_is_left_out(loaded):
+    workload = loaded(
+        "net = nn.Linear(2, 2)\nteacher = nn.Linear(2, 2, device='meta')\n"
+        "def f(x):\n    return teacher(x) if x is None else net(x)",
+        "f",
+        "x=f32[1,2]",
+    )
+    assert list(workload.parts[0].modules) == ["net"]
+    assert any("teacher, which is not on cpu" in note for note in workload.notes)
+
+
+def test_only_parameters_that_outputs_reach_are_differentiated(loaded):
+    workload = loaded(
+        "used = nn.Linear(2, 2)\nidle = nn.Linear(2, 2)\n"
+        "def f(x):\n    return idle(x) if x is None else used(x)",
+        "f",
+        "x=f32[1,2]?grad",
+    )
+    (part,) = workload.parts
+    outputs = flatten_outputs(call(part))
+    surface = differentiable(part, outputs)
+    assert [name for name, _ in surface.inputs] == ["input x", "used.weight", "used.bias"]
+    gradients = grads(surface, grad_outputs(surface), False)
+    assert torch.equal(gradients[0], part.modules["used"].weight.sum(0, keepdim=True))
+
+
+def test_a_module_keeps_its_whole_surface(loaded):
+    workload = loaded(
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.idle = nn.Linear(2, 2), nn.Linear(2, 2)
+            def forward(self, x): return self.used(x)
+        """,
+        "Net",
+        "x=f32[1,2]",
+    )
+    (part,) = workload.parts
+    surface = differentiable(part, flatten_outputs(call(part)))
+    assert [name for name, _ in surface.inputs] == [
+        "used.weight",
+        "used.bias",
+        "idle.weight",
+        "idle.bias",
+    ]
+
+
+def test_an_output_that_nothing_known_requires(loaded):
+    workload = loaded("def f(x): return x.requires_grad_() * 1\n"
+                      "def build(): return f, (torch.ones(2),)")  # fmt: skip
+    (part,) = workload.parts
+    assert differentiable(part, flatten_outputs(call(part))) is not None
+    workload = loaded("hidden = torch.ones(2, requires_grad=True)\ndef g(x): return x * hidden",
+                      "g", "x=f32[2]")  # fmt: skip
+    (part,) = workload.parts
+    with pytest.raises(CgtoolError) as caught:
+        differentiable(part, flatten_outputs(call(part)))
+    assert caught.value.failure.exit_code == 4
+
+
+def test_optimizer_state_and_closed_over_tensors_have_names(loaded):
+    workload = loaded(
+        """
+        def build(device):
+            net = nn.Linear(2, 2)
+            free = torch.ones(2, requires_grad=True)
+            adam = torch.optim.Adam([*net.parameters(), free])
+            x = torch.ones(1, 2)
+            def step():
+                adam.zero_grad(set_to_none=False)
+                (net(x) * free).sum().backward()
+                adam.step()
+            return step
+        """
+    )
+    call(workload.parts[0])
+    named = {(kind, name) for name, kind, _ in named_tensors(workload)}
+    assert ("parameter", "parameter net.weight") in named
+    assert ("gradient", "gradient of net.weight") in named
+    assert ("optimizer", "adam exp_avg of net.weight") in named
+    assert ("input", "tensor x") in named
+    assert ("parameter", "parameter adam.param_groups[0]['params'][2]") in named
+    assert ("optimizer", "adam exp_avg_sq of adam.param_groups[0]['params'][2]") in named
+
+
+def test_loading_keeps_no_closed_over_tensor_alive(loaded):
+    workload = loaded(
+        """
+        import weakref
+        SEEN = []
+        def build():
+            hidden = torch.ones(4)
+            SEEN.append(weakref.ref(hidden))
+            def step():
+                nonlocal hidden
+                hidden = hidden * 2
+                return hidden
+            return step
+        """
+    )
+    seen: weakref.ref = workload.parts[0].function.__globals__["SEEN"][0]
+    assert seen() is not None
+    call(workload.parts[0])
+    gc.collect()
+    assert seen() is None
+
+
+def test_tensors_in_dataclasses(loaded):
+    workload = loaded(
+        """
+        import dataclasses
+        @dataclasses.dataclass
+        class Batch:
+            x: torch.Tensor
+            rest: dict
+            me: object = None
+        def build():
+            batch = Batch(torch.ones(2), {"y": torch.ones(3)})
+            batch.me = batch
+            return (lambda b: b.x * 2), (batch,)
+        """
+    )
+    (part,) = workload.parts
+    names = [name for name, _ in tensors_in(part.args)]
+    assert names[:2] == ["[0].x", "[0].rest['y']"]

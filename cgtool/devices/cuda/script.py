@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors import script
+from cgtool.detectors import check_script
 from cgtool.detectors.collect import Findings
 from cgtool.detectors.script.recorder import CaptureWatcher
 from cgtool.detectors.script.run import Watch
@@ -94,4 +94,4 @@ def check(
     torch.cuda.init()
     with watch_annotations() as annotations:
         watch = Watch(_Machine(), Findings(), annotations)
-        return script.run(path, arguments, watch, progress)
+        return check_script.run(path, arguments, watch, progress)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors import script
+from cgtool.detectors import check_script
 from cgtool.detectors.script.run import Watch
 from cgtool.devices.simulated.cudagraph import CUDAGraph
 from cgtool.devices.simulated.function_mode import FunctionMode
@@ -127,4 +127,4 @@ def check(
         with redirected(device), _graphs(device, graph_class):
             watch = Watch(_Machine(device, graph_class), device.findings, annotations)
             device.captured = watch.captured
-            return script.run(path, arguments, watch, progress)
+            return check_script.run(path, arguments, watch, progress)

@@ -8,13 +8,13 @@ from rich.text import Text
 from cgtool.analysis.timing.bench import BenchReport
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.render.findings_table import render as render_findings
-from cgtool.render.table import BAD, DOUBT, GOOD, add, explained, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, add, explained, plain, table
 from cgtool.render.units import count_text, time_text
 
 _VERDICTS = {
     SLOWER: ("slower", BAD),
     NOT_SLOWER: ("not slower", GOOD),
-    CANNOT_TELL: ("cannot tell", DOUBT),
+    CANNOT_TELL: ("cannot tell", WARNING),
 }
 
 
@@ -28,7 +28,7 @@ def render(report: BenchReport) -> RenderableType:
     elif report.notes:
         parts.append(explained(("note", note) for note in report.notes))
     if report.doubts:
-        parts.append(explained((("doubt", doubt) for doubt in report.doubts), DOUBT))
+        parts.append(explained((("doubt", doubt) for doubt in report.doubts), WARNING))
     if report.findings:
         parts += ["", render_findings(report.findings)]
     return Group(*parts)
@@ -47,7 +47,7 @@ def _eager_against_replay(report: BenchReport) -> list[RenderableType]:
         ("pays after", "right"),
     )
     for row in report.rows:
-        style = GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else DOUBT
+        style = GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING
         add(
             made,
             row.phase,

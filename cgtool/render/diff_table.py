@@ -19,11 +19,11 @@ from cgtool.analysis.diff.report import (
     Side,
 )
 from cgtool.analysis.graph.places import short_op
-from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
 from cgtool.render.text import cut
 from cgtool.render.units import bytes_text, count_text, time_text
 
-MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", DOUBT), MOVED: ("↕", DOUBT)}
+MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
 """As ``diff`` has them."""
 _LONGEST = 160
 """Characters of a name."""
@@ -37,7 +37,7 @@ def render(report: Diff, *, rows: int = 20) -> RenderableType:
     ]
     parts.append(_sides(report))
     if report.notes:
-        parts.append(explained((("note", note) for note in report.notes), DOUBT))
+        parts.append(explained((("note", note) for note in report.notes), WARNING))
     if any(row.change != "same" for row in report.graphs):
         parts += ["", _graphs(report)]
     if report.changes:

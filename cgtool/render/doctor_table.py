@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from cgtool.model.capability import Capability
-from cgtool.render.table import BAD, DOUBT, GOOD, add, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
 
-_STYLE = {"available": GOOD, "degraded": DOUBT, "absent": BAD}
+_STYLE = {"available": GOOD, "degraded": WARNING, "absent": BAD}
 
 
 def render(found: Sequence[Capability]) -> RenderableType:

@@ -16,9 +16,9 @@ from cgtool.analysis.findings import Shown, show
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Finding, Report
 from cgtool.render.source import source_line
-from cgtool.render.table import BAD, DOUBT, GOOD, plain
+from cgtool.render.table import BAD, GOOD, WARNING, plain
 
-_STYLE = {ERROR: BAD, "warning": DOUBT, NOTE: "cyan"}
+_STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
 _SHOWN_CALLS = 3
 
 
@@ -41,7 +41,7 @@ def render_report(report: Report) -> RenderableType:
     device = report.environment.device
     head.append("  ")
     head.append_text(
-        plain("on the simulated device", DOUBT)
+        plain("on the simulated device", WARNING)
         if report.environment.simulated
         else plain(f"on {device}")
     )

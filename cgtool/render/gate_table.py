@@ -13,12 +13,12 @@ from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdic
 from cgtool.analysis.gate.metrics import BY_NAME
 from cgtool.model.failure import Failure
 from cgtool.render.findings_table import shown_file
-from cgtool.render.table import BAD, DOUBT, GOOD, Fitted, add, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Fitted, add, plain, table
 
 _FRAMES = 6
 """Of an error, the innermost."""
 WORDS = {PASS: "pass", FAIL: "fail", UNKNOWN: "cannot tell"}
-_STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: DOUBT, ERROR: BAD}
+_STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: WARNING, ERROR: BAD}
 
 
 def render(report: GateReport) -> RenderableType:

@@ -14,10 +14,10 @@ from cgtool.analysis.timing.roofline import MEANS
 from cgtool.analysis.timing.time_tables import KERNEL, MIXED, NODE, OP
 from cgtool.render import time_table
 from cgtool.render.findings_table import render as render_findings
-from cgtool.render.table import BAD, DOUBT, GOOD, Words, add, explained, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
 from cgtool.render.units import count_text, rate_text, time_text
 
-_ANSWERS = {gain.YES: GOOD, gain.HARDLY: DOUBT, gain.NO: BAD, gain.UNKNOWN: DOUBT}
+_ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
 _FEELS = 0.97
 """Copies of inputs that leave more of the speed-up than this are not worth a line."""
 _ALL = 1.005
@@ -43,7 +43,7 @@ def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
     if report.untimed:
         doubts.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
     if doubts:
-        parts.append(explained(doubts, DOUBT))
+        parts.append(explained(doubts, WARNING))
     if overview and report.gain.findings:
         parts += ["", render_findings(report.gain.findings)]
     return Group(*parts)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.graph.summary import Coverage, Summary
-from cgtool.render.table import DOUBT, GOOD, Words, add, explained, plain, table
+from cgtool.render.table import GOOD, WARNING, Words, add, explained, plain, table
 from cgtool.render.units import bytes_text, count_text, time_text, types_text
 
 
@@ -20,7 +20,7 @@ def render(summary: Summary) -> RenderableType:
         parts += ["", _ops(summary)]
     parts += ["", _provenance(summary.coverage)]
     if summary.caveats:
-        parts.append(explained((("note", caveat.text) for caveat in summary.caveats), DOUBT))
+        parts.append(explained((("note", caveat.text) for caveat in summary.caveats), WARNING))
     return Group(*parts)
 
 
@@ -28,7 +28,7 @@ def _head(summary: Summary) -> Text:
     head = plain(summary.spec, "bold")
     head.append(f"\n{summary.kind} on ")
     head.append_text(
-        plain("the simulated device", DOUBT) if summary.simulated else plain(summary.device)
+        plain("the simulated device", WARNING) if summary.simulated else plain(summary.device)
     )
     head.append_text(plain(f", torch {summary.torch}"))
     if summary.driver:
@@ -130,5 +130,5 @@ def _provenance(coverage: Coverage) -> Text:
         pieces.append(("forward line in backward", coverage.forward_line, coverage.backward))
     for number, (name, part, whole) in enumerate(pieces):
         text.append(f"{', ' if number else ''}{name} ", style="dim")
-        text.append(_share(part, whole), style=GOOD if part == whole else DOUBT)
+        text.append(_share(part, whole), style=GOOD if part == whole else WARNING)
     return text

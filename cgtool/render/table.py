@@ -1,26 +1,45 @@
-"""The look that all tables share."""
+"""Tables as lists of columns, and how they fit a terminal.
+
+A screen declares each of its tables as a list of `Column`. The list decides the cells, their
+alignment, which columns are left out (nothing to show, or no room), and the legend of
+``--explain``. A new column is one entry in one list::
+
+    GRAPHS: Sequence[Column[GraphRow]] = (
+        Column("graph", lambda row: row.name),
+        Column("nodes", lambda row: row.nodes),
+        Column("replay", lambda row: row.replay_ns, time_text, explanation="GPU time of one"),
+        Column("launch", lambda row: row.launch_ns, time_text, priority=1, optional=True),
+    )
+    parts = [Table("Graphs", GRAPHS, report.graphs)]
+    parts += legend(parts, explain=explain)
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
 
+import rich.table
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.rule import Rule
-from rich.table import Column, Table
 from rich.text import Text
 
 from cgtool.render.text import cut
 
-GOOD, DOUBT, BAD = "green4", "dark_orange3", "red3"
+Row = TypeVar("Row")
+
+GOOD, WARNING, BAD = "green4", "dark_orange3", "red3"
 """At least 3.5 to 1 against black and against white; ANSI green and yellow vanish on white."""
 
-_LEAST = 8
-"""No column is made narrower than this while another can give."""
+_NARROWEST = 8
+"""No column gets fewer cells than this while another column can give some."""
+_CUT_NARROWEST = 24
+"""A text whose middle is left out says little in fewer cells than this."""
 _SAMPLE = 200
 """Rows that the widths are chosen by."""
 _BREAK = re.compile(r"[._/:,=-](?=\w)")
@@ -39,6 +58,193 @@ def plain(text: str, style: str = "") -> Text:
     return Text(shown, style=style, overflow="fold", no_wrap=False)
 
 
+def value_text(value: Any) -> str:
+    """How a value is shown by default: ``12,345``, the text itself, — for None."""
+    if value is None:
+        return "—"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column of a table: everything that is known about it."""
+
+    heading: str
+    cell: Callable[[Row], Any]
+    """The raw value of a row: text, a number in the unit of the field it is from, a tuple of
+    numbers, or None. Columns of numbers are aligned to the right and never broken into lines."""
+    text: Callable[[Any], str] = value_text
+    """How the raw value is shown."""
+    priority: int = 0
+    """0: always shown. Else left out where there is no room, the largest number first."""
+    wrap: Literal["words", "cut", "never"] = "words"
+    """Of a text too long for its column: continue it in the next line, leave out its middle, or
+    keep the column as wide as the text."""
+    narrowest: int = 0
+    """Cells that a longer text gets at least: columns of a larger priority are left out for it."""
+    style: Callable[[Row], str] | str = ""
+    explanation: str = ""
+    """What the heading cannot say; printed with ``--explain``."""
+    shown: bool = True
+    optional: bool = False
+    """Left out where every cell of it is empty (shown as "" or —)."""
+
+    def rendered(self, row: Row) -> RenderableType:
+        """The cell of a row, ready to be printed."""
+        style = self.style if isinstance(self.style, str) else self.style(row)
+        return self._styled(self.cell(row), style)
+
+    def _styled(self, value: Any, style: str) -> RenderableType:
+        text = self.text(value)
+        if self.wrap == "never" or _is_number(value):
+            return plain(text, style)
+        return Cut(text, style) if self.wrap == "cut" else Words(text, style)
+
+    def summary(self, values: Mapping[str, Any]) -> RenderableType:
+        """The cell of a last row that sums up the others, given by heading; empty if absent."""
+        return self._styled(values[self.heading], "dim") if self.heading in values else ""
+
+    def is_numeric(self, rows: Sequence[Row]) -> bool:
+        """Whether every value of these rows is a number or None, and not all are None."""
+        values = [self.cell(row) for row in rows[:_SAMPLE]]
+        numbers = [_is_number(value) for value in values]
+        return any(numbers) and all(
+            number or value is None for number, value in zip(numbers, values, strict=True)
+        )
+
+    def is_empty(self, rows: Sequence[Row]) -> bool:
+        """Whether no row has anything in this column."""
+        return all(self.text(self.cell(row)) in ("", "—") for row in rows)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_number, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """Rows under a title. Columns that find no room are left out by their priority; where even the
+    others do not fit, each row becomes a list."""
+
+    title: str
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    summaries: Sequence[Mapping[str, Any]] = ()
+    """Last rows, as raw values by heading: ``{"op": "12 more", "nodes": 40}``."""
+    simulated: bool = False
+    """Figures of the simulated device; the title says so."""
+    _layouts: dict[int, _Layout] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        headings = [column.heading for column in self.columns]
+        for values in self.summaries:
+            for heading in values:
+                if heading not in headings:
+                    raise ValueError(f"`{heading}` is not a column of `{self.title}`")
+
+    def available(self) -> list[Column[Row]]:
+        """The columns of an unlimited width."""
+        return [
+            column
+            for column in self.columns
+            if column.shown and not (column.optional and column.is_empty(self.rows))
+        ]
+
+    def columns_at(self, width: int) -> list[Column[Row]]:
+        """The columns that a terminal of so many cells has room for."""
+        return self._layout(width).columns
+
+    def _layout(self, width: int) -> _Layout:
+        if width not in self._layouts:
+            columns = self.available()
+            cells = [self._cells(column) for column in columns]
+            while not _fits(columns, cells, width) and any(one.priority for one in columns):
+                least = max(range(len(columns)), key=lambda at: (columns[at].priority, at))
+                del columns[least], cells[least]
+            self._layouts[width] = _Layout(columns, cells)
+        return self._layouts[width]
+
+    def _cells(self, column: Column[Row]) -> list[RenderableType]:
+        return [
+            *(column.rendered(row) for row in self.rows),
+            *(column.summary(values) for values in self.summaries),
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        layout = self._layout(options.max_width)
+        grid = table(self.title, simulated=self.simulated)
+        for column in layout.columns:
+            numeric = column.is_numeric(self.rows)
+            grid.add_column(
+                column.heading,
+                justify="right" if numeric else "left",
+                no_wrap=numeric or column.wrap == "never",
+                overflow="fold",
+            )
+        for row in zip(*layout.cells, strict=True):
+            grid.add_row(*row)
+        yield grid
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The columns of one width, and the cells of each."""
+
+    columns: list[Any]
+    cells: list[list[RenderableType]]
+
+
+def _fits(columns: Sequence[Column[Any]], cells: list[list[RenderableType]], width: int) -> bool:
+    """Whether the columns have room with no name broken and no text cut to nothing."""
+    least = [
+        max(cell_len(column.heading), *(_least(column, cell) for cell in texts), 0)
+        for column, texts in zip(columns, cells, strict=True)
+    ]
+    return sum(least) + 2 * (len(least) - 1) <= width
+
+
+def _least(column: Column[Any], cell: Any) -> int:
+    if isinstance(cell, Cut):
+        return min(_width(cell), column.narrowest or _CUT_NARROWEST)
+    if isinstance(cell, Words):
+        # A column that can be left out is not shown with broken names.
+        words = cell.text.plain.split() if column.priority else cell.pieces()
+        return max(min(_width(cell), column.narrowest), *map(cell_len, words), 0)
+    return _width(cell)
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the headings of some tables cannot say, a heading a line, as far as they are shown."""
+
+    tables: Sequence[Table[Any]]
+    more: Sequence[tuple[str, str]] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = {
+            column.heading: column.explanation
+            for one in self.tables
+            for column in one.columns_at(options.max_width)
+            if column.explanation
+        }
+        lines.update(self.more)
+        if lines:
+            yield ""
+            yield explained(lines.items())
+
+
+def legend(
+    parts: Iterable[RenderableType], more: Iterable[tuple[str, str]] = (), *, explain: bool
+) -> list[RenderableType]:
+    """The legend of the tables among the parts of a screen, and lines of its own: with
+    ``--explain``, else nothing."""
+    if not explain:
+        return []
+    return [Legend([part for part in parts if isinstance(part, Table)], list(more))]
+
+
 class Words:
     """A cell of names: breaks at spaces, else after ``.``, ``_``, ``/`` and the like."""
 
@@ -46,7 +252,7 @@ class Words:
         self.text = plain(text, style)
 
     def lines(self, width: int) -> list[str]:
-        """What stands in a column of so many cells."""
+        """The text in a column of so many cells."""
         lines: list[str] = []
         line = ""
         for word in self.text.plain.split(" "):
@@ -73,7 +279,7 @@ class Words:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = self.text.cell_len
-        return Measurement(min(width, _LEAST), width)
+        return Measurement(min(width, _NARROWEST), width)
 
 
 class Cut(Words):
@@ -84,7 +290,7 @@ class Cut(Words):
         return [cut(self.text.plain, max(width, 1))]
 
     def pieces(self) -> list[str]:
-        """Nothing asks for room before it is cut."""
+        """Nothing needs room before it is cut."""
         return []
 
 
@@ -96,8 +302,8 @@ def _break(word: str, width: int) -> int:
     return places[-1] if places else most
 
 
-class Fitted(Table):
-    """A table that is narrowed where it costs the fewest lines: the one long name in a column is
+class Fitted(rich.table.Table):
+    """A grid that is narrowed where it costs the fewest lines: the one long name in a column is
     broken before the twenty short ones in another. Where that is not enough, which rich would make
     up for by leaving columns out, each row is a list. Its heading may be wider than itself."""
 
@@ -106,8 +312,8 @@ class Fitted(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         cells = [list(column.cells) for column in self.columns]
         full = [
-            max(map(_width, (column.header, *some)))
-            for column, some in zip(self.columns, cells, strict=True)
+            max(map(_width, (column.header, *cells_of_column)))
+            for column, cells_of_column in zip(self.columns, cells, strict=True)
         ]
         # Gaps of three cells are easier to read, two are enough.
         gaps = max(len(full) - 1, 0)
@@ -125,14 +331,14 @@ class Fitted(Table):
         yield from super().__rich_console__(console, options)
 
 
-def _listed(columns: list[Column], row: tuple[Any, ...], width: int) -> Text:
+def _listed(columns: list[rich.table.Column], row: tuple[Any, ...], width: int) -> Text:
     """A row as ``backward, nodes 140, replay 624 us``, its further lines indented."""
-    told = []
+    facts = []
     for at, (column, cell) in enumerate(zip(columns, row, strict=True)):
         text = " ".join(_text(cell).plain.split("\n"))
         if text:
-            told.append(f"{column.header} {text}".strip() if at else text)
-    lines = Words(", ".join(told)).lines(max(width - 2, 1))
+            facts.append(f"{column.header} {text}".strip() if at else text)
+    lines = Words(", ".join(facts)).lines(max(width - 2, 1))
     return Text("\n  ".join(lines), overflow="fold")
 
 
@@ -140,18 +346,21 @@ def _text(cell: Any) -> Text:
     return cell.text if isinstance(cell, Words) else cell if isinstance(cell, Text) else Text(cell)
 
 
-def _fit(columns: list[Column], cells: list[list[Any]], full: list[int], room: int) -> list[int]:
+def _fit(
+    columns: list[rich.table.Column], cells: list[list[Any]], full: list[int], room: int
+) -> list[int]:
     widths = list(full)
     # Names are broken inside only when nothing else is left to give.
     heads = [_width(column.header) for column in columns]
     broken = [
-        full[at] if column.no_wrap else max(_LEAST, heads[at]) for at, column in enumerate(columns)
+        full[at] if column.no_wrap else max(_NARROWEST, heads[at])
+        for at, column in enumerate(columns)
     ]
     whole = [
-        max(least, *(_longest(cell) for cell in some), 0)
-        for least, some in zip(broken, cells, strict=True)
+        max(least, *map(_longest, cells_of_column), 0)
+        for least, cells_of_column in zip(broken, cells, strict=True)
     ]
-    sample = [some[:_SAMPLE] for some in cells]
+    sample = [cells_of_column[:_SAMPLE] for cells_of_column in cells]
     known: dict[tuple[int, int], list[int]] = {}
 
     def heights(column: int, width: int) -> list[int]:
@@ -189,23 +398,23 @@ def _width(cell: Any) -> int:
 def table(title: str, *columns: str | tuple[str, str], simulated: bool = False) -> Fitted:
     """A table under its title; a column given as (name, "right") or
     (name, "left") is never broken into lines. The title of what was ``simulated`` says so."""
-    made = Fitted(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-    made.heading = plain(f"{title} (simulated)" if simulated else title, "bold")
+    grid = Fitted(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
+    grid.heading = plain(f"{title} (simulated)" if simulated else title, "bold")
     for column in columns:
         if isinstance(column, tuple):
-            made.add_column(
+            grid.add_column(
                 column[0], justify="left" if column[1] == "left" else "right", no_wrap=True
             )
         else:
-            made.add_column(column, overflow="fold")
-    return made
+            grid.add_column(column, overflow="fold")
+    return grid
 
 
-def add(made: Table, *cells: Any) -> None:
+def add(grid: rich.table.Table, *cells: Any) -> None:
     """A row; strings are shown as they are."""
-    made.add_row(
+    grid.add_row(
         *(
-            (plain(cell) if made.columns[at].no_wrap else Words(cell))
+            (plain(cell) if grid.columns[at].no_wrap else Words(cell))
             if isinstance(cell, str)
             else cell
             for at, cell in enumerate(cells)
@@ -215,9 +424,9 @@ def add(made: Table, *cells: Any) -> None:
 
 def explained(rows: Iterable[tuple[str, str]], style: str = "dim") -> RenderableType:
     """What the words above mean, one a row: a second line begins under the first."""
-    made = Table.grid(padding=(0, 2))
-    made.add_column(no_wrap=True)
-    made.add_column()
+    grid = rich.table.Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
     for name, text in rows:
-        made.add_row(plain(name, style), plain(text, "dim" if style == "dim" else ""))
-    return made
+        grid.add_row(plain(name, style), plain(text, "dim" if style == "dim" else ""))
+    return grid

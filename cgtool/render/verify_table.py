@@ -9,7 +9,7 @@ from cgtool.analysis.verdicts import Row, exit_code, rows
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import Report
 from cgtool.render.findings_table import render as render_findings
-from cgtool.render.table import BAD, DOUBT, GOOD, add, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
 
 
 def render(report: Report) -> RenderableType:
@@ -74,7 +74,7 @@ def _word(report: Report) -> Text:
             )
         return plain("not verified", f"bold {BAD}")
     if code == EXIT_UNKNOWN:
-        return plain("cannot tell: eager differs too much from itself", f"bold {DOUBT}")
+        return plain("cannot tell: eager differs too much from itself", f"bold {WARNING}")
     return plain(
         f"verified: {len(report.comparisons):,} comparisons, replay equals eager", f"bold {GOOD}"
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cgtool.findings.pages import codes, page  # noqa: E402
+from cgtool.findings.registry import codes, page  # noqa: E402
 from tests.findings.suite import command_of, pages_for, run  # noqa: E402
 
 

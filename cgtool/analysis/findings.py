@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cgtool.findings.pages import page
+from cgtool.findings.registry import page
 from cgtool.model.capture import Frame
 from cgtool.model.finding import NOTE, SEVERITIES, WARNING, Finding
 

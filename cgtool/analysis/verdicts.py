@@ -8,13 +8,14 @@ from itertools import groupby
 import msgspec
 
 from cgtool.analysis.findings import show
+from cgtool.findings.registry import code
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import ERROR, Comparison, Finding, Report
 
 SHOWN = 10
 """Tensors of one trial that differ and get a row of their own."""
 TOO_NOISY = "too-noisy"
-_NOISE = "eager-vs-graph-numeric-noise"
+EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -78,12 +79,12 @@ def noise(report: Report) -> tuple[Finding, ...]:
     within = [
         one for one in report.comparisons if one.equal and not one.exact and (one.noise or 0) > 0
     ]
-    if not within or any(one.code == _NOISE for one in report.findings):
+    if not within or any(one.code == EAGER_VS_GRAPH_NUMERIC_NOISE for one in report.findings):
         return ()
     worst = max(within, key=lambda one: one.noise or 0)
     return (
         Finding(
-            _NOISE,
+            EAGER_VS_GRAPH_NUMERIC_NOISE,
             f"eager is not equal to itself: {worst.name} differs by up to {worst.noise:.3g} from "
             "run to run, and the replay by no more than that allows",
             evidence=(f"{len(within)} of {len(report.comparisons)} comparisons, {worst.trial}",),

@@ -28,7 +28,7 @@ def explain(
     from difflib import get_close_matches
 
     from cgtool.cli.output import show_table, write_bytes
-    from cgtool.findings.pages import codes, page
+    from cgtool.findings.registry import codes, page
     from cgtool.model.failure import usage
     from cgtool.render.page import render, render_list
 

@@ -11,8 +11,11 @@ import msgspec
 from torch.utils import checkpoint
 
 from cgtool.detectors.collect import frames_of
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, chain_of
+
+ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
 
 _asked: list[tuple[Site, ...]] = []
 
@@ -37,6 +40,6 @@ def remembered() -> Iterator[None]:
 
 def placed(finding: Finding) -> Finding:
     """The finding at the line that asked for it, when it is one of checkpointing."""
-    if finding.code != "activation-checkpointing" or not _asked:
+    if finding.code != ACTIVATION_CHECKPOINTING or not _asked:
         return finding
     return msgspec.structs.replace(finding, frames=frames_of(_asked[-1]))

@@ -26,8 +26,16 @@ from cgtool.detectors.sentences import (
     pinning_thread,
 )
 from cgtool.detectors.syncs import library_code
-from cgtool.model.finding import Finding
+from cgtool.findings.registry import code
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import package_part
+
+DATALOADER_PIN_THREAD = code("dataloader-pin-thread")
+FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
+H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
+OOM_DURING_CAPTURE = code("oom-during-capture")
+OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
+SYNC_ITEM = code("sync-item")
 
 
 def _read(error: BaseException, phase: str) -> Raised:
@@ -55,7 +63,7 @@ def explain(error: BaseException, phase: str) -> Finding | None:
     evidence = (f"{raised.kind.__name__}: {first}",)
     if isinstance(error, torch.OutOfMemoryError) and "capture" in phase:
         return Finding(
-            "oom-during-capture",
+            OOM_DURING_CAPTURE,
             "the GPU ran out of memory during the capture, in which PyTorch can give no cached "
             "block back",
             phase=phase,
@@ -70,8 +78,8 @@ def explain(error: BaseException, phase: str) -> Finding | None:
         if re.search(rule.words, raised.text, re.IGNORECASE) and rule.when(raised):
             return Finding(rule.code, rule.reason, phase=phase, fix=rule.fix, evidence=evidence)
     if COPY in raised.text:
-        code = _by_line(COPIES, raised) or "h2d-pageable-copy"
-        return Finding(code, UNPINNED, phase=phase, evidence=evidence)
+        copied = _by_line(COPIES, raised) or H2D_PAGEABLE_COPY
+        return Finding(copied, UNPINNED, phase=phase, evidence=evidence)
     if REFUSED in raised.text:
         return _refused(raised, phase, evidence)
     if "previous error during capture" in raised.text:
@@ -84,10 +92,14 @@ _DRIVERS = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.Out
 _EAGER = ("warm-up", "load")
 _IN_CAPTURE = frozenset(
     (
-        "lazy-library-init", "cudnn-benchmark-in-capture", "first-compile-in-capture",
-        "triton-autotune-in-capture", "input-freed-before-replay", "multi-device-capture",
+        code("lazy-library-init"),
+        code("cudnn-benchmark-in-capture"),
+        code("first-compile-in-capture"),
+        code("triton-autotune-in-capture"),
+        code("input-freed-before-replay"),
+        code("multi-device-capture"),
     )
-)  # fmt: skip
+)
 """Codes whose sentences mean something else while nothing is captured."""
 
 
@@ -101,24 +113,23 @@ def _by_pytorch(raised: Raised) -> bool:
     return not (is_users and inner.startswith("raise "))
 
 
-def _by_line(table: tuple[tuple[str, re.Pattern[str]], ...], raised: Raised) -> str | None:
+def _by_line(table: tuple[tuple[Code, re.Pattern[str]], ...], raised: Raised) -> Code | None:
     by_library = library_code(raised.files)
     if by_library is not None:
         return by_library
     for line, name in zip(raised.lines, raised.files, strict=True):
         if name.startswith("/"):
             continue
-        for code, pattern in table:
+        for line_code, pattern in table:
             if pattern.search(line):
-                return code
+                return line_code
         break
     return None
 
 
 def _refused(raised: Raised, phase: str, evidence: tuple[str, ...]) -> Finding:
-    code = _by_line(SYNCS, raised) or "sync-item"
     return Finding(
-        code,
+        _by_line(SYNCS, raised) or SYNC_ITEM,
         "what this line does is not permitted when a stream is capturing (900, "
         "cudaErrorStreamCaptureUnsupported): most often the host waits for the device, or copies "
         "from memory that is not pinned",
@@ -131,7 +142,7 @@ def _invalidated(raised: Raised, phase: str, evidence: tuple[str, ...]) -> Findi
     """901 with no error before it: something outside the captured code ended the capture."""
     if pinning_thread(raised):
         return Finding(
-            "dataloader-pin-thread",
+            DATALOADER_PIN_THREAD,
             "the capture was ended from outside the captured code (901): a DataLoader with "
             "pin_memory=True has a thread that calls CUDA",
             phase=phase,
@@ -141,7 +152,7 @@ def _invalidated(raised: Raised, phase: str, evidence: tuple[str, ...]) -> Findi
     if other_threads(raised):
         names = ", ".join(one.name for one in threading.enumerate()[1:6])
         return Finding(
-            "other-thread-cuda-call",
+            OTHER_THREAD_CUDA_CALL,
             "the capture was ended from outside the captured code (901): another thread called "
             f"CUDA; alive are {names}",
             phase=phase,
@@ -149,7 +160,7 @@ def _invalidated(raised: Raised, phase: str, evidence: tuple[str, ...]) -> Findi
             evidence=evidence,
         )
     return Finding(
-        "finalizer-in-capture",
+        FINALIZER_IN_CAPTURE,
         "the capture was ended by a call whose own error was swallowed (901): most often the "
         "finalizer of an object that died meanwhile",
         phase=phase,

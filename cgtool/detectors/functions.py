@@ -10,7 +10,11 @@ from torch.utils import _device
 
 from cgtool.detectors import rules
 from cgtool.detectors.region import Region
+from cgtool.findings.registry import code
 from cgtool.observe.placement import DEVICE, HOST, is_cpu_device, is_cuda_device, place_of
+
+H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
+SYNC_D2H_COPY = code("sync-d2h-copy")
 
 
 def target_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -42,7 +46,7 @@ def refuse_move(region: Region, source: str, target: str | None) -> None:
         what = "Tensor.cpu()" if target == HOST else "moving a tensor from the host"
         rules.refuse_copy(
             region,
-            "sync-d2h-copy" if target == HOST else "h2d-pageable-copy",
+            SYNC_D2H_COPY if target == HOST else H2D_PAGEABLE_COPY,
             f"{what} (.to, .cuda, .cpu)",
             "move it outside the captured code; or copy_ with a pinned tensor that lives on",
         )

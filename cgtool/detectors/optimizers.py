@@ -12,9 +12,15 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.detectors.collect import frames_of, here
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, chain_of
+
+LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
+OPTIMIZER_ADAFACTOR_KEYERROR = code("optimizer-adafactor-keyerror")
+OPTIMIZER_NOT_CAPTURABLE = code("optimizer-not-capturable")
+OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 
 _made: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[Site, ...]] = (
     weakref.WeakKeyDictionary()
@@ -81,20 +87,20 @@ def findings_of(optimizer: torch.optim.Optimizer, stepped: tuple[Frame, ...]) ->
     if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim"):
         # PyTorch's check asks for an option that this class does not have.
         yield Finding(
-            "optimizer-adafactor-keyerror",
+            OPTIMIZER_ADAFACTOR_KEYERROR,
             f"{name}.step() ends with KeyError: 'capturable' when a stream is capturing",
             stepped,
         )
     elif "capturable" in group and not group["capturable"]:
         yield Finding(
-            "optimizer-not-capturable",
+            OPTIMIZER_NOT_CAPTURABLE,
             f"{name} keeps its step count on the host: step() refuses to be captured",
             stepped,
             fix=f"make it {name}(..., capturable=True){_at(place)}",
         )
     elif "capturable" in group and not on_device:
         yield Finding(
-            "lr-frozen-despite-capturable",
+            LR_FROZEN_DESPITE_CAPTURABLE,
             f"the learning rate of {name} is a Python number ({lr}): a scheduler that changes it "
             "changes nothing in a replay",
             place,
@@ -102,7 +108,7 @@ def findings_of(optimizer: torch.optim.Optimizer, stepped: tuple[Frame, ...]) ->
         )
     elif "capturable" not in group and not on_device:
         yield Finding(
-            "optimizer-without-capture-guard",
+            OPTIMIZER_WITHOUT_CAPTURE_GUARD,
             f"{name} does not know of captures: its learning rate ({lr}) and whatever else it "
             "keeps on the host are frozen",
             place,

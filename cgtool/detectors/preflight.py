@@ -9,11 +9,19 @@ from typing import Any
 
 import torch
 
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.program.calling import real_module
 from cgtool.program.workload import Part, Workload
+
+CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
+CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
+CUDNN_BENCHMARK_IN_CAPTURE = code("cudnn-benchmark-in-capture")
+EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
+RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
+TRAINABLE_BUFFER = code("trainable-buffer")
 
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
@@ -29,7 +37,7 @@ def look(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
 def _settings(options: CaptureOptions) -> Iterator[Finding]:
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         yield Finding(
-            "caching-allocator-disabled",
+            CACHING_ALLOCATOR_DISABLED,
             "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would be a "
             "cudaMalloc, which CUDA does not permit there, or lie outside the graph's pool",
             evidence=(
@@ -41,20 +49,20 @@ def _settings(options: CaptureOptions) -> Iterator[Finding]:
     )
     if "expandable_segments:True" in allocator:
         yield Finding(
-            "expandable-segments-surprises",
+            EXPANDABLE_SEGMENTS_SURPRISES,
             "expandable segments are on: whether the pools of graphs use them depends on the "
             "version of PyTorch",
             evidence=(allocator,),
         )
     if torch.backends.cudnn.benchmark and options.warmup_iters == 0:
         yield Finding(
-            "cudnn-benchmark-in-capture",
+            CUDNN_BENCHMARK_IN_CAPTURE,
             "torch.backends.cudnn.benchmark is on and there is no warm-up: cuDNN would time its "
             "algorithms during the capture",
         )
     if options.capture_error_mode != "global":
         yield Finding(
-            "relaxed-mode-hides-bugs",
+            RELAXED_MODE_HIDES_BUGS,
             f"--capture-error-mode {options.capture_error_mode}: calls that a capture does not "
             "permit run unnoticed",
         )
@@ -82,7 +90,7 @@ def _modules(part: Part) -> Iterator[Finding]:
             if buffer.requires_grad:
                 path = ".".join(one for one in (prefix, name) if one)
                 yield Finding(
-                    "trainable-buffer",
+                    TRAINABLE_BUFFER,
                     f"the buffer {path} requires grad: make_graphed_callables refuses it, and it "
                     "gets no gradient from the graph",
                     _defined(type(module)),
@@ -95,7 +103,7 @@ def _hooks(path: str, module: torch.nn.Module) -> Iterator[Finding]:
         for table in names:
             for hook in (getattr(module, table, None) or {}).values():
                 yield Finding(
-                    "child-module-hooks-captured",
+                    CHILD_MODULE_HOOKS_CAPTURED,
                     f"{path or 'the module'} ({type(module).__name__}) has a {kind} hook, whose "
                     "Python does not run in a replay",
                     _defined(hook),

@@ -10,6 +10,7 @@ from cgtool.detectors.errors import explain
 from cgtool.detectors.iteration import SKIPPED
 from cgtool.detectors.optimizers import Steps
 from cgtool.detectors.region import Region
+from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions
@@ -20,6 +21,8 @@ from cgtool.program.attempt import Progress
 from cgtool.program.phases import Phases, roots_of, warm_up
 from cgtool.program.resolve import warmup_iters
 from cgtool.program.workload import Workload
+
+CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 
 Dry = Callable[[Annotations], Sequence[OpCall]]
 """Runs the workload as if it were captured, going on after a hazard; all calls that it made."""
@@ -83,7 +86,7 @@ def _branches_on_capturing(
     if [one.name for one in eager] != [one.name for one in captured]:
         region.findings.add(
             Finding(
-                "code-branches-on-capturing",
+                CODE_BRANCHES_ON_CAPTURING,
                 "the code asks here whether it is being captured, and runs other ops when it is",
                 asked,
                 evidence=(f"{len(eager)} ops in eager mode, {len(captured)} in the capture",),

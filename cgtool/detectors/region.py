@@ -6,7 +6,7 @@ from typing import Any
 
 from cgtool.detectors.collect import Findings, at_call, here, refusal
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.ops import OpCall, Record
 
 HOST_WAITS = (
@@ -60,7 +60,7 @@ class Region:
         self.findings.add(finding)
 
     def refuse(
-        self, code: str, what: str, *, why: str = HOST_WAITS, fix: str | None = None
+        self, code: Code, what: str, *, why: str = HOST_WAITS, fix: str | None = None
     ) -> None:
         """Answer a call that may not happen during capture as CUDA does."""
         if self.capturing:

@@ -13,12 +13,25 @@ from typing import Any
 from cgtool.detectors.collect import at_call, frames_of
 from cgtool.detectors.hostreads import Change, HostReads
 from cgtool.detectors.iteration import Iteration, Op, observe, storages_in
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, frame_of, line_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
+METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
+PARAMETER_REBOUND = code("parameter-rebound")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")
+RNG_FROZEN_SEED = code("rng-frozen-seed")
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 
 def compare(
@@ -73,7 +86,7 @@ class _Comparison:
         ]
         then = f"{b.call.name} in the next" if b is not None else "not in the other"
         return Finding(
-            "control-flow-frozen",
+            CONTROL_FLOW_FROZEN,
             f"two calls in a row run different ops: {a.call.name} in one, {then}; a graph repeats "
             "those of the capture",
             frames or frames_of(a.call.chain),
@@ -102,7 +115,7 @@ class _Comparison:
         seen = (f"{b.call.name} was given {old}, then {new}",)
         for name, chain in self.second.drawn:
             if chain and _shares_function(chain, b.call.chain):
-                code = "rng-frozen-seed" if name == "random" else "cpu-work-in-region"
+                code = RNG_FROZEN_SEED if name == "random" else CPU_WORK_IN_REGION
                 what = "a random number" if name == "random" else "the clock"
                 return Finding(
                     code,
@@ -116,7 +129,7 @@ class _Comparison:
             if op.host and op.call.chain and _shares_function(op.call.chain, b.call.chain):
                 return self._at(
                     Finding(
-                        "cpu-work-in-region",
+                        CPU_WORK_IN_REGION,
                         "what is computed here on the host goes into the graph as a number: every "
                         "replay repeats that of the capture",
                         evidence=seen,
@@ -135,7 +148,7 @@ class _Comparison:
                 continue
             one = next(x for x in moved if x.watched.use.text == use.text)
             return Finding(
-                "cpu-state-step-counter",
+                CPU_STATE_STEP_COUNTER,
                 f"{use.text} moves with every call on the host, and a replay does not move it",
                 (watched.frame, *_outer(watched.frame, b.call.chain)),
                 module=b.call.module[0] if b.call.module else None,
@@ -143,7 +156,7 @@ class _Comparison:
             )
         return self._at(
             Finding(
-                "python-scalar-frozen",
+                PYTHON_SCALAR_FROZEN,
                 f"{b.call.name} gets another number in the next call: a graph keeps that of the "
                 "capture",
                 evidence=(*seen, *dict.fromkeys(one.text for one in moved)),
@@ -171,7 +184,7 @@ class _Comparison:
             name = names[0] if names else "a tensor that it reads"
             yield self._at(
                 Finding(
-                    "parameter-rebound" if new.parameter else "metadata-address-changed",
+                    PARAMETER_REBOUND if new.parameter else METADATA_ADDRESS_CHANGED,
                     f"{name} is another tensor in the next call: a graph reads the one of the "
                     "capture for ever",
                     evidence=(
@@ -187,7 +200,7 @@ class _Comparison:
             if op.host_scalar and not op.in_optimizer:
                 yield self._at(
                     Finding(
-                        "cpu-scalar-tensor-operand",
+                        CPU_SCALAR_TENSOR_OPERAND,
                         f"{op.call.name} gets a tensor of the host: its value at the capture "
                         "becomes an argument of the kernel, and stays",
                     ),
@@ -200,7 +213,7 @@ class _Comparison:
             if op.writes_input and not op.host:
                 yield self._at(
                     Finding(
-                        "in-place-on-static-input",
+                        IN_PLACE_ON_STATIC_INPUT,
                         f"{op.call.name} writes into an input of the graph: the next replay starts "
                         "from what this one left there, unless it is refilled",
                     ),
@@ -209,7 +222,7 @@ class _Comparison:
             if op.reads_nothing_of is not None and not op.host:
                 yield at_call(
                     Finding(
-                        "stale-accumulator-or-uninitialised",
+                        STALE_ACCUMULATOR_OR_UNINITIALISED,
                         f"{op.call.name} reads this memory before anything is written there: a "
                         "replay finds what the one before it left",
                     ),
@@ -225,7 +238,7 @@ class _Comparison:
             use = one.watched.use
             if use.tested and not use.written:
                 yield Finding(
-                    "control-flow-frozen",
+                    CONTROL_FLOW_FROZEN,
                     f"{use.text} decides a branch here and moves from call to call: a graph keeps "
                     "the branch of the capture",
                     (one.watched.frame,),
@@ -233,7 +246,7 @@ class _Comparison:
                 )
             elif use.written:
                 yield Finding(
-                    "python-side-effects-skipped",
+                    PYTHON_SIDE_EFFECTS_SKIPPED,
                     f"{use.text} changes with every call; a replay runs no Python and leaves it "
                     "as it is",
                     (one.watched.frame,),

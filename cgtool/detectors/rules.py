@@ -19,69 +19,90 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cgtool.detectors.collect import here
 from cgtool.detectors.region import Region
 from cgtool.detectors.syncs import sync_code
-from cgtool.model.finding import Finding
+from cgtool.findings.registry import code
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.ops import OpCall
 from cgtool.observe.placement import HOST, on_host, place_of, tensors_of
+
+CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
+H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
+H2D_TENSOR_FROM_PYTHON = code("h2d-tensor-from-python")
+PIN_MEMORY_DURING_CAPTURE = code("pin-memory-during-capture")
+RECORD_STREAM_DEFERS_REUSE = code("record-stream-defers-reuse")
+SYNC_D2H_COPY = code("sync-d2h-copy")
+SYNC_MASKED_ASSIGNMENT = code("sync-masked-assignment")
 
 _KEEP = "keep the value on the device and read it after the replay"
 _STATIC = (
     "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
 )
 
-_SHAPE = "sync-dynamic-shape-op"
+SYNC_DYNAMIC_SHAPE_OP = code("sync-dynamic-shape-op")
 
 # By the name of the op without its overload: the code, what it is, and what to write instead. No
 # code: it depends on who asked (``sync_code``).
-_OPS: dict[str, tuple[str | None, str, str]] = {
+_OPS: dict[str, tuple[Code | None, str, str]] = {
     "aten::_local_scalar_dense": (None, "reading a value of a tensor on the host", _KEEP),
-    "aten::is_nonzero": ("sync-truth-value", "the truth value of a tensor", "use torch.where"),
+    "aten::is_nonzero": (
+        code("sync-truth-value"),
+        "the truth value of a tensor",
+        "use torch.where",
+    ),
     "aten::equal": (
-        "sync-truth-value",
+        code("sync-truth-value"),
         "torch.equal()",
         "use (a == b).all() and read it after the replay",
     ),
     "aten::allclose": (
-        "sync-truth-value",
+        code("sync-truth-value"),
         "torch.allclose()",
         "use torch.isclose() and read it after the replay",
     ),
-    "aten::nonzero": (_SHAPE, "nonzero(), whose shape depends on values,", _STATIC),
-    "aten::masked_select": (_SHAPE, "masked_select(), whose shape depends on values,", _STATIC),
-    "aten::_unique": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
-    "aten::_unique2": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
-    "aten::unique_dim": (_SHAPE, "unique(), whose shape depends on values,", _STATIC),
+    "aten::nonzero": (SYNC_DYNAMIC_SHAPE_OP, "nonzero(), whose shape depends on values,", _STATIC),
+    "aten::masked_select": (
+        SYNC_DYNAMIC_SHAPE_OP,
+        "masked_select(), whose shape depends on values,",
+        _STATIC,
+    ),
+    "aten::_unique": (SYNC_DYNAMIC_SHAPE_OP, "unique(), whose shape depends on values,", _STATIC),
+    "aten::_unique2": (SYNC_DYNAMIC_SHAPE_OP, "unique(), whose shape depends on values,", _STATIC),
+    "aten::unique_dim": (
+        SYNC_DYNAMIC_SHAPE_OP,
+        "unique(), whose shape depends on values,",
+        _STATIC,
+    ),
     "aten::unique_consecutive": (
-        _SHAPE,
+        SYNC_DYNAMIC_SHAPE_OP,
         "unique_consecutive(), whose shape depends on values,",
         _STATIC,
     ),
     "aten::unique_dim_consecutive": (
-        _SHAPE,
+        SYNC_DYNAMIC_SHAPE_OP,
         "unique_consecutive(), whose shape depends on values,",
         _STATIC,
     ),
     "aten::bincount": (
-        _SHAPE,
+        SYNC_DYNAMIC_SHAPE_OP,
         "bincount(), whose shape depends on values,",
         "use torch.zeros(n).scatter_add_ with a fixed number of bins",
     ),
     "aten::multinomial": (
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "multinomial(), which checks the probabilities on the host,",
         "draw with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
     ),
     "aten::_linalg_check_errors": (
-        "linalg-error-check",
+        code("linalg-error-check"),
         "torch.linalg, which reads its error code on the host,",
         "use the _ex variant (solve_ex, inv_ex, cholesky_ex) with check_errors=False",
     ),
     "aten::linalg_eig": (
-        "linalg-error-check",
+        code("linalg-error-check"),
         "torch.linalg.eig(), which runs on the host,",
         "compute it outside",
     ),
     "aten::embedding_renorm_": (
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "an embedding with max_norm",
         "clip the weights outside the graph",
     ),
@@ -113,7 +134,7 @@ def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[st
     if name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
         if kwargs.get("output_size") is None:
             region.refuse(
-                _SHAPE,
+                SYNC_DYNAMIC_SHAPE_OP,
                 "repeat_interleave() with a tensor of repeats",
                 fix="give it output_size=, the total that is known beforehand",
             )
@@ -121,12 +142,14 @@ def refuse_op(region: Region, call: OpCall, args: Sequence[Any], kwargs: dict[st
         indices = args[1] if len(args) > 1 else ()
         if any(isinstance(one, torch.Tensor) and one.dtype in _MASKS for one in indices or ()):
             region.refuse(
-                _SHAPE if name == "aten::index" else "sync-masked-assignment",
+                SYNC_DYNAMIC_SHAPE_OP if name == "aten::index" else SYNC_MASKED_ASSIGNMENT,
                 "indexing with a boolean mask, whose shape depends on values,",
                 fix="use torch.where or masked_fill",
             )
     elif name == "aten::histc" and len(args) < 3 and not kwargs.keys() & {"min", "max"}:
-        region.refuse(_SHAPE, "histc() without min and max", fix="give it min= and max=")
+        region.refuse(
+            SYNC_DYNAMIC_SHAPE_OP, "histc() without min and max", fix="give it min= and max="
+        )
 
 
 def _cond(region: Region, args: Sequence[Any]) -> None:
@@ -142,7 +165,7 @@ def _cond(region: Region, args: Sequence[Any]) -> None:
             )
         if found.names:
             region.refuse(
-                "conditional-node-limits",
+                CONDITIONAL_NODE_LIMITS,
                 f"{found.names[0]} in a branch of torch.cond",
                 why="a conditional node holds no random numbers: 'RNG within data-dependent "
                 "conditional nodes is not supported yet'",
@@ -163,7 +186,7 @@ class _RandomOps(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def refuse_copy(region: Region, code: str, what: str, fix: str) -> None:
+def refuse_copy(region: Region, code: Code, what: str, fix: str) -> None:
     """A copy between the device and pageable host memory."""
     region.refuse(
         code,
@@ -175,7 +198,7 @@ def refuse_copy(region: Region, code: str, what: str, fix: str) -> None:
     )
 
 
-_INDEX = "h2d-index-with-list-or-cpu-tensor"
+H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
 
 
 def note_pinning(region: Region) -> None:
@@ -183,7 +206,7 @@ def note_pinning(region: Region) -> None:
     if region.capturing:
         region.note(
             Finding(
-                "pin-memory-during-capture",
+                PIN_MEMORY_DURING_CAPTURE,
                 "pinned host memory is allocated during the capture: the code that fills it runs "
                 "once, and every replay copies what it holds then",
                 here(2),
@@ -197,7 +220,7 @@ def note_record_stream(region: Region) -> None:
     if region.capturing:
         region.note(
             Finding(
-                "record-stream-defers-reuse",
+                RECORD_STREAM_DEFERS_REUSE,
                 "record_stream keeps the block from being used again until the capture ends",
                 here(2),
                 phase=region.phase,
@@ -212,7 +235,7 @@ def _self(args: Sequence[Any]) -> torch.Tensor | None:
     return args[0] if args and isinstance(args[0], torch.Tensor) else None
 
 
-def _reads(code: str, what: str) -> Callable[[Region, Sequence[Any], dict[str, Any]], None]:
+def _reads(code: Code, what: str) -> Callable[[Region, Sequence[Any], dict[str, Any]], None]:
     def check(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
         tensor = _self(args)
         if tensor is not None and not on_host(tensor):
@@ -230,7 +253,10 @@ def _index(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None
         is_list = isinstance(one, (list, range)) or type(one).__module__ == "numpy"
         if is_list or (isinstance(one, torch.Tensor) and one.dim() > 0 and place_of(one) == HOST):
             refuse_copy(
-                region, _INDEX, "indexing with a list, an array or a tensor of the host", _OUTSIDE
+                region,
+                H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
+                "indexing with a list, an array or a tensor of the host",
+                _OUTSIDE,
             )
     value = args[2] if len(args) > 2 else None
     is_number = isinstance(value, (bool, int, float, complex))
@@ -239,7 +265,7 @@ def _index(region: Region, args: Sequence[Any], _kwargs: dict[str, Any]) -> None
     ):
         refuse_copy(
             region,
-            _INDEX,
+            H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
             "assigning a Python number through an index tensor",
             "use index_fill_, or assign a tensor that is on the device",
         )
@@ -255,7 +281,7 @@ def _from_python(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) ->
         return
     refuse_copy(
         region,
-        "h2d-tensor-from-python",
+        H2D_TENSOR_FROM_PYTHON,
         "making a device tensor from Python or NumPy data",
         _OUTSIDE,
     )
@@ -273,18 +299,18 @@ def _copy_in_place(region: Region, args: Sequence[Any], kwargs: dict[str, Any]) 
         if place_of(host) == HOST:
             refuse_copy(
                 region,
-                "sync-d2h-copy" if host is target else "h2d-pageable-copy",
+                SYNC_D2H_COPY if host is target else H2D_PAGEABLE_COPY,
                 "copy_() between host and device",
                 "copy outside the graph, before or after the replay; or keep a pinned buffer",
             )
 
 
 FUNCTIONS: dict[Any, Callable[[Region, Sequence[Any], dict[str, Any]], None]] = {
-    torch.Tensor.tolist: _reads("sync-item", "Tensor.tolist()"),
-    torch.Tensor.numpy: _reads("sync-item", "Tensor.numpy()"),
-    torch.Tensor.__array__: _reads("sync-item", "numpy.asarray() of a tensor"),
-    torch.Tensor.__repr__: _reads("sync-print-or-format", "printing a tensor"),
-    torch.Tensor.__format__: _reads("sync-print-or-format", "printing a tensor"),
+    torch.Tensor.tolist: _reads(code("sync-item"), "Tensor.tolist()"),
+    torch.Tensor.numpy: _reads(code("sync-item"), "Tensor.numpy()"),
+    torch.Tensor.__array__: _reads(code("sync-item"), "numpy.asarray() of a tensor"),
+    torch.Tensor.__repr__: _reads(code("sync-print-or-format"), "printing a tensor"),
+    torch.Tensor.__format__: _reads(code("sync-print-or-format"), "printing a tensor"),
     torch.Tensor.__getitem__: _index,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,

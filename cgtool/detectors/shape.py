@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from cgtool.detectors.collect import at_call
 from cgtool.detectors.streams import LaneNode
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpCall, Record
+
+MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
 
 _MOVES = frozenset(
     ("aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_", "aten::zeros",
@@ -27,7 +30,7 @@ def look(nodes: Sequence[LaneNode], record: Record) -> Iterator[Finding]:
         call = next(one for one in moves if _line(one) == often)
         yield at_call(
             Finding(
-                "memcpy-memset-node-overhead",
+                MEMCPY_MEMSET_NODE_OVERHEAD,
                 f"{len(moves)} of {len(nodes)} nodes copy, cast or fill; most of them come from "
                 "here",
             ),

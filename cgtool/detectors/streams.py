@@ -13,9 +13,17 @@ from dataclasses import dataclass
 
 from cgtool.detectors.collect import frames_of, here
 from cgtool.detectors.region import Region
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site
 from cgtool.observe.ops import OpCall
+
+CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
+DEFAULT_STREAM_DEPENDENCY = code("default-stream-dependency")
+KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
+SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
+UNJOINED_SIDE_STREAM = code("unjoined-side-stream")
+WAIT_ON_PRECAPTURE_WORK = code("wait-on-precapture-work")
 
 Frontier = frozenset[int]
 
@@ -109,7 +117,7 @@ class Capturing(Region):
             if waiting.joined == self.capture_id:
                 self.report(
                     Finding(
-                        "wait-on-precapture-work",
+                        WAIT_ON_PRECAPTURE_WORK,
                         "the capture was made to wait for work from outside it",
                         here(2),
                         phase=self.phase,
@@ -123,7 +131,7 @@ class Capturing(Region):
         if waiting is self.default:
             self.report(
                 Finding(
-                    "default-stream-dependency",
+                    DEFAULT_STREAM_DEPENDENCY,
                     "the default stream was made to wait for a stream that is capturing",
                     here(2),
                     phase=self.phase,
@@ -139,7 +147,7 @@ class Capturing(Region):
         elif not frontier <= waiting.frontier:
             self._joins.append(
                 Finding(
-                    "concurrency-lost-or-false-dependency",
+                    CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
                     f"{waiting.name} waits here for all that came before, and no work of two "
                     "streams is left to run at the same time",
                     here(2),
@@ -165,7 +173,7 @@ class Capturing(Region):
         why = _ZERO if zero else _UNFORKED
         self.report(
             Finding(
-                "kernel-on-stream-zero" if zero else "side-stream-not-forked",
+                KERNEL_ON_STREAM_ZERO if zero else SIDE_STREAM_NOT_FORKED,
                 f"{call.name} runs on {lane.name}, which takes no part in the capture",
                 phase=self.phase,
                 evidence=(why,),
@@ -197,7 +205,7 @@ class Capturing(Region):
             if not lane.frontier <= reached:
                 self.report(
                     Finding(
-                        "unjoined-side-stream",
+                        UNJOINED_SIDE_STREAM,
                         f"{self.phase}: {lane.name} has work that was not joined",
                         frames_of(lane.used or lane.created),
                         phase=self.phase,

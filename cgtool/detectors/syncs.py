@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 
+from cgtool.findings.registry import code
+from cgtool.model.finding import Code
 from cgtool.observe.frames import package_part
+
+SYNC_ITEM = code("sync-item")
+SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
+SYNC_SLICE_WITH_TENSOR_BOUNDS = code("sync-slice-with-tensor-bounds")
+SYNC_TRUTH_VALUE = code("sync-truth-value")
 
 _TRUTH = {torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero}
 _BOUNDS = {
@@ -23,68 +30,68 @@ _PRINTS = {torch.Tensor.__repr__, torch.Tensor.__format__}
 _LIBRARIES = (
     (
         "/torch/_tensor_str.py",
-        "sync-print-or-format",
+        SYNC_PRINT_OR_FORMAT,
         "printing a tensor",
         "print it after the replay",
     ),
     (
         "/torch/amp/grad_scaler.py",
-        "nan-guard-sync",
+        code("nan-guard-sync"),
         "GradScaler, which reads found_inf on the host,",
         "capture forward, loss and backward, and run scaler.step eagerly; or use an optimizer "
         "with fused=True",
     ),
     (
         "/torch/nn/utils/clip_grad.py",
-        "nan-guard-sync",
+        code("nan-guard-sync"),
         "clip_grad_norm_(error_if_nonfinite=True), which reads the norm on the host,",
         "leave error_if_nonfinite out, and look at the norm after the replay",
     ),
     (
         "/torch/optim/sgd.py",
-        "sgd-tensor-lr-sync",
+        code("sgd-tensor-lr-sync"),
         "SGD with a tensor as learning rate, which it reads on the host,",
         "build it with fused=True, which takes the tensor on the device",
     ),
     (
         "/torch/optim/",
-        "optimizer-not-capturable",
+        code("optimizer-not-capturable"),
         "the optimizer, which reads its state on the host,",
         "build it with capturable=True",
     ),
     (
         "/torch/distributions/",
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "torch.distributions, which checks its arguments on the host,",
         "build the distribution with validate_args=False",
     ),
     (
         "/torch/nn/modules/batchnorm.py",
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "batch norm with momentum=None, which reads its counter on the host,",
         "give it a fixed momentum",
     ),
     (
         "/torch/autograd/",
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "autograd's checks, which read values on the host,",
         "leave detect_anomaly out of captured code",
     ),
     (
         "/torch/nn/",
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "a function of torch.nn, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
     (
         "/torch/functional.py",
-        "hidden-sync-in-stock-module",
+        code("hidden-sync-in-stock-module"),
         "a function of torch, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
     (
         "/torch/_linalg_utils.py",
-        "linalg-error-check",
+        code("linalg-error-check"),
         "torch.linalg, which reads its error code on the host,",
         "use the _ex variant with check_errors=False",
     ),
@@ -104,38 +111,38 @@ def _files() -> Iterator[str]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def library_code(files: Iterable[str]) -> str | None:
+def library_code(files: Iterable[str]) -> Code | None:
     """The code by the file names of a traceback, innermost first, when a library is to name."""
     for name in files:
         if not name.startswith("/torch/"):
             break
-        for part, code, _, _ in _LIBRARIES:
+        for part, library, _, _ in _LIBRARIES:
             if part in name:
-                return code
+                return library
     return None
 
 
-def sync_code(function: Any, what: str, fix: str) -> tuple[str, str, str]:
+def sync_code(function: Any, what: str, fix: str) -> tuple[Code, str, str]:
     """(code, what it is, what to write instead) for a value that is read on the host.
 
     ``function`` is the torch function that the user's code called, if it called one.
     """
     for name in _files():
-        for part, code, who, instead in _LIBRARIES:
+        for part, library, who, instead in _LIBRARIES:
             if part in name:
-                return code, who, instead
+                return library, who, instead
     if function in _PRINTS:
-        return "sync-print-or-format", "printing a tensor", "print it after the replay"
+        return SYNC_PRINT_OR_FORMAT, "printing a tensor", "print it after the replay"
     if function in _TRUTH:
         return (
-            "sync-truth-value",
+            SYNC_TRUTH_VALUE,
             "the truth value of a tensor (if, while, assert, bool())",
             "use torch.where or torch.cond, or one graph for each branch, chosen outside",
         )
     if function in _BOUNDS:
         return (
-            "sync-slice-with-tensor-bounds",
+            SYNC_SLICE_WITH_TENSOR_BOUNDS,
             "a tensor as a bound or size, which is read on the host,",
             "gather with an index tensor of fixed length, or mask",
         )
-    return "sync-item", f"{what} (.item(), int(), float())", fix
+    return SYNC_ITEM, f"{what} (.item(), int(), float())", fix

@@ -7,6 +7,7 @@ category, the severity and the general fix. A finding says where and why it hold
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NewType
 
 import msgspec
 
@@ -18,11 +19,16 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 
 
+Code = NewType("Code", str)
+"""A code that ``cgtool.findings.registry.code`` has checked, or that was read from a file."""
+
+
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One hazard, mismatch or cause of a failed capture."""
 
-    code: str
-    """Name of the failure mode: ``sync-item``."""
+    code: Code
+    """Name of the failure mode: ``sync-item``. A report of a newer cgtool may hold one without a
+    page."""
     reason: str
     """One sentence: what is so here, and what becomes of it."""
     frames: tuple[Frame, ...] = ()

@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 
-from cgtool.findings.pages import Page
+from cgtool.findings.registry import Page
 from cgtool.render.findings_table import severity_style
 from cgtool.render.table import add, plain, table
 

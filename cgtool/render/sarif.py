@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import cgtool
 from cgtool.analysis.findings import Shown
-from cgtool.findings.pages import page
+from cgtool.findings.registry import page
 from cgtool.model.capture import Frame
 from cgtool.render.json import plain
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cgtool.analysis.graph import dependencies, overlap
 from cgtool.analysis.graph.schedule import schedule
 from cgtool.analysis.memory.reuse import more_bytes
-from cgtool.findings.pages import page
+from cgtool.findings.registry import page
 from cgtool.model.capture import (
     Allocation,
     Call,

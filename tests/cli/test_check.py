@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cgtool.findings.pages import codes, page
+from cgtool.findings.registry import codes, page
 
 
 def cgtool(*arguments, cwd):

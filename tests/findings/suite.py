@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cgtool.findings.pages import Page, codes, page
+from cgtool.findings.registry import Page, codes, page
 
 _MARK = re.compile(r"# <- ([a-z0-9-]+)")
 _SETTING = re.compile(r"[A-Z_]+=\S+")

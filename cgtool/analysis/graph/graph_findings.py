@@ -6,8 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from cgtool.analysis.memory.pools import explain
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.finding import Finding
+
+FRAGMENTATION_UNREACHABLE_RESERVE = code("fragmentation-unreachable-reserve")
+HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
+MEM_ALLOC_NODES = code("mem-alloc-nodes")
 
 _WASTE_BYTES = 64 << 20
 _WASTE_SHARE = 2.0
@@ -38,7 +43,7 @@ def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
     if host is not None:
         count = sum(node.type == "host" for node in graph.nodes)
         yield Finding(
-            "host-callback-deadlock",
+            HOST_CALLBACK_DEADLOCK,
             f"{graph.name} has {count} host node{'s' if count > 1 else ''}: every replay waits for "
             "a function on the host, which may not call CUDA",
             _frames(capture, host.origin),
@@ -48,7 +53,7 @@ def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
     if memory is not None:
         count = sum(node.type in ("alloc", "free") for node in graph.nodes)
         yield Finding(
-            "mem-alloc-nodes",
+            MEM_ALLOC_NODES,
             f"{graph.name} has {count} nodes that allocate or free device memory in every replay",
             _frames(capture, memory.origin),
             phase=graph.phase,
@@ -66,7 +71,7 @@ def _pools(capture: Capture) -> Iterator[Finding]:
                 sizes[one.origin] += one.bytes
         origin = sizes.most_common(1)[0][0] if sizes else None
         yield Finding(
-            "fragmentation-unreachable-reserve",
+            FRAGMENTATION_UNREACHABLE_RESERVE,
             f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes need "
             f"{needed / 2**20:.0f} MiB at once",
             _frames(capture, origin),

@@ -17,8 +17,11 @@ from cgtool.analysis.graph.places import Place, Places, file_line
 from cgtool.analysis.graph.schedule import longest, schedule
 from cgtool.analysis.memory.reuse import more_bytes
 from cgtool.analysis.timing import roofline
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Node
 from cgtool.model.finding import Finding
+
+CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 
 WORTH_SAYING = 0.1
 """Share of the critical path below which a possible gain is no finding."""
@@ -176,7 +179,7 @@ def _finding(capture: Capture, found: Overlap) -> Finding:
             "order"
         )
     return Finding(
-        "concurrency-lost-or-false-dependency",
+        CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
         f"{graph.name}: work that needs nothing of each other runs in turn, "
         + ("kept in order by waits between streams" if first.across else "captured on one stream")
         + f": side by side it would gain at most {found.gain_ns / 1e3:.1f} us of "

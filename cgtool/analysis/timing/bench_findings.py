@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cgtool.analysis.graph.places import short_op
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Frame, Graph
 from cgtool.model.finding import Finding
+
+GPU_BOUND_NO_GAIN = code("gpu-bound-no-gain")
+REPLAY_EXTRA_FILL_KERNELS = code("replay-extra-fill-kernels")
+SPEEDUP_TOO_GOOD = code("speedup-too-good")
 
 _NO_GAIN = 1.1
 _TINY = 8
@@ -42,7 +47,7 @@ def look(capture: Capture, rows: Iterable[Timed]) -> tuple[Finding, ...]:
 def _gain(row: Timed) -> Iterator[Finding]:
     if row.high < _NO_GAIN and row.eager_host_ns < row.eager_ns:
         yield Finding(
-            "gpu-bound-no-gain",
+            GPU_BOUND_NO_GAIN,
             f"{row.phase}: the GPU works for {row.eager_ns / 1e3:.0f} us in eager mode and "
             f"{row.replay_ns / 1e3:.0f} us in a replay, while the host needs only "
             f"{row.eager_host_ns / 1e3:.0f} us to launch it: launches are hidden already",
@@ -60,7 +65,7 @@ def _fills(capture: Capture, graph: Graph) -> Iterator[Finding]:
     random = [name for name in _op_names(capture, graph) if name in _RANDOM]
     if random and len(graph.nodes) <= _TINY:
         yield Finding(
-            "replay-extra-fill-kernels",
+            REPLAY_EXTRA_FILL_KERNELS,
             f"{graph.name} has {len(graph.nodes)} nodes and draws random numbers: two fills of "
             "seed and offset run before every replay",
             phase=graph.phase,
@@ -77,7 +82,7 @@ def _missing(capture: Capture, graph: Graph) -> Iterator[Finding]:
         origin = capture.origins[graph.eager_only[0]]
         frames = tuple(capture.frames[index] for index in origin.frames)
     yield Finding(
-        "speedup-too-good",
+        SPEEDUP_TOO_GOOD,
         f"{graph.name} has {len(graph.nodes)} nodes where an eager iteration launches {eager}: "
         "work is missing from the graph",
         frames,

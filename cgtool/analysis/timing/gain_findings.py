@@ -10,9 +10,19 @@ from cgtool.analysis.graph.critical_path import Path
 from cgtool.analysis.timing.bench import BenchRow
 from cgtool.analysis.timing.durations import time_text
 from cgtool.analysis.timing.gaps import Timeline
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
 from cgtool.model.profile import InputCopy
+
+CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
+FIRST_REPLAY_LATENCY = code("first-replay-latency")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
+MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
+PADDING_WASTE = code("padding-waste")
+PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
+TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 _MANY_REPLAYS = 10_000
 _MANY_GRAPHS = 3
@@ -48,7 +58,7 @@ def findings_of(
     yield from _lost_concurrency(capture, lines, paths)
     if row is not None and row.break_even is not None and row.break_even > _MANY_REPLAYS:
         yield Finding(
-            "capture-time-not-amortised",
+            CAPTURE_TIME_NOT_AMORTISED,
             f"a replay saves {time_text(row.eager_ns - row.replay_ns)}: the capture has paid "
             f"for itself after {row.break_even:,} replays only",
             phase=row.phase,
@@ -84,7 +94,7 @@ def _copied_inputs(
         much += f", and the replay saves {time_text(saved)}"
     costly = sorted(inputs, key=lambda one: -one.copy_ns)[:3]
     yield Finding(
-        "input-copy-dominates",
+        INPUT_COPY_DOMINATES,
         much,
         evidence=tuple(
             f"{one.name}: {one.bytes / 2**20:.1f} MiB, {time_text(_copy_ns(capture, one))} from "
@@ -104,7 +114,7 @@ def _padding(capture: Capture) -> Iterator[Finding]:
     if padded:
         worst = max(padded, key=lambda one: (one.padding_rows or 0) / (one.rows or 1))
         yield Finding(
-            "padding-waste",
+            PADDING_WASTE,
             f"{worst.padding_rows} of the {worst.rows} rows of {worst.name} hold one and the same "
             "value: if that is padding, each replay computes it",
             evidence=tuple(f"{one.name}: {one.padding_rows} of {one.rows} rows" for one in padded),
@@ -123,7 +133,7 @@ def _small_graphs(capture: Capture, lines: Sequence[Timeline]) -> Iterator[Findi
         return
     host, device = sum(launch for _, launch in small), sum(one.replay_ns or 0 for one, _ in small)
     yield Finding(
-        "too-many-small-graphs",
+        TOO_MANY_SMALL_GRAPHS,
         f"{len(small)} graphs are shorter than their launch: the host needs {time_text(host)} to "
         f"launch what the GPU ends in {time_text(device)}",
         evidence=tuple(
@@ -155,7 +165,7 @@ def _moves(capture: Capture) -> Iterator[Finding]:
     origin = None if index is None else capture.origins[index]
     frames = origin.frames if origin is not None else ()
     yield Finding(
-        "memcpy-memset-node-overhead",
+        MEMCPY_MEMSET_NODE_OVERHEAD,
         f"copies, casts and fills take {time_text(moving)} of the {time_text(total)} in which "
         f"nodes run ({moving / total:.0%}), {count} of {nodes} nodes; most of it comes from here",
         tuple(capture.frames[frame] for frame in frames),
@@ -172,7 +182,7 @@ def _lost_concurrency(
         if line.span_ns is None or could < _COULD * line.work_ns or did > _DID * could:
             continue
         yield Finding(
-            "concurrency-lost-or-false-dependency",
+            CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
             f"{line.name}: branches of the graph could run side by side for {time_text(could)}, "
             f"and did for {time_text(did)}: kernels that fill the device leave no room, or the "
             "branches share a hardware queue",
@@ -203,14 +213,14 @@ def _around(capture: Capture) -> Iterator[Finding]:
     if measured and first - synced >= max(_FIRST_NS, synced):
         instantiate = sum(one.instantiate_ns or 0 for one in graphs)
         yield Finding(
-            "first-replay-latency",
+            FIRST_REPLAY_LATENCY,
             f"the first replay of {every} takes {time_text(first)} in all, later ones take "
             f"{time_text(synced)}",
             evidence=(f"instantiating took {time_text(instantiate)} before",),
         )
     if synced - queued >= _WAIT * queued:
         yield Finding(
-            "per-step-sync-around-replay",
+            PER_STEP_SYNC_AROUND_REPLAY,
             f"a loop that waits for each replay of {every} (.item(), print, synchronize) takes "
             f"{time_text(synced)} an iteration, one that does not {time_text(queued)}: "
             f"{synced / queued - 1:.0%} more",

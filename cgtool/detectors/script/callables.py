@@ -20,7 +20,19 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+
+ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
+CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
+GRAPHED_CALLABLE_CALLED_TWICE = code("graphed-callable-called-twice")
+GRAPHED_MODULE_MUTATED_IN_PLACE = code("graphed-module-mutated-in-place")
+INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED = code("input-layout-or-grad-flag-changed")
+NO_DIFFERENTIABLE_PARAMS = code("no-differentiable-params")
+PARAMETERS_ADDED_OR_REMOVED = code("parameters-added-or-removed")
+SILENT_EAGER_FALLBACK = code("silent-eager-fallback")
+STATIC_BUFFERS_DUPLICATED = code("static-buffers-duplicated")
+WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
 _GRAPHS = "/torch/cuda/graphs.py"
 _LARGE = 16 << 20
@@ -131,7 +143,7 @@ class Callables(Check):
         made.buffers.clear()
         if made.captures == len(made.parts):
             self.watch.report(
-                "no-differentiable-params",
+                NO_DIFFERENTIABLE_PARAMS,
                 "no output requires grad: there is no backward to capture, and "
                 "make_graphed_callables gives nothing that torch.cuda.graph does not",
                 place,
@@ -145,7 +157,7 @@ class Callables(Check):
         forward = module.__dict__.get("forward")
         if getattr(forward, "__name__", "") == "new_fwd":
             self.watch.report(
-                "graphed-module-mutated-in-place",
+                GRAPHED_MODULE_MUTATED_IN_PLACE,
                 "the module is graphed already: make_graphed_callables has replaced its forward",
                 place,
                 phase="script",
@@ -153,7 +165,7 @@ class Callables(Check):
         for name, child in module.named_modules():
             if child is not module and (child._forward_hooks or child._forward_pre_hooks):
                 self.watch.report(
-                    "child-module-hooks-captured",
+                    CHILD_MODULE_HOOKS_CAPTURED,
                     f"{name} ({type(child).__name__}) has a hook, whose Python does not run in a "
                     "replay",
                     place,
@@ -169,7 +181,7 @@ class Callables(Check):
         ]
         if sum(sizes) >= _LARGE:
             self.watch.report(
-                "static-buffers-duplicated",
+                STATIC_BUFFERS_DUPLICATED,
                 f"{len(samples)} callables keep {sum(sizes) >> 20} MiB of static inputs that are "
                 "copies of each other's outputs",
                 place,
@@ -217,7 +229,7 @@ class Callables(Check):
         for index, (one, sample) in enumerate(zip(given, static, strict=False)):
             if one.requires_grad and not sample.requires_grad:
                 self.watch.report(
-                    "input-layout-or-grad-flag-changed",
+                    INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
                     f"argument {index} requires grad and its sample did not: it gets no gradient",
                     place,
                     phase="script",
@@ -226,7 +238,7 @@ class Callables(Check):
                 one.shape == sample.shape and one.stride() != sample.stride()
             ):
                 self.watch.report(
-                    "input-layout-or-grad-flag-changed",
+                    INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
                     f"argument {index} is {one.dtype} with strides {one.stride()}; its sample was "
                     f"{sample.dtype} with {sample.stride()}",
                     place,
@@ -236,7 +248,7 @@ class Callables(Check):
                 swapped = other != index and own.data_ptr() == one.data_ptr()
                 if swapped and sample.data_ptr() != one.data_ptr():
                     self.watch.report(
-                        "arg-order-or-kwargs-changed",
+                        ARG_ORDER_OR_KWARGS_CHANGED,
                         f"argument {index} is the sample of argument {other}",
                         place,
                         phase="script",
@@ -257,14 +269,14 @@ class Callables(Check):
             called = _called_module()
             if called is not None and called is not module and not _contains(called, module):
                 self.watch.report(
-                    "graphed-module-mutated-in-place",
+                    GRAPHED_MODULE_MUTATED_IN_PLACE,
                     "this is a copy of a graphed module, and calls the graph of the original",
                     place,
                     phase="script",
                 )
             return
         self.watch.report(
-            "parameters-added-or-removed",
+            PARAMETERS_ADDED_OR_REMOVED,
             f"{type(module).__name__} {what}: the graph knows those of the capture",
             place,
             phase="script",
@@ -281,7 +293,7 @@ class Callables(Check):
             made.changed.clear()
             if stale:
                 self.watch.report(
-                    "warmup-mutates-state",
+                    WARMUP_MUTATES_STATE,
                     f"the warm-up of make_graphed_callables has changed {len(stale)} buffers of "
                     "the module",
                     made.place,
@@ -297,7 +309,7 @@ class Callables(Check):
         if part is not None and part.latest != node:
             part.twice = True
             self.watch.report(
-                "graphed-callable-called-twice",
+                GRAPHED_CALLABLE_CALLED_TWICE,
                 "the callable is called again before the backward of the call before: the second "
                 "call overwrites what that backward needs",
                 part.place,
@@ -320,7 +332,7 @@ class Callables(Check):
                 if part.fallback and not part.calls:
                     mode = "train()" if part.training else "eval()"
                     self.watch.report(
-                        "silent-eager-fallback",
+                        SILENT_EAGER_FALLBACK,
                         f"the module was graphed in {mode} and is called in the other mode: every "
                         "call runs eagerly",
                         part.fallback,

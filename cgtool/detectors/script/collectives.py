@@ -12,6 +12,10 @@ import torch
 
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.findings.registry import code
+
+CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
+NCCL_DESTROY_BEFORE_GRAPH = code("nccl-destroy-before-graph")
 
 _COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
@@ -51,7 +55,7 @@ class Collectives(Check):
         def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
             if any(one.live() for one in self._users):
                 self.watch.report(
-                    "nccl-destroy-before-graph",
+                    NCCL_DESTROY_BEFORE_GRAPH,
                     "the process group goes while a graph that captured a collective can still be "
                     "replayed",
                     self.watch.place(),
@@ -97,7 +101,7 @@ class Collectives(Check):
         # A work that nobody holds any more cannot be waited for: it is of no interest.
         if any(one() is not None for one in self._works.values()):
             self.watch.report(
-                "capture-waits-for-nccl",
+                CAPTURE_WAITS_FOR_NCCL,
                 "the capture begins while a collective is outstanding",
                 graph.frames,
                 phase="capture",

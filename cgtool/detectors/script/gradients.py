@@ -16,9 +16,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import package_part
+
+ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
+GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
+GRADIENT_ACCUMULATION_MISMATCH = code("gradient-accumulation-mismatch")
 
 
 @dataclass(eq=False)
@@ -111,7 +116,7 @@ class Gradients(Check):
                 dropped = leaf.grad is None
             if dropped:
                 self.watch.report(
-                    "grad-set-to-none-between-replays",
+                    GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
                     "the gradient that the graph writes is no parameter's .grad any more: "
                     "optimizer.step() skips it",
                     self._zeroed or graph.last.frames,
@@ -121,7 +126,7 @@ class Gradients(Check):
                 self._overwritten(one, replays)
             elif one.adds and one.stepped and one.written <= one.stepped:
                 self.watch.report(
-                    "gradient-accumulation-mismatch",
+                    GRADIENT_ACCUMULATION_MISMATCH,
                     "each replay adds to .grad, and nothing sets it to zero between two steps of "
                     "the optimizer",
                     graph.last.frames,
@@ -144,7 +149,7 @@ class Gradients(Check):
         if one.stepped == 0 and graph.replays > replays:
             return
         self.watch.report(
-            "gradient-accumulation-mismatch",
+            GRADIENT_ACCUMULATION_MISMATCH,
             f"{replays} replays before one step of the optimizer: each overwrites .grad, which was "
             "None at the capture, so that the step sees the last one alone",
             graph.last.frames,
@@ -184,7 +189,7 @@ class StaleNodes(Check):
     def ended(self, graph: WatchedGraph) -> None:
         if self._stale is not None and not _by_pytorch():
             self.watch.report(
-                "accumulate-grad-cross-stream-growth",
+                ACCUMULATE_GRAD_CROSS_STREAM_GROWTH,
                 "gradients are added on another stream than the capture's: the autograd nodes of "
                 "an earlier forward are still alive",
                 self._stale,

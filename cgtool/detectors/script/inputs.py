@@ -13,14 +13,21 @@ from cgtool.detectors.script.cells import storage_of
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, Read, WatchedGraph
 from cgtool.detectors.script.paths import Modules, Path, Stack, binding_of, paths_to, stack_of
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 
+BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
+CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
+REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
+
 _CODES = {
-    "name": "input-rebound-not-copied",
-    "attribute": "metadata-address-changed",
-    "item": "metadata-address-changed",
-    "parameter": "parameter-rebound",
+    "name": code("input-rebound-not-copied"),
+    "attribute": code("metadata-address-changed"),
+    "item": code("metadata-address-changed"),
+    "parameter": code("parameter-rebound"),
 }
 
 
@@ -128,9 +135,7 @@ class Inputs(Check):
     def _freed(self, graph: WatchedGraph, read: Read) -> None:
         finding = at_call(
             Finding(
-                "pinned-source-frozen"
-                if read.cell.place == "pinned"
-                else "input-freed-before-replay",
+                PINNED_SOURCE_FROZEN if read.cell.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
                 "the tensor that is read here is gone: the replay reads whatever lies there now",
                 phase="replay",
                 evidence=(f"{read.call.name}, {list(read.shape)} at {read.data_ptr:#x}",),
@@ -149,7 +154,7 @@ class Inputs(Check):
             self.watch.findings.add(
                 at_call(
                     Finding(
-                        "cpu-scalar-tensor-operand",
+                        CPU_SCALAR_TENSOR_OPERAND,
                         "a tensor of the host became a number of the kernel at the capture: the "
                         "replay does not see that it has changed",
                         phase="replay",
@@ -189,7 +194,7 @@ class Copies(Check):
             return
         if source.dim() and source.dim() == target.dim() and source.shape != target.shape:
             self.watch.report(
-                "replay-with-other-shape",
+                REPLAY_WITH_OTHER_SHAPE,
                 f"copy_ broadcasts {list(source.shape)} to {list(target.shape)} of the static "
                 "input",
                 self.watch.place(),
@@ -219,7 +224,7 @@ class Copies(Check):
         last = cell.read_by
         if last is not None and not self.watch.order.done(last.stream, last.tick):
             self.watch.report(
-                "pinned-source-frozen",
+                PINNED_SOURCE_FROZEN,
                 "the host writes a pinned buffer that a replay may still be copying from",
                 self.watch.place(),
                 phase="script",
@@ -238,7 +243,7 @@ class Copies(Check):
             stale = head.stale()
             if stale is not None:
                 self.watch.report(
-                    "bucket-padding-garbage",
+                    BUCKET_PADDING_GARBAGE,
                     f"only the first {head.rows} of {head.before} rows are written anew: the "
                     "replay reads the others of an earlier batch",
                     stale,

@@ -16,8 +16,17 @@ import torch
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.detectors.script.regions import tree_of
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.compiled import left_alone
+
+CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
+DRIVER_SIDE_GRAPH_MEMORY = code("driver-side-graph-memory")
+EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
+FIRST_COMPILE_IN_CAPTURE = code("first-compile-in-capture")
+GRAPH_MEMORY_NOT_BUDGETED = code("graph-memory-not-budgeted")
+HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
+SAME_STREAM_CUBLAS_WORKSPACE = code("same-stream-cublas-workspace")
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 _STREAMS = 4
@@ -50,7 +59,7 @@ class Workspaces(Check):
             if other.stream == graph.stream and other.pool != graph.pool:
                 later = max(other, graph, key=lambda one: one.number)
                 self.watch.report(
-                    "same-stream-cublas-workspace",
+                    SAME_STREAM_CUBLAS_WORKSPACE,
                     f"{graph.name} and {other.name}, which is gone, were captured on one stream "
                     "into pools of their own: they share a cuBLAS workspace",
                     later.frames,
@@ -64,7 +73,7 @@ class Workspaces(Check):
         alive = [one for one in self._users if one.live()]
         if len({one.stream for one in alive}) >= _STREAMS:
             self.watch.report(
-                "cublas-workspace-per-graph",
+                CUBLAS_WORKSPACE_PER_GRAPH,
                 f"{len({one.stream for one in alive})} streams captured matrix products: each has "
                 "a cuBLAS workspace of its own, for good",
                 alive[-1].frames,
@@ -74,7 +83,7 @@ class Workspaces(Check):
         if total >= _OPS:
             largest = max(self.watch.alive(), key=lambda one: one.device_ops)
             self.watch.report(
-                "driver-side-graph-memory",
+                DRIVER_SIDE_GRAPH_MEMORY,
                 f"the graphs have {total} ops together: the driver keeps memory for each, which "
                 "PyTorch does not count",
                 largest.frames,
@@ -107,7 +116,7 @@ class Budget(Check):
             given = int(torch.cuda.memory_allocated()) - allocated
             if given * 2 > free:
                 self.watch.report(
-                    "graph-memory-not-budgeted",
+                    GRAPH_MEMORY_NOT_BUDGETED,
                     f"{given >> 20} of {free >> 20} MiB that were free here are given away before "
                     "the first capture",
                     place,
@@ -125,7 +134,7 @@ class Budget(Check):
         ]
         if segments and not any(one.get("is_expandable") for one in segments):
             self.watch.report(
-                "expandable-segments-surprises",
+                EXPANDABLE_SEGMENTS_SURPRISES,
                 "the allocator's settings ask for expandable segments, and the pool of the graph "
                 "has none",
                 set_at(graph.frames, _SETTINGS) or graph.frames,
@@ -161,7 +170,7 @@ class Calls(Check):
         def attribute(library: Any, name: str) -> Any:
             if name in _HOST_CALLS and self.watch.capture is not None:
                 self.watch.report(
-                    "host-callback-deadlock",
+                    HOST_CALLBACK_DEADLOCK,
                     "the graph gets a node that calls back into the host",
                     self.watch.place(),
                     phase="capture",
@@ -198,7 +207,7 @@ class Calls(Check):
             nonlocal warm
             if not warm and self.watch.capture is not None:
                 self.watch.report(
-                    "first-compile-in-capture",
+                    FIRST_COMPILE_IN_CAPTURE,
                     "torch.compile compiles during the capture, because nothing called this before",
                     self.watch.place(),
                     phase="capture",

@@ -7,7 +7,13 @@ from typing import Any
 
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import PoolId, WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+
+CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
+LEAK_AFTER_FAILED_CAPTURE = code("leak-after-failed-capture")
+MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
+PRIVATE_POOL_BLOAT = code("private-pool-bloat")
 
 _WORTH = 16 << 20
 """Bytes below which nobody would act."""
@@ -35,7 +41,7 @@ class Memory(Check):
         self._failed[graph.frames] += 1
         if self._failed[graph.frames] == 2:
             self.watch.report(
-                "leak-after-failed-capture",
+                LEAK_AFTER_FAILED_CAPTURE,
                 "a capture that failed is tried again: each attempt leaves its pool reserved",
                 graph.frames,
                 phase="script",
@@ -53,7 +59,7 @@ class Memory(Check):
         spare = sum(sizes) - max(sizes, default=0) - sum(_kept(self.watch, one) for one in own)
         if len(own) >= _POOLS and spare >= _WORTH:
             self.watch.report(
-                "private-pool-bloat",
+                PRIVATE_POOL_BLOAT,
                 f"{len(own)} graphs have pools of their own, {sum(sizes) >> 20} MiB together",
                 own[-1].frames,
                 evidence=(f"one pool would save about {spare >> 20} MiB",),
@@ -69,7 +75,7 @@ class Memory(Check):
         waste = total - largest - sum(_kept(self.watch, one) for one in graphs)
         if growth[-1][1] == largest and waste >= _WORTH and waste * 4 >= total:
             self.watch.report(
-                "capture-order-wastes-pool",
+                CAPTURE_ORDER_WASTES_POOL,
                 f"the pool grows with each capture, to {total >> 20} MiB: the blocks of the small "
                 "graphs do not serve the large ones",
                 graphs[-1].frames,
@@ -86,7 +92,7 @@ class Memory(Check):
             shapes = {tuple(read.shape for read in one.reads.values()) for one in graphs}
             if len(shapes) >= _SHAPES:
                 self.watch.report(
-                    "many-graphs-for-many-shapes",
+                    MANY_GRAPHS_FOR_MANY_SHAPES,
                     f"{len(graphs)} graphs are captured here, for {len(shapes)} sets of shapes",
                     place,
                     phase="script",

@@ -13,7 +13,17 @@ import torch
 from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+
+AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
+CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
+DATALOADER_PIN_THREAD = code("dataloader-pin-thread")
+EMPTY_GRAPH = code("empty-graph")
+FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
+MODIFIED_TEMPLATE_NOT_REINSTANTIATED = code("modified-template-not-reinstantiated")
+RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
+RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 
 
 class Misuse(Check):
@@ -31,7 +41,7 @@ class Misuse(Check):
         setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
         if setting:
             self.watch.report(
-                "caching-allocator-disabled",
+                CACHING_ALLOCATOR_DISABLED,
                 "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation of the capture would be a "
                 "cudaMalloc, which CUDA does not permit there",
                 graph.frames,
@@ -40,7 +50,7 @@ class Misuse(Check):
             )
         if graph.mode == "global" and _pinning():
             self.watch.report(
-                "dataloader-pin-thread",
+                DATALOADER_PIN_THREAD,
                 "a DataLoader with pin_memory=True has a thread that calls CUDA, which may end "
                 "this capture at any time",
                 graph.frames,
@@ -50,7 +60,7 @@ class Misuse(Check):
     def ended(self, graph: WatchedGraph) -> None:
         if graph.mode == "relaxed":
             self.watch.report(
-                "relaxed-mode-hides-bugs",
+                RELAXED_MODE_HIDES_BUGS,
                 'capture_error_mode="relaxed": calls that a capture does not permit run unnoticed',
                 graph.frames,
                 phase="capture",
@@ -59,14 +69,14 @@ class Misuse(Check):
             return
         if graph.ops:
             self.watch.report(
-                "empty-graph",
+                EMPTY_GRAPH,
                 "the graph is empty: no op of the capture ran on its device and streams",
                 graph.frames,
                 phase="capture",
             )
         else:
             self.watch.report(
-                "empty-graph",
+                EMPTY_GRAPH,
                 "the graph is empty: the capture ran no op",
                 graph.frames,
                 phase="capture",
@@ -116,7 +126,7 @@ class Autocast(Check):
             if half and tensor.requires_grad and not tensor.is_leaf and self._only_cache(tensor):
                 graph.explained.add(storage._cdata)
                 self.watch.report(
-                    "autocast-weight-cache",
+                    AUTOCAST_WEIGHT_CACHE,
                     "the graph reads a cast weight that autocast made before the capture: it "
                     "does not follow the weight",
                     self._entered[-1],
@@ -171,7 +181,7 @@ class Randomness(Check):
             return
         if made[0].replays and self._seeds < 2:
             self.watch.report(
-                "rng-sequence-differs-from-eager",
+                RNG_SEQUENCE_DIFFERS_FROM_EAGER,
                 "the output of a graph that draws random numbers is compared with eager, and the "
                 "two did not start from the same seed",
                 self.watch.place(),
@@ -189,7 +199,7 @@ class Templates(Check):
         now = self.watch.machine.template(real)
         if now is not None and now != graph.template:
             self.watch.report(
-                "modified-template-not-reinstantiated",
+                MODIFIED_TEMPLATE_NOT_REINSTANTIATED,
                 f"{graph.name} was edited after it was instantiated: the replay runs what was "
                 "instantiated",
                 self.watch.place(),
@@ -204,7 +214,7 @@ class Finalizers(Check):
         if self.watch.capture is not None and graph is not self.watch.capture:
             self.watch.capture.disturbed = True
             self.watch.report(
-                "finalizer-in-capture",
+                FINALIZER_IN_CAPTURE,
                 f"{graph.name} is destroyed while another graph is captured",
                 self.watch.place(),
                 phase="capture",

@@ -14,6 +14,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import WatchedGraph
 from cgtool.detectors.script.inputs import Changes, Inputs, changed_at
+from cgtool.findings.registry import code
+
+TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 
 def depends_on_mode(module: torch.nn.Module) -> bool:
@@ -80,7 +83,7 @@ class Modes(Check):
                 continue
             mode = "train()" if training else "eval()"
             self.watch.report(
-                "train-eval-toggle",
+                TRAIN_EVAL_TOGGLE,
                 f"{type(module).__name__} was captured in {mode}, and the replay goes on so",
                 changed_at(self._toggled, module, graph) or self.watch.place(),
                 phase="replay",

@@ -20,8 +20,13 @@ from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.detectors.script.paths import Stack, locals_of, stack_of
 from cgtool.detectors.script.regions import tree_of
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal, line_of
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 
 _OFTEN = 32
 """Replays of a graph that are all looked at; of those after, one in so many."""
@@ -127,7 +132,7 @@ class Numbers(Check):
         value = found.state.get(found.reads.watched.index(written))
         if here and read and value is not None and value.kind == "number":
             self.watch.report(
-                "cpu-state-step-counter",
+                CPU_STATE_STEP_COUNTER,
                 f"{written.use.text} moves with every call on the host, and a replay does not "
                 "move it",
                 (line,),
@@ -180,7 +185,7 @@ class Numbers(Check):
         frames = found.chains.get((place.file, place.line), (place,))
         if tested:
             self.watch.report(
-                "control-flow-frozen",
+                CONTROL_FLOW_FROZEN,
                 f"{text} decides here and has changed since the capture: the replay repeats the "
                 "ops of the capture",
                 frames if frames[0] == place else (place,),
@@ -192,7 +197,7 @@ class Numbers(Check):
         given = before in found.numbers.get((place.file, place.function), ())
         if given or (on_line and derived):
             self.watch.report(
-                "python-scalar-frozen",
+                PYTHON_SCALAR_FROZEN,
                 f"{text} has changed since the capture: the replay goes on with the old value",
                 frames,
                 evidence=evidence,

@@ -15,8 +15,14 @@ from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.detectors.script.paths import locals_of, stack_of
 from cgtool.detectors.script.regions import tree_of
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+
+CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
+LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")
+OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
+TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
 
 _PUTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault"))
 
@@ -54,7 +60,7 @@ class Outputs(Check):
         for graph in self.watch.alive():
             if graph.replays == 0 and self._is_result(graph, cell):
                 self.watch.report(
-                    "capture-does-not-execute",
+                    CAPTURE_DOES_NOT_EXECUTE,
                     f"what {graph.name} computes is read before its first replay: a capture runs "
                     "nothing",
                     self.watch.place(),
@@ -89,7 +95,7 @@ class Outputs(Check):
         if graph.part is not None and graph.part.twice:
             return
         self.watch.report(
-            "output-overwritten-by-next-replay",
+            OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
             f"the output of {graph.name} is kept several times: all are one buffer, which holds "
             "the last replay",
             place,
@@ -176,7 +182,7 @@ class Remains(Check):
             last = graph.last
             if last is not None and not self.watch.order.done(last.stream, last.tick):
                 self.watch.report(
-                    "teardown-use-after-free",
+                    TEARDOWN_USE_AFTER_FREE,
                     "the graph goes while its last replay may still run, and its memory is given "
                     "back",
                     place,
@@ -193,7 +199,7 @@ class Remains(Check):
             if tensor is not None:
                 size = tensor.numel() * tensor.element_size()
                 self.watch.report(
-                    "leak-by-live-references",
+                    LEAK_BY_LIVE_REFERENCES,
                     f"a view of {size} bytes keeps {cell.bytes} bytes of the pool of a graph that "
                     "is gone",
                     place,

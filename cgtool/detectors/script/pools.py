@@ -10,8 +10,13 @@ import torch
 from cgtool.detectors.script.cells import Cell, Write, tensors_in
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+
+SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
+SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
+UNSYNCHRONISED_IO = code("unsynchronised-io")
 
 
 class SharedPools(Check):
@@ -53,7 +58,7 @@ class SharedPools(Check):
                 continue
             if self._overlap(graph, other):
                 self.watch.report(
-                    "shared-pool-concurrent-replay",
+                    SHARED_POOL_CONCURRENT_REPLAY,
                     f"{graph.name} and {other.name} share a pool, and nothing makes this replay "
                     "wait for the other one, on another stream",
                     self.watch.place(),
@@ -94,7 +99,7 @@ class SharedPools(Check):
             # PyTorch captures these in the order in which they run (``callables``).
             return
         self.watch.report(
-            "shared-pool-replay-order",
+            SHARED_POOL_REPLAY_ORDER,
             f"{graph.name} shares a pool with {cell.made_in.name} and overwrites its output, "
             "which is read afterwards",
             place,
@@ -121,7 +126,7 @@ class Unordered(Check):
 
     def _report(self, what: str) -> None:
         self.watch.report(
-            "unsynchronised-io",
+            UNSYNCHRONISED_IO,
             f"{what} on another stream, and nothing orders the two",
             self.watch.place(),
             phase="script",

@@ -22,7 +22,7 @@ from cgtool.detectors.script.order import Order
 from cgtool.detectors.script.regions import region_of
 from cgtool.detectors.script.reported_errors import tell_once, told
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites, written_by
 from cgtool.observe.frames import chain_of, exception_frames, is_internal
@@ -60,7 +60,7 @@ class Watch:
 
     def report(
         self,
-        code: str,
+        code: Code,
         reason: str,
         frames: tuple[Frame, ...],
         *,

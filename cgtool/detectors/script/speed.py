@@ -10,11 +10,20 @@ import torch
 
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+
+CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+FIRST_REPLAY_LATENCY = code("first-replay-latency")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
+PADDING_WASTE = code("padding-waste")
+PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
+REPLAY_PLUS_HOST_SYNC_STALL = code("replay-plus-host-sync-stall")
+TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 _WAITS = 10
 """Replays in a row, each followed by a wait of the host in one line."""
-_PER_STEP = "per-step-sync-around-replay"
+PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
 _RECAPTURES = 5
 _SMALL = 8
 """Ops of a graph that costs as much to launch as it saves."""
@@ -49,7 +58,7 @@ class Waits(Check):
         self._count[place] += 1
         if self._count[place] == _WAITS:
             self.watch.report(
-                "replay-plus-host-sync-stall" if self._collective else _PER_STEP,
+                REPLAY_PLUS_HOST_SYNC_STALL if self._collective else PER_STEP_SYNC_AROUND_REPLAY,
                 f"the host waits for the device after every replay ({why}): the device idles until "
                 "the next one is launched",
                 place,
@@ -74,14 +83,14 @@ class Launches(Check):
         late = graph.keeps and not graph.instantiated and graph.replays == 0
         if late and graph.device_ops > _SMALL:
             self.watch.report(
-                "first-replay-latency",
+                FIRST_REPLAY_LATENCY,
                 "the first replay instantiates the graph, which was made with keep_graph=True",
                 place,
                 phase="replay",
             )
         if torch.autograd.profiler._is_profiler_enabled:
             self.watch.report(
-                "profiler-blind-inside-graph",
+                PROFILER_BLIND_INSIDE_GRAPH,
                 "a profiler runs: it sees the launch of the graph, and no op or line inside it",
                 place,
                 phase="replay",
@@ -97,7 +106,7 @@ class Launches(Check):
             if self._rounds[graph.frames] == 2:
                 sizes = Counter(one.device_ops for one in self._row)
                 self.watch.report(
-                    "too-many-small-graphs",
+                    TOO_MANY_SMALL_GRAPHS,
                     f"{_IN_A_ROW} graphs of at most {max(sizes)} ops each are replayed in a row",
                     graph.frames,
                     phase="script",
@@ -127,7 +136,7 @@ class Captures(Check):
             )
             if used:
                 self.watch.report(
-                    "capture-time-not-amortised",
+                    CAPTURE_TIME_NOT_AMORTISED,
                     f"{len(done)} captures of the same ops on the same shapes, each replayed at "
                     "most once",
                     place,
@@ -174,7 +183,7 @@ class Feeding(Check):
             if self._heavy[graph.number] == _REPLAYS:
                 place = max(fed, key=lambda one: one[1])[2]
                 self.watch.report(
-                    "input-copy-dominates",
+                    INPUT_COPY_DOMINATES,
                     f"{size >> 20} MiB are copied for a graph of {graph.device_ops} ops",
                     place,
                     phase="script",
@@ -185,7 +194,7 @@ class Feeding(Check):
             if self._padded[graph.number] == _REPLAYS and graph.last is not None:
                 real, size = max(rows, key=lambda one: one[1])
                 self.watch.report(
-                    "padding-waste",
+                    PADDING_WASTE,
                     f"{real} of {size} rows are real: the graph computes them all",
                     graph.last.frames,
                     phase="script",

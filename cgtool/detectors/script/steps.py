@@ -12,8 +12,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from cgtool.detectors.optimizers import made_at
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.graphs import WatchedGraph
+from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
+
+LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
+OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 
 Numbers = dict[tuple[int, str], float]
 
@@ -67,7 +71,7 @@ class Steps(Check):
         kind = type(optimizer).__name__
         capturable = "capturable" in optimizer.param_groups[0]
         self.watch.report(
-            "lr-frozen-despite-capturable" if capturable else "optimizer-without-capture-guard",
+            LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD,
             f"{name} of {kind} has changed since the capture, and the replay keeps the old value",
             made_at(optimizer) or stepped,
             evidence=(f"{name} was {before} when captured, and is {now} now",),

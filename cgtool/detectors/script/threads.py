@@ -12,6 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.detectors.script.cells import tensors_in
 from cgtool.detectors.script.run import Watch
+from cgtool.findings.registry import code
+
+MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
+OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
 
 _SILENT = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 
@@ -54,7 +58,7 @@ class ThreadObserver(TorchDispatchMode):
         if graph.mode == "global":
             graph.disturbed = True
             self.watch.report(
-                "other-thread-cuda-call",
+                OTHER_THREAD_CUDA_CALL,
                 f"the thread {threading.current_thread().name} calls CUDA while another one "
                 "captures: an allocation here ends the capture",
                 self.watch.here(),
@@ -62,7 +66,7 @@ class ThreadObserver(TorchDispatchMode):
             )
         else:
             self.watch.report(
-                "mixed-eager-work-during-capture",
+                MIXED_EAGER_WORK_DURING_CAPTURE,
                 f"the thread {threading.current_thread().name} runs work on the device while "
                 "another one captures",
                 self.watch.here(),

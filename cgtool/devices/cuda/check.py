@@ -25,9 +25,10 @@ from cgtool.detectors.streams import Capturing, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda import backend
 from cgtool.devices.cuda.memory import keeps_history
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
@@ -39,6 +40,12 @@ from cgtool.program.attempt import Progress, users_code
 from cgtool.program.phases import Phases, name_of, roots_of, through
 from cgtool.program.seeding import seed_all
 from cgtool.program.workload import Part, Workload
+
+EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
+HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
+MEM_ALLOC_NODES = code("mem-alloc-nodes")
+RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class Dry(Capturing):
@@ -100,7 +107,7 @@ class _Recorder(OpRecorder):
                     dry.allocates = False
                     dry.note(
                         Finding(
-                            "mem-alloc-nodes",
+                            MEM_ALLOC_NODES,
                             "the allocator is cudaMallocAsync: what this op allocates becomes a "
                             "node, and so for every op after it",
                         )
@@ -147,7 +154,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     marks: dict[int, tuple[int | None, Frontier]] = {}
     """By event: what waits for it waits for this."""
 
-    def refused(code: str, what: str) -> Callable[..., Any]:
+    def refused(code: Code, what: str) -> Callable[..., Any]:
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
             dry.refuse(code, what)
             return original(*args, **kwargs)
@@ -195,15 +202,15 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         return original(*args)
 
     def reseeded(what: str) -> Callable[..., Any]:
-        return refused("rng-state-access", what)
+        return refused(RNG_STATE_ACCESS, what)
 
     cuda = torch.cuda
     return [
-        (cuda, "synchronize", refused("explicit-synchronize", "torch.cuda.synchronize()")),
-        (cuda.Stream, "synchronize", refused("explicit-synchronize", "Stream.synchronize()")),
-        (cuda.Event, "synchronize", refused("explicit-synchronize", "Event.synchronize()")),
-        (cuda.Stream, "query", refused("event-or-stream-query", "Stream.query()")),
-        (cuda.Event, "query", refused("event-or-stream-query", "Event.query()")),
+        (cuda, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")),
+        (cuda.Stream, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()")),
+        (cuda.Event, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "Event.synchronize()")),
+        (cuda.Stream, "query", refused(EVENT_OR_STREAM_QUERY, "Stream.query()")),
+        (cuda.Event, "query", refused(EVENT_OR_STREAM_QUERY, "Event.query()")),
         (cuda.Stream, "wait_stream", wait_stream),
         (cuda.Stream, "wait_event", wait_event),
         (cuda.Event, "record", record),
@@ -233,7 +240,7 @@ def _host_waits(dry: Dry) -> Iterator[None]:
             shown(message, *_args, **_kwargs)
         elif dry.capturing and dry.may_wait and here(2) and not _spoken(dry, here(2)):
             name = dry.call.name if dry.call is not None else "this call"
-            dry.refuse("hidden-sync-in-stock-module", f"{name}, which makes the host wait,")
+            dry.refuse(HIDDEN_SYNC_IN_STOCK_MODULE, f"{name}, which makes the host wait,")
 
     shown = warnings.showwarning
     with warnings.catch_warnings():

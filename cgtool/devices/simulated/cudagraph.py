@@ -19,9 +19,13 @@ from cgtool.devices.simulated.owners import Owners, Places
 from cgtool.devices.simulated.recording import ScriptRecorder
 from cgtool.devices.simulated.scripted import PoolId, ScriptDevice, known
 from cgtool.devices.simulated.streams import Stream
+from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError, user_code
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
+
+API_ORDER_MISUSE = code("api-order-misuse")
+CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
 
 _NO_CAPTURE = "Called CUDAGraph::{} without a preceding successful capture."
 
@@ -87,7 +91,7 @@ class CUDAGraph:
             # notes/cuda: one capture at a time in a process.
             device.report(
                 Finding(
-                    "api-order-misuse",
+                    API_ORDER_MISUSE,
                     "a capture begins while another one is in progress",
                     here(),
                     fix="capture one graph after the other",
@@ -116,7 +120,7 @@ class CUDAGraph:
         recorder = self._recorder
         if recorder is None or device.current is not self._stream:
             raise self._refused(
-                "Capture must end on the same stream it began on.", "capture-ended-elsewhere"
+                "Capture must end on the same stream it began on.", CAPTURE_ENDED_ELSEWHERE
             )
         try:
             if not device.invalid:
@@ -156,7 +160,7 @@ class CUDAGraph:
         if self.device.current_is_capturing:
             self.device.report(
                 Finding(
-                    "api-order-misuse",
+                    API_ORDER_MISUSE,
                     "a graph is replayed while a stream is capturing",
                     here(),
                     fix="replay it outside the capture",
@@ -214,19 +218,19 @@ class CUDAGraph:
     def __del__(self) -> None:
         self.reset()
 
-    def _refused(self, sentence: str, code: str = "api-order-misuse") -> RuntimeError:
+    def _refused(self, sentence: str, code: Code = API_ORDER_MISUSE) -> RuntimeError:
         """PyTorch's error for a call out of order, whose finding is collected."""
         self.device.findings.add(
             Finding(
                 code,
                 "CUDAGraph was called in an order that it does not allow"
-                if code == "api-order-misuse"
+                if code == API_ORDER_MISUSE
                 else "the capture was ended on another stream than it began on (903)",
                 here(3),
                 phase="script",
                 fix="capture, then instantiate (with keep_graph=True), then replay; one capture a "
                 "graph"
-                if code == "api-order-misuse"
+                if code == API_ORDER_MISUSE
                 else "use the context manager torch.cuda.graph",
                 evidence=(f"RuntimeError: {sentence}",),
             )

@@ -14,10 +14,13 @@ from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
 from cgtool.devices.simulated.owners import Owners, Places
 from cgtool.devices.simulated.scripted import ScriptDevice
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
+
+RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 
 
 class ScriptRecorder(CaptureRecorder):
@@ -98,7 +101,7 @@ class ScriptRecorder(CaptureRecorder):
                 try:
                     device.report(
                         Finding(
-                            "rng-unregistered-generator",
+                            RNG_UNREGISTERED_GENERATOR,
                             "a generator of your own draws numbers in the graph, which does not "
                             "know it",
                             phase=device.phase,

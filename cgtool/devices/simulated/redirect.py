@@ -19,9 +19,14 @@ from cgtool.detectors.collect import here
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.memory_calls import memory_calls
 from cgtool.devices.simulated.streams import Device, Stream
+from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.placement import HOST, is_cuda_device, put
+
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
+RNG_NEW_GENERATOR = code("rng-new-generator")
+RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class _Autocast(torch.autocast):
@@ -48,7 +53,7 @@ def _generator_class(device: Device) -> type[torch.Generator]:
             where = kwargs.get("device", where)
             if is_cuda_device(where) or isinstance(where, int):
                 device.refuse(
-                    "rng-new-generator",
+                    RNG_NEW_GENERATOR,
                     "making a torch.Generator of the GPU",
                     why="its state would have to live on the device: PyTorch refuses to construct "
                     "one during capture",
@@ -110,7 +115,7 @@ def _cuda(device: Device) -> dict[str, Any]:
     def reseeds(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
             device.refuse(
-                "rng-state-access",
+                RNG_STATE_ACCESS,
                 what,
                 why="the generator belongs to the graph while it is captured: PyTorch refuses to "
                 "seed it anew",
@@ -125,7 +130,7 @@ def _cuda(device: Device) -> dict[str, Any]:
         return lambda *_args, **_kwargs: value
 
     def synchronize(*_args: Any) -> None:
-        device.refuse("explicit-synchronize", "torch.cuda.synchronize()")
+        device.refuse(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")
 
     def is_capturing() -> bool:
         if device.current_is_capturing:
@@ -198,7 +203,7 @@ def _accelerator(device: Device) -> dict[str, Any]:
         "current_stream": lambda *_: device.current,
         "set_stream": set_stream,
         "synchronize": lambda *_: device.refuse(
-            "explicit-synchronize", "torch.accelerator.synchronize()"
+            EXPLICIT_SYNCHRONIZE, "torch.accelerator.synchronize()"
         ),
     }
 

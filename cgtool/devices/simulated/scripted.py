@@ -16,8 +16,11 @@ from cgtool.detectors.script.recorder import Told
 from cgtool.detectors.script.reported_errors import tell_once
 from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.streams import Device, Event, Stream
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
+
+CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
 PoolId = tuple[int, int]
 
@@ -32,14 +35,17 @@ _GENERATOR = (
 )
 # By code: what PyTorch says itself, before CUDA is asked. The capture stays valid.
 _BY_PYTORCH = {
-    "sync-d2h-copy": _COPY,
-    "h2d-pageable-copy": _COPY,
-    "h2d-tensor-from-python": _COPY,
-    "h2d-index-with-list-or-cpu-tensor": _COPY,
-    "rng-new-generator": _GENERATOR,
-    "rng-unregistered-generator": "Attempt to increase offset for a CUDA generator not in capture "
-    "mode.",
-    "rng-state-access": "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
+    code("sync-d2h-copy"): _COPY,
+    code("h2d-pageable-copy"): _COPY,
+    code("h2d-tensor-from-python"): _COPY,
+    code("h2d-index-with-list-or-cpu-tensor"): _COPY,
+    code("rng-new-generator"): _GENERATOR,
+    code(
+        "rng-unregistered-generator"
+    ): "Attempt to increase offset for a CUDA generator not in capture mode.",
+    code(
+        "rng-state-access"
+    ): "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
     "you need this call to be captured, please file an issue.",
 }
 _ENDED = (
@@ -49,18 +55,22 @@ _ENDED = (
 )
 _REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
 _BY_CUDA = {
-    "captured-event-misuse": (
+    CAPTURED_EVENT_MISUSE: (
         907,
         "CapturedEvent",
         "operation not permitted on an event last recorded in a capturing stream",
     ),
-    "unjoined-side-stream": (904, "StreamCaptureUnjoined", "capturing stream has unjoined work"),
-    "wait-on-precapture-work": (
+    code("unjoined-side-stream"): (
+        904,
+        "StreamCaptureUnjoined",
+        "capturing stream has unjoined work",
+    ),
+    code("wait-on-precapture-work"): (
         905,
         "StreamCaptureIsolation",
         "dependency created on uncaptured work in another stream",
     ),
-    "default-stream-dependency": (
+    code("default-stream-dependency"): (
         906,
         "StreamCaptureImplicit",
         "operation would make the legacy stream depend on a capturing blocking stream",
@@ -162,7 +172,7 @@ class _ScriptEvent(Event):
         if self._captured and not self.device.capturing:
             self.device.report(
                 Finding(
-                    "captured-event-misuse",
+                    CAPTURED_EVENT_MISUSE,
                     f"{what} of an event that was recorded in a capture, and so never really",
                     here(2),
                     phase="script",

@@ -10,8 +10,12 @@ import torch
 
 from cgtool.detectors.collect import here
 from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import chain_of
+
+EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
 
 class Device(Capturing):
@@ -63,10 +67,10 @@ class Stream(Lane):
         return self.owner.capturing and self.joined == self.owner.capture_id
 
     def synchronize(self) -> None:
-        self.owner.refuse("explicit-synchronize", "Stream.synchronize()")
+        self.owner.refuse(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()")
 
     def query(self) -> bool:
-        self.owner.refuse("event-or-stream-query", "Stream.query()")
+        self.owner.refuse(EVENT_OR_STREAM_QUERY, "Stream.query()")
         return True
 
     def __enter__(self) -> Stream:
@@ -97,10 +101,10 @@ class Event:
         (stream or self.device.current).wait_event(self)
 
     def synchronize(self) -> None:
-        self.device.refuse("explicit-synchronize", "Event.synchronize()")
+        self.device.refuse(EXPLICIT_SYNCHRONIZE, "Event.synchronize()")
 
     def query(self) -> bool:
-        self.device.refuse("event-or-stream-query", "Event.query()")
+        self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")
         return True
 
     def elapsed_time(self, _end: Event) -> float:

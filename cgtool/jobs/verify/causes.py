@@ -12,6 +12,7 @@ from cgtool.detectors import asking, iteration, repeat
 from cgtool.detectors.collect import at_call
 from cgtool.detectors.hostreads import HostReads
 from cgtool.detectors.optimizers import Steps, findings_of
+from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.capturing_queries import Asked, asked
 from cgtool.jobs.verify.replayable import Replayable
@@ -23,15 +24,28 @@ from cgtool.observe.ops import Record
 from cgtool.observe.placement import on_host
 from cgtool.program.phases import roots_of
 
+AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
+CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+RNG_FROZEN_SEED = code("rng-frozen-seed")
+
 FROZEN = frozenset(
     (
-        "python-scalar-frozen", "control-flow-frozen", "cpu-state-step-counter", "rng-frozen-seed",
-        "cpu-work-in-region", "metadata-address-changed", "parameter-rebound",
-        "cpu-scalar-tensor-operand",
+        PYTHON_SCALAR_FROZEN,
+        code("control-flow-frozen"),
+        code("cpu-state-step-counter"),
+        RNG_FROZEN_SEED,
+        CPU_WORK_IN_REGION,
+        code("metadata-address-changed"),
+        code("parameter-rebound"),
+        code("cpu-scalar-tensor-operand"),
     )
-)  # fmt: skip
+)
 """What ``repeat.compare`` finds that makes numbers part."""
-_REBOUND = ("metadata-address-changed", "parameter-rebound")
+_REBOUND = (code("metadata-address-changed"), code("parameter-rebound"))
 
 
 class Eager:
@@ -118,11 +132,11 @@ class Eager:
         return [
             msgspec.structs.replace(
                 one,
-                code="rng-frozen-seed",
+                code=RNG_FROZEN_SEED,
                 reason="a random number that the host draws is another in the next call: every "
                 "replay repeats that of the capture",
             )
-            if one.code == "python-scalar-frozen"
+            if one.code == PYTHON_SCALAR_FROZEN
             else one
             for one in found
         ]
@@ -143,11 +157,11 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
 
 def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
     """Those with one of the codes; a line of host work is told once."""
-    host = {one.frames[:1] for one in findings if one.code == "cpu-work-in-region"}
+    host = {one.frames[:1] for one in findings if one.code == CPU_WORK_IN_REGION}
     return [
         one
         for one in findings
-        if one.code in codes and not (one.code == "python-scalar-frozen" and one.frames[:1] in host)
+        if one.code in codes and not (one.code == PYTHON_SCALAR_FROZEN and one.frames[:1] in host)
     ]
 
 
@@ -174,7 +188,7 @@ def branches_on_capturing(
     if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
         return
     yield Finding(
-        "code-branches-on-capturing",
+        CODE_BRANCHES_ON_CAPTURING,
         "the code asks here whether it is being captured, and runs other work when it is",
         heard.chains[0],
         phase="capture",
@@ -227,14 +241,14 @@ class Liveness:
             what = f"{one.dtype}{list(one.shape)}"
             if self._caches:
                 finding = Finding(
-                    "autocast-weight-cache",
+                    AUTOCAST_WEIGHT_CACHE,
                     f"{one.call.name} reads a cast that autocast had in its cache: a replay "
                     "goes on reading it when the weight has changed and the cache is gone",
                     evidence=(f"the cast is {what}",),
                 )
             else:
                 finding = Finding(
-                    "input-freed-before-replay",
+                    INPUT_FREED_BEFORE_REPLAY,
                     f"{one.call.name} reads {what} from before the call, which nothing holds when "
                     "the call is over: a replay reads freed memory",
                 )
@@ -243,7 +257,7 @@ class Liveness:
 
 def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
     """Static inputs that the callable writes."""
-    at_line = [one for one in found if one.code == "in-place-on-static-input"]
+    at_line = [one for one in found if one.code == IN_PLACE_ON_STATIC_INPUT]
     for one in at_line[:1] if len(names) == 1 else at_line:
         yield msgspec.structs.replace(
             one,
@@ -252,7 +266,7 @@ def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
         )
     if not at_line:
         yield Finding(
-            "in-place-on-static-input",
+            IN_PLACE_ON_STATIC_INPUT,
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not what it was after a "
             "replay: the next one starts from there, unless it is refilled",
             severity=WARNING,

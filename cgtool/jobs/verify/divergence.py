@@ -13,7 +13,7 @@ from cgtool.jobs.verify.replayable import Probes, Replayable
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.watching import EMPTY, ProbeRecorder, recording
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.ops import OpCall, Record
 
 _TRIES = 3
@@ -45,7 +45,7 @@ class Parting:
 
 
 def _place(call: OpCall, record: Record) -> Finding:
-    return at_call(Finding("", ""), call, record)
+    return at_call(Finding(Code(""), ""), call, record)
 
 
 def _node(call: OpCall, number: int, record: Record) -> Node:

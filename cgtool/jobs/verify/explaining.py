@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.capturing_queries import Asked
 from cgtool.jobs.verify.compare import is_finite
@@ -18,6 +19,11 @@ from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.program.attempt import Progress, first_line
+
+CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
+EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
+OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 
 @dataclass
@@ -96,7 +102,7 @@ def _reasons(
 def _unwritten(first: Judged) -> Iterator[Finding]:
     for name in first.replay.unwritten[:1]:
         yield Finding(
-            "capture-does-not-execute",
+            CAPTURE_DOES_NOT_EXECUTE,
             f"no replay writes {name}: it holds what the capture left there",
             phase="replay",
             evidence=("it was overwritten before the replay, and nothing had changed after it",),
@@ -108,7 +114,7 @@ def _unlike_itself(seen: VerifyState, first: Judged) -> Iterator[Finding]:
         return
     for name in _differing(first.replay, seen.stage.replay(first.trial))[:1]:
         yield Finding(
-            "stale-accumulator-or-uninitialised",
+            STALE_ACCUMULATOR_OR_UNINITIALISED,
             f"two replays from the same inputs and the same state differ in {name}, and eager "
             "does not: the graph reads memory that an earlier replay wrote",
             phase="replay",
@@ -132,7 +138,7 @@ def _worst_noise(judged: Judged) -> float:
 def _noise(target: Replayable, seen: VerifyState, judged: Judged) -> Finding:
     worst = max(judged.comparisons, key=lambda one: one.noise or 0.0)
     finding = Finding(
-        "eager-vs-graph-numeric-noise",
+        EAGER_VS_GRAPH_NUMERIC_NOISE,
         f"eager differs from itself by up to {worst.noise or 0.0:.3g} in {worst.name}, from the "
         "same state and the same random numbers: replays are held against that",
         phase="forward",
@@ -154,7 +160,7 @@ def _tell_kept_outputs(judged: Judged, told: Told) -> None:
     for name in sorted(judged.only_eager)[:1]:
         told.add(
             Finding(
-                "output-overwritten-by-next-replay",
+                OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
                 f"every call keeps a tensor under a new name ({name}); replays add none, and what "
                 "the capture left there is overwritten by each",
                 severity=NOTE,

@@ -17,10 +17,14 @@ from cgtool.detectors.collect import at_call, frames_of
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.driver import capturing_graph, check, cu
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
+from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
+
+KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
+SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 
 
 @dataclass
@@ -115,7 +119,7 @@ def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Findin
         if one.capturing:
             where = "another stream than the current one"
         finding = Finding(
-            "side-stream-not-forked" if on_side else "kernel-on-stream-zero",
+            SIDE_STREAM_NOT_FORKED if on_side else KERNEL_ON_STREAM_ZERO,
             f"{name} ran on {where}: at once, while the graph was captured, and in no replay",
             phase="capture",
             evidence=(f"{one.launches} launched, {one.nodes} nodes added",),

@@ -20,6 +20,7 @@ from cgtool.devices.cuda.capturing import (
     warm_up,
 )
 from cgtool.devices.cuda.liveness import require_live_inputs
+from cgtool.findings.registry import code
 from cgtool.jobs.verify.missed import MissedRecorder, findings_of
 from cgtool.jobs.verify.watching import strided, tensors, written
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
@@ -32,6 +33,8 @@ from cgtool.program.phases import Phases, name_of, roots_of, through
 from cgtool.program.resolve import warmup_iters
 from cgtool.program.seeding import seed_all
 from cgtool.program.workload import Part, Workload
+
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 
 _BLOCKS = 4096
 """Free blocks that are overwritten at most."""
@@ -140,7 +143,7 @@ class Cuda:
                 return []
             return [
                 Finding(
-                    "input-freed-before-replay", failure.what, failure.frames, phase=failure.phase
+                    INPUT_FREED_BEFORE_REPLAY, failure.what, failure.frames, phase=failure.phase
                 )
             ]
         return []

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, replayable, state
 from cgtool.jobs.verify.capturing_queries import asked
 from cgtool.jobs.verify.explaining import VerifyState, explain
@@ -25,6 +26,12 @@ from cgtool.model.finding import NOTE, Comparison, Finding
 from cgtool.model.options import VerifyOptions
 from cgtool.program.attempt import Progress
 from cgtool.program.workload import Workload
+
+EMPTY_GRAPH = code("empty-graph")
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
+SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
+WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
 NOISE_RUNS = 4
 """Eager runs that say how far eager is from itself, where two are not enough."""
@@ -98,7 +105,7 @@ class _Procedure:
         if not found:
             self.told.add(
                 Finding(
-                    "input-freed-before-replay",
+                    INPUT_FREED_BEFORE_REPLAY,
                     f"{error}; a graph that reads memory which is gone does that",
                     phase="replay",
                 )
@@ -145,7 +152,7 @@ class _Procedure:
                 f" and {len(changed) - 3} more" if changed[3:] else ""
             )
             self.told.note(
-                "warmup-mutates-state",
+                WARMUP_MUTATES_STATE,
                 f"warm-up ran for real and changed {shown}; here both sides start from what it "
                 "left, in your program keep a copy and put it back",
             )
@@ -201,7 +208,7 @@ class _Procedure:
         if not randomness.alike(self.target, seen.stage, seen.captured, keys):
             return judged
         self.told.note(
-            "rng-sequence-differs-from-eager",
+            RNG_SEQUENCE_DIFFERS_FROM_EAGER,
             f"{judged.parted[0][1].name} is random: from the same seed a replay draws other "
             f"numbers than eager, with the same mean and magnitude over {randomness.SEEDS} seeds",
         )
@@ -291,7 +298,7 @@ class _Procedure:
         if judged.parted:
             self.told.add(
                 Finding(
-                    "shared-pool-replay-order",
+                    SHARED_POOL_REPLAY_ORDER,
                     f"replayed one callable after the other, {judged.parted[0][1].name} is wrong: "
                     "the graphs share a pool and must be replayed as they were captured, every "
                     "forward in order, then every backward in reverse",
@@ -323,7 +330,7 @@ def _empty(workload: Workload) -> CgtoolError:
         "every call"
     )
     frames = workload.parts[0].frames
-    finding = Finding("empty-graph", what, frames, phase="capture", fix=fix, evidence=(why,))
+    finding = Finding(EMPTY_GRAPH, what, frames, phase="capture", fix=fix, evidence=(why,))
     return user_code(what, frames=frames, why=why, fix=fix, phase="capture", findings=(finding,))
 
 

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import Values, dense_numbers
 from cgtool.jobs.verify.replayable import Replayable, Results, results_of
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import raw, unchanged
 from cgtool.model.finding import Finding
+
+RNG_FROZEN_SEED = code("rng-frozen-seed")
 
 SEEDS = 12
 _SIGMAS = 6.0
@@ -74,7 +77,7 @@ def frozen(target: Replayable, stage: TrialRunner, trial: Trial) -> Iterator[Fin
     ]
     if names:
         yield Finding(
-            "rng-frozen-seed",
+            RNG_FROZEN_SEED,
             f"{SEEDS} eager runs from different seeds leave different values in {names[0]}, and "
             f"{SEEDS} replays the same ones: the graph keeps the random numbers of the capture",
             phase="replay",

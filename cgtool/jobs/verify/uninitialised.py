@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from cgtool.detectors.collect import at_call
+from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import SLACK, Values, difference
 from cgtool.jobs.verify.replayable import Replayable
@@ -16,6 +17,8 @@ from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import raw
 from cgtool.jobs.verify.watching import SpoilRecorder, recording
 from cgtool.model.finding import Finding
+
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 _MOST = 32
 """Calls that are tried one by one."""
@@ -56,7 +59,7 @@ def reads_uninitialised(target: Replayable, stage: TrialRunner, trial: Trial) ->
     for number, call in enumerate(recorder.calls[:_MOST]):
         if _apart(clean, _run(target, stage, trial, number)[0]) > noise:
             finding = Finding(
-                "stale-accumulator-or-uninitialised",
+                STALE_ACCUMULATOR_OR_UNINITIALISED,
                 f"results depend on what is in the memory that {call.name} hands out here: in a "
                 "graph, what the replay before left in it",
             )

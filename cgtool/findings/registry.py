@@ -1,0 +1,97 @@
+"""The registry of findings: one row a code, read from the head of its page.
+
+``docs/findings/CODE.md`` (installed as package data) is Markdown under a YAML head. The head is the
+row: title, category, severity, fix, the commands that find it, and the modules that report it.
+A module that reports a code declares it, so that a name without a page fails at import:
+
+    SYNC_ITEM = code("sync-item")
+
+Heads are parsed when they are asked for; declaring a code lists the folder once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from cgtool.model.finding import Code
+
+_FOLDER = Path(__file__).resolve().parent.parent / "pages"
+_HEAD = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+_EXAMPLE = re.compile(r"^## (Wrong|Right)\n+```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The head of a page: one row of the registry."""
+
+    title: str
+    category: str
+    """``capture-failure``, ``wrong-numbers``, ``memory``, ``hang``, ``no-speedup``, ``misuse``."""
+    severity: str
+    """``error``, ``warning`` or ``note``."""
+    gpu: str
+    """The command that finds it on a GPU (``check wrong.py:build``), or ``no: REASON``."""
+    simulated: str
+    """The same on the simulated device."""
+    fix: str
+    """What to write instead, where the finding itself has nothing closer to say."""
+    detectors: tuple[str, ...] = ()
+    """The modules that declare the code, without ``cgtool.``: ``detectors.streams``. Empty for a
+    failure that cgtool explains and does not detect."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """One code, explained."""
+
+    code: str
+    head: Head
+    text: str
+    """Markdown without the head."""
+
+    @property
+    def examples(self) -> dict[str, str]:
+        """``wrong`` and ``right`` to their Python source."""
+        return {name.lower(): source for name, source in _EXAMPLE.findall(self.text)}
+
+
+def code(name: str) -> Code:
+    """Declare a code that this module reports.
+
+    Raises LookupError for a name that has no page.
+    """
+    if name not in _names():
+        raise LookupError(f"finding code `{name}` has no page: add docs/findings/{name}.md")
+    return Code(name)
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(path.stem for path in _FOLDER.glob("[a-z]*.md"))
+
+
+@cache
+def codes() -> tuple[str, ...]:
+    """All codes, sorted."""
+    return tuple(sorted(_names()))
+
+
+@cache
+def page(name: str) -> Page | None:
+    """The page of a code, or None when there is none, as for a code of a newer version.
+
+    Raises ValueError for a page with a bad head, which the tests of the pages would have found.
+    """
+    import yaml
+
+    if name not in _names():
+        return None
+    path = _FOLDER / f"{name}.md"
+    text = path.read_text(encoding="utf-8")
+    head = _HEAD.match(text)
+    if head is None:
+        raise ValueError(f"{path}: no head between two lines of ---")
+    row = msgspec.convert(yaml.safe_load(head[1]), Head)
+    return Page(name, row, text[head.end() :].lstrip("\n"))

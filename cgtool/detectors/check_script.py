@@ -17,8 +17,9 @@ from cgtool.detectors.script.reported_errors import told
 from cgtool.detectors.script.run import Watch
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
+from cgtool.model.options import Progress
 from cgtool.observe.compiled import left_alone
-from cgtool.program.attempt import Progress, first_line, innermost, load_error
+from cgtool.program.boundary import first_line, innermost, load_error
 
 
 def _source(path: str) -> types.CodeType:

@@ -13,7 +13,7 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
-from cgtool.program.calling import real_module
+from cgtool.program.callables import real_module
 from cgtool.program.workload import Part, Workload
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")

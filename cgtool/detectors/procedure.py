@@ -13,13 +13,11 @@ from cgtool.detectors.region import Region
 from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library
 from cgtool.observe.ops import OpCall
-from cgtool.program.attempt import Progress
-from cgtool.program.phases import Phases, roots_of, warm_up
-from cgtool.program.resolve import warmup_iters
+from cgtool.program.phases import Phases, roots_of, warm_up, warmup_iters
 from cgtool.program.workload import Workload
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")

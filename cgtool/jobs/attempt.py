@@ -20,7 +20,7 @@ from cgtool.model.failure import machine, usage
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import BenchOptions, Request
 from cgtool.program import describe
-from cgtool.program.seeding import seed_all
+from cgtool.program.inputs import seed_all
 from cgtool.program.workload import Workload
 
 Progress = Callable[[str], None]

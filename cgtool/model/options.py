@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
+
+Progress = Callable[[str], None]
+"""Called with the name of each step that begins: ``warm-up 1/3 of f``."""
 
 
 class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):

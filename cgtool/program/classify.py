@@ -11,13 +11,12 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
-from cgtool.program import calling, place, returned
-from cgtool.program.attempt import load_error
+from cgtool.program import callables, returned
+from cgtool.program.boundary import load_error
 from cgtool.program.grammar import InputSpec
 from cgtool.program.guarded_access import attribute, is_a, short
 from cgtool.program.inputs import Arguments, make_all
-from cgtool.program.parts import make_part
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Part, Workload, make_part
 
 Result = TypeVar("Result")
 
@@ -73,7 +72,7 @@ class Classifier:
     # --- what was pointed at
 
     def classify(self, value: Any) -> Workload:
-        self.file, self.line = place.place_of(value, self.module, self.name)
+        self.file, self.line = callables.place_of(value, self.module, self.name)
         if is_a(value, torch.nn.Module):
             return self._module(value)
         if is_a(value, type):
@@ -81,7 +80,7 @@ class Classifier:
         if not callable(value):
             what = "a module" if is_a(value, ModuleType) else returned.kind(value)
             raise self._wrong(f" is {what}, which cannot be called", code=EXIT_USAGE)
-        wrong = calling.cannot_run(value)
+        wrong = callables.cannot_run(value)
         if wrong:
             raise self._wrong(f" is {wrong}, which cgtool does not run", code=EXIT_USAGE)
         return self._function(value)
@@ -104,10 +103,10 @@ class Classifier:
     def _class(self, kind: type) -> Workload:
         if not issubclass(kind, torch.nn.Module):
             raise self._wrong(" is a class, but not an nn.Module", code=EXIT_USAGE)
-        call = calling.factory_call(kind, self.device)
+        call = callables.factory_call(kind, self.device)
         if call is None or call[2] not in (None, "device"):
             raise self._wrong(
-                f" needs {', '.join(calling.required(kind))} to be made",
+                f" needs {', '.join(callables.required(kind))} to be made",
                 why=None,
                 fix="point at a factory that makes it, or at an instance",
                 code=EXIT_USAGE,
@@ -116,14 +115,14 @@ class Classifier:
         return self._with_inputs(self._run(made.to, self.device))
 
     def _function(self, value: Any) -> Workload:
-        is_factory = calling.names_device(value) and "device" not in [s.name for s in self.specs]
-        call = calling.factory_call(value, self.device)
-        signature = calling.signature_of(value)
+        is_factory = callables.names_device(value) and "device" not in [s.name for s in self.specs]
+        call = callables.factory_call(value, self.device)
+        signature = callables.signature_of(value)
         has_parameters = signature is None or bool(signature.parameters)
         if self._has_inputs() and has_parameters and not is_factory:
             return self._with_inputs(value)
         if call is None:
-            needed = calling.required(value)
+            needed = callables.required(value)
             raise self._wrong(
                 f" takes {', '.join(needed) or 'arguments'}, and nothing says with what",
                 why=None,
@@ -157,18 +156,18 @@ class Classifier:
             return make_all(self.specs, self.device)
         sibling = self._sibling()
         if sibling is None:
-            if not calling.required(value):
+            if not callables.required(value):
                 return (), {}
             raise self._wrong(
-                f"{calling.shown(value)}: nothing says what to call it with",
+                f"{callables.shown(value)}: nothing says what to call it with",
                 why=None,
                 fix=f"give --input for each parameter, or write {self.name}_inputs(device)",
                 code=EXIT_USAGE,
             )
-        call = calling.factory_call(sibling, self.device)
+        call = callables.factory_call(sibling, self.device)
         if call is None:
             raise self._wrong(
-                f": {self.name}_inputs{calling.shown(sibling)} takes more than a device",
+                f": {self.name}_inputs{callables.shown(sibling)} takes more than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
                 code=EXIT_USER_CODE,
@@ -191,10 +190,10 @@ class Classifier:
 
     def _with_inputs(self, value: Any) -> Workload:
         args, kwargs = self._arguments(value)
-        wrong = calling.misfit(value, args, kwargs)
+        wrong = callables.misfit(value, args, kwargs)
         if wrong:
             raise self._wrong(
-                f"{calling.shown(value)}: {wrong}",
+                f"{callables.shown(value)}: {wrong}",
                 why=None,
                 fix="name the inputs as its parameters"
                 if self.specs
@@ -266,12 +265,12 @@ class Classifier:
             )
 
     def _bare(self, made: Any) -> Workload:
-        wrong = calling.cannot_run(made)
+        wrong = callables.cannot_run(made)
         if wrong:
             raise self._wrong(f" returned {wrong}, which cgtool does not run", code=EXIT_USER_CODE)
         if self._has_inputs():
             return self._with_inputs(made)
-        needed = calling.required(made)
+        needed = callables.required(made)
         if needed:
             raise self._wrong(
                 f" returned a callable that takes {', '.join(needed)}, and no arguments for it",
@@ -283,10 +282,12 @@ class Classifier:
     # --- the workload
 
     def _step(self, function: Any) -> Workload:
-        return self._workload("step", (self._part(place.name_of(function), function, (), {}),))
+        return self._workload("step", (self._part(callables.name_of(function), function, (), {}),))
 
     def _callable(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
-        return self._workload("callable", (self._part(place.name_of(value), value, args, kwargs),))
+        return self._workload(
+            "callable", (self._part(callables.name_of(value), value, args, kwargs),)
+        )
 
     def _part(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

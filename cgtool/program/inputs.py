@@ -1,14 +1,16 @@
-"""Make the inputs that ``--input`` describes."""
+"""What ``--input`` and ``--seed`` stand for: tensors, numbers and random states."""
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from cgtool.model.failure import usage
-from cgtool.program.attempt import first_line
+from cgtool.program.boundary import first_line
 from cgtool.program.grammar import InputSpec, render
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -58,3 +60,20 @@ def make_all(specs: Sequence[InputSpec], device: str) -> Arguments:
         tuple(make(one, device) for one in positions),
         {one.name: make(one, device) for one in named},
     )
+
+
+def seed_all(seed: int | None) -> None:
+    """Seed Python, NumPy when it is loaded, and PyTorch on every device; None leaves them alone.
+
+    Raises CgtoolError (exit 2) for a number that is no seed.
+    """
+    if seed is None:
+        return
+    try:
+        torch.manual_seed(seed)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        raise usage(f"--seed {seed} is no seed that torch.manual_seed takes") from error
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from cgtool.model.options import CaptureOptions
-from cgtool.program.attempt import Explain, Progress, users_code
+from cgtool.model.options import CaptureOptions, Progress
+from cgtool.program.boundary import Explain, user_errors
 from cgtool.program.surface import (
     Named,
     Surface,
@@ -111,5 +111,29 @@ def warm_up(one: Phased, iterations: int, progress: Progress, explain: Explain) 
     for part in one.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-            with users_code(part, "warm-up", explain):
+            with user_errors(part, "warm-up", explain):
                 iterate(one, part)
+
+
+WARMUP_ITERS = 3
+DDP_WARMUP_ITERS = 11
+"""DistributedDataParallel rebuilds its buckets and settles in its first ten iterations
+(documentation of ``torch.cuda.make_graphed_callables``)."""
+
+
+def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str | None]:
+    """How many warm-up iterations, and the note that the reader needs if it is not the usual."""
+    if options.warmup_iters is not None:
+        return options.warmup_iters, None
+    wrapped = any(
+        isinstance(module, torch.nn.parallel.DistributedDataParallel)
+        for part in workload.parts
+        for root in part.modules.values()
+        for module in root.modules()
+    )
+    if wrapped:
+        return DDP_WARMUP_ITERS, (
+            f"{DDP_WARMUP_ITERS} warm-up iterations, because the workload runs "
+            "DistributedDataParallel"
+        )
+    return WARMUP_ITERS, None

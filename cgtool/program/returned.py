@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cgtool.program import calling, place
+from cgtool.program import callables
 from cgtool.program.guarded_access import is_a, type_name
 from cgtool.program.surface import tensors_in
 
@@ -59,7 +59,7 @@ def holds_one(made: Any) -> bool:
 
 
 def _runs(function: Any, prefix: str) -> None:
-    wrong = calling.cannot_run(function)
+    wrong = callables.cannot_run(function)
     if wrong:
         raise Nonsense(f"{prefix} {wrong}, which cgtool does not run")
 
@@ -82,12 +82,12 @@ def one(made: Any) -> Call:
             f" returned keyword arguments of type {type_name(kwargs)}",
             fix="return (callable, args, {'name': value})",
         )
-    misfit = calling.misfit(function, tuple(args), kwargs)
+    misfit = callables.misfit(function, tuple(args), kwargs)
     if misfit:
-        name = place.name_of(function)
+        name = callables.name_of(function)
         raise Nonsense(
             f" returned arguments that {name} does not take: {misfit}",
-            why=f"it is {name}{calling.shown(function)}",
+            why=f"it is {name}{callables.shown(function)}",
         )
     return function, tuple(args), kwargs
 
@@ -107,8 +107,8 @@ def several(made: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor,
         raise Nonsense(
             f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
         )
-    written = place.returned_names(factory, len(functions))
-    names = written or place.unique([place.name_of(function) for function in functions])
+    written = callables.returned_names(factory, len(functions))
+    names = written or callables.unique([callables.name_of(function) for function in functions])
     found = []
     for name, function, given in zip(names, functions, arguments, strict=True):
         args = (given,) if is_a(given, torch.Tensor) else given
@@ -129,9 +129,9 @@ def _check_shared(name: str, function: Any, args: Any) -> None:
                 "torch.cuda.make_graphed_callables has it",
                 fix="bind other values with functools.partial",
             )
-    misfit = calling.misfit(function, tuple(args), {})
+    misfit = callables.misfit(function, tuple(args), {})
     if misfit:
         raise Nonsense(
             f": the arguments of {name} are not what it takes: {misfit}",
-            why=f"it is {name}{calling.shown(function)}",
+            why=f"it is {name}{callables.shown(function)}",
         )

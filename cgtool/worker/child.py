@@ -79,7 +79,7 @@ def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
     from cgtool.observe.frames import exception_frames
-    from cgtool.program.blame import own_fault, unreadable
+    from cgtool.program.boundary import own_fault, unreadable
 
     if isinstance(error, CgtoolError):
         return Message(failure=_explained(error.failure, replaced))

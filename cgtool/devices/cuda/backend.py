@@ -15,11 +15,10 @@ from cgtool.devices.cuda.cupti import CuptiUnavailable
 from cgtool.devices.cuda.liveness import require_live_inputs
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, usage, user_code
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.program.attempt import Progress
-from cgtool.program.resolve import warmup_iters
-from cgtool.program.seeding import seed_all
+from cgtool.program.inputs import seed_all
+from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 
 LAUNCHES = 20

@@ -30,8 +30,8 @@ from cgtool.devices.cuda.clock import ClockWatch
 from cgtool.devices.cuda.recapture import Once, replays
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
-from cgtool.model.options import BenchOptions, CaptureOptions
-from cgtool.program.attempt import Progress, users_code
+from cgtool.model.options import BenchOptions, CaptureOptions, Progress
+from cgtool.program.boundary import user_errors
 from cgtool.program.phases import iterate
 from cgtool.program.surface import (
     Surface,
@@ -192,7 +192,7 @@ def measure(
     gc.collect()
     gc.disable()
     try:
-        with users_code(part, "bench", explain), torch.cuda.stream(session.stream):
+        with user_errors(part, "bench", explain), torch.cuda.stream(session.stream):
             for side in sides:
                 progress(f"settle {side.name} {side.phase}")
                 _settle(side, session.device, options.min_round_ms)

@@ -23,11 +23,11 @@ from cgtool.devices.cuda.driver import check, cu
 from cgtool.devices.cuda.in_capture import InCaptureRecorder
 from cgtool.devices.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
 from cgtool.model.failure import CgtoolError, machine, user_code
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.attempt import Progress, first_line, users_code
+from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import iterate, name_of, through, wants_backward
 from cgtool.program.surface import (
     Named,
@@ -145,14 +145,14 @@ def warm_up(
             phases: dict[str, Recorded] = {}
             for iteration in range(iterations):
                 progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-                with users_code(part, "warm-up", explain):
+                with user_errors(part, "warm-up", explain):
                     if iteration == iterations - 1:
                         phases = _record_iteration(session, part, annotations)
                     else:
                         iterate(session, part)
             recorded.append(phases)
     torch.cuda.current_stream(session.device).wait_stream(side)
-    with users_code(session.workload.parts[-1], "warm-up", explain):
+    with user_errors(session.workload.parts[-1], "warm-up", explain):
         torch.cuda.synchronize(session.device)
     session.warmup_ns = time.perf_counter_ns() - started
     return recorded
@@ -197,7 +197,7 @@ def _capture_one(
         start_ns = time.time_ns()
         clock = time.perf_counter_ns()
         with (
-            users_code(part, f"capture {name}", explain),
+            user_errors(part, f"capture {name}", explain),
             torch.cuda.graph(
                 graph,
                 pool=cast(Any, session.pool_ids[-1]),

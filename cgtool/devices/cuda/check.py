@@ -29,16 +29,16 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Code, Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import chain_of
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.attempt import Progress, users_code
+from cgtool.program.boundary import user_errors
+from cgtool.program.inputs import seed_all
 from cgtool.program.phases import Phases, name_of, roots_of, through
-from cgtool.program.seeding import seed_all
 from cgtool.program.workload import Part, Workload
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
@@ -319,7 +319,7 @@ def _dry_run(
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         name = name_of(session, phase, index)
         progress(f"dry run of {name}")
-        with users_code(part, name, explain), dry_capture(dry, dry.lane(stream), name):
+        with user_errors(part, name, explain), dry_capture(dry, dry.lane(stream), name):
             recorder = _Recorder(roots_of(workload), annotations, dry)
             recorder.record = record
             with recorder:

@@ -15,7 +15,7 @@ from cgtool.devices.cuda.nodes import TIMED
 from cgtool.devices.cuda.roofs import device_ns, empty_ns
 from cgtool.devices.cuda.tracing import REPLAYS, Trace, Tracer
 from cgtool.model.capture import Capture, Caveat, Graph
-from cgtool.program.attempt import Progress
+from cgtool.model.options import Progress
 
 CUPTI, PROFILER = "cupti", "profiler"
 

@@ -28,12 +28,12 @@ from cgtool.devices.cuda.clock import ClockWatch
 from cgtool.devices.cuda.recapture import Pads, recapture, replays
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
-from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions
+from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
 from cgtool.model.phases import whole
 from cgtool.program import phases
-from cgtool.program.attempt import Progress, users_code
-from cgtool.program.resolve import warmup_iters
-from cgtool.program.seeding import seed_all
+from cgtool.program.boundary import user_errors
+from cgtool.program.inputs import seed_all
+from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 
 _ROUNDS = 3
@@ -167,7 +167,7 @@ def once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
     if phase not in found:
         raise usage(f"--phase {phase}: {workload.spec} has {', '.join(found)}")
     side = Side(one.name, phase, *found[phase])
-    with users_code(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
+    with user_errors(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
         one.repeats = one.repeats or repeats_for(side, device, options.min_round_ms)
         one.behind = None if side.before is None else "forward"
         side.repeats = one.repeats

@@ -20,9 +20,9 @@ from cgtool.devices.cuda.nodes import nodes_of, type_of
 from cgtool.devices.cuda.tracing import INSTALL
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
-from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions
+from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
 from cgtool.model.profile import GraphTimes, InputCopy, Profile
-from cgtool.program.attempt import Progress, users_code
+from cgtool.program.boundary import user_errors
 from cgtool.program.surface import tensors_in
 from cgtool.program.workload import Workload
 
@@ -41,7 +41,7 @@ def run(
     """
     session, iterations, caveats = prepare(workload, options, progress)
     started = time.perf_counter()
-    with users_code(workload.parts[0], "profile", explain):
+    with user_errors(workload.parts[0], "profile", explain):
         progress("first replay")
         first = [_first_ns(session, one) for one in session.captured]
         launches = time_launches(session)

@@ -16,7 +16,7 @@ import torch
 
 from cgtool.detectors.errors import explain
 from cgtool.model.options import CaptureOptions
-from cgtool.program.attempt import users_code
+from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Phases, name_of, through
 from cgtool.program.workload import Part, Workload
 
@@ -47,7 +47,7 @@ def recapture(workload: Workload, options: CaptureOptions, stream: Any) -> Graph
         pool = torch.cuda.graph_pool_handle() if options.pool == "separate" else shared
         graph = torch.cuda.CUDAGraph()
         with (
-            users_code(part, f"capture {name_of(graphs.phases, phase, index)}", explain),
+            user_errors(part, f"capture {name_of(graphs.phases, phase, index)}", explain),
             torch.cuda.graph(
                 graph,
                 pool=cast(Any, pool),

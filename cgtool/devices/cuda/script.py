@@ -14,9 +14,9 @@ from cgtool.detectors.script.recorder import CaptureWatcher
 from cgtool.detectors.script.run import Watch
 from cgtool.devices.cuda import template
 from cgtool.model.finding import Finding
+from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
-from cgtool.program.attempt import Progress
 
 
 class _Machine:

@@ -23,7 +23,7 @@ from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.failure import user_code
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
@@ -31,10 +31,9 @@ from cgtool.observe.host import processor, processors
 from cgtool.observe.ops import Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program import describe
-from cgtool.program.attempt import Progress, users_code
-from cgtool.program.phases import name_of, roots_of, through, warm_up
-from cgtool.program.resolve import warmup_iters
-from cgtool.program.seeding import seed_all
+from cgtool.program.boundary import user_errors
+from cgtool.program.inputs import seed_all
+from cgtool.program.phases import name_of, roots_of, through, warm_up, warmup_iters
 from cgtool.program.surface import Named, Surface
 from cgtool.program.workload import Part, Workload
 
@@ -87,7 +86,7 @@ def follow_lifetimes(
     recorder = LifetimeRecorder(roots_of(session.workload), annotations, session.device)
 
     def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
-        with users_code(part, "warm-up", explain), recorder:
+        with user_errors(part, "warm-up", explain), recorder:
             result = body()
         recorder.sweep()
         recorder.graph += 1
@@ -115,7 +114,7 @@ def capture_all(session: Session, annotations: Annotations, progress: Progress) 
         progress(f"capture {name}")
         started = time.perf_counter_ns()
         with (
-            users_code(part, f"capture {name}", explain),
+            user_errors(part, f"capture {name}", explain),
             capturing(session.device, stream, f"capture {name}"),
         ):
             roots = roots_of(session.workload)

@@ -11,11 +11,10 @@ from cgtool.devices.simulated.backend import Session, build, capture_all, follow
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall
-from cgtool.program.attempt import Progress
 from cgtool.program.workload import Workload
 
 

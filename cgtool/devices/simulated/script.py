@@ -17,10 +17,10 @@ from cgtool.devices.simulated.owners import Owners, Places
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.scripted import PoolId, ScriptDevice
 from cgtool.model.finding import Finding
+from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.placement import place_of
-from cgtool.program.attempt import Progress
 
 
 class _Machine:

@@ -18,7 +18,8 @@ from cgtool.jobs.verify.replayable import Replayable
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
-from cgtool.program.attempt import Progress, first_line
+from cgtool.model.options import Progress
+from cgtool.program.boundary import first_line
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")

@@ -25,13 +25,12 @@ from cgtool.jobs.verify.missed import MissedRecorder, findings_of
 from cgtool.jobs.verify.watching import strided, tensors, written
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.attempt import Progress, users_code
-from cgtool.program.phases import Phases, name_of, roots_of, through
-from cgtool.program.resolve import warmup_iters
-from cgtool.program.seeding import seed_all
+from cgtool.program.boundary import user_errors
+from cgtool.program.inputs import seed_all
+from cgtool.program.phases import Phases, name_of, roots_of, through, warmup_iters
 from cgtool.program.workload import Part, Workload
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -206,7 +205,7 @@ class _Again:
                 annotations = stack.enter_context(watch_annotations(target.options.annotations))
                 recorder = make(annotations, stream)
                 stack.enter_context(around(recorder))
-                stack.enter_context(users_code(part, f"capture {name}", explain))
+                stack.enter_context(user_errors(part, f"capture {name}", explain))
                 stack.enter_context(
                     torch.cuda.graph(
                         graph,

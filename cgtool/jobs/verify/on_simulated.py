@@ -15,15 +15,14 @@ from cgtool.devices.simulated.backend import Captured, Session, capture_all
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.finding import Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.launches import effect_of
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.storage import strided_parts
-from cgtool.program.attempt import Progress, users_code
-from cgtool.program.phases import Phases, name_of, roots_of, through, warm_up
-from cgtool.program.resolve import warmup_iters
-from cgtool.program.seeding import seed_all
+from cgtool.program.boundary import user_errors
+from cgtool.program.inputs import seed_all
+from cgtool.program.phases import Phases, name_of, roots_of, through, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload
 
 
@@ -127,7 +126,7 @@ class _Probes:
             name = name_of(self._session, phase, index)
             with (
                 watch_annotations(target.options.annotations) as annotations,
-                users_code(part, f"capture {name}", explain),
+                user_errors(part, f"capture {name}", explain),
                 capturing(device, stream, f"capture {name}"),
             ):
                 recorder = _ProbeRecorder(roots_of(target.workload), annotations, device, states)

@@ -23,8 +23,7 @@ from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import NOTE, Comparison, Finding
-from cgtool.model.options import VerifyOptions
-from cgtool.program.attempt import Progress
+from cgtool.model.options import Progress, VerifyOptions
 from cgtool.program.workload import Workload
 
 EMPTY_GRAPH = code("empty-graph")

@@ -12,7 +12,7 @@ from cgtool.detectors.errors import explain
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.ops import OpCall, Record
-from cgtool.program.attempt import users_code
+from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Phased, Phases, through
 from cgtool.program.surface import Named, inputs_of, named_tensors
 from cgtool.program.workload import Part, Workload
@@ -134,7 +134,7 @@ def eager(
                     one.copy_(other)
         if hold is not None and phase == "backward":
             hold.extend(phases.incoming[index])
-        with users_code(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
+        with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
             return body()
 
     with target.beside():

@@ -13,7 +13,7 @@ from cgtool.jobs.verify import replayable, state
 from cgtool.jobs.verify.compare import Values
 from cgtool.jobs.verify.replayable import Replayable, Results, results_of
 from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
-from cgtool.program.attempt import first_line
+from cgtool.program.boundary import first_line
 
 
 @dataclass

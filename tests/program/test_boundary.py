@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cgtool.program import blame, inputs, surface
-from cgtool.program.attempt import innermost
+from cgtool.program import boundary, inputs, surface
+from cgtool.program.boundary import innermost
 from cgtool.program.workload import Part
 
 
@@ -33,26 +33,26 @@ def test_what_the_users_function_raises_is_the_users():
     def f(x):
         raise ValueError
 
-    assert not blame.own_fault(raised(surface.call, part(f, 1)))
+    assert not boundary.own_fault(raised(surface.call, part(f, 1)))
 
 
 def test_an_op_that_was_handed_over_is_the_users():
     bad = torch.ones(2, 3), torch.ones(2, 3)
-    assert not blame.own_fault(raised(surface.call, part(torch.matmul, *bad)))
+    assert not boundary.own_fault(raised(surface.call, part(torch.matmul, *bad)))
     linear = torch.nn.Linear(2, 2)
-    assert not blame.own_fault(raised(surface.call, part(linear, torch.ones(3))))
+    assert not boundary.own_fault(raised(surface.call, part(linear, torch.ones(3))))
 
 
 def test_what_cgtool_does_itself_is_its_own(monkeypatch):
     error = raised_without_users(inputs.make_all, [None], "cpu")
     assert isinstance(error, AttributeError)
-    assert blame.own_fault(error)
+    assert boundary.own_fault(error)
     monkeypatch.setitem(vars(surface), "is_a", None)
-    assert blame.own_fault(raised_without_users(surface.tensors_in, [1]))
+    assert boundary.own_fault(raised_without_users(surface.tensors_in, [1]))
 
 
 def test_what_the_users_line_calls_in_place_of_pytorch_is_the_users():
-    assert not blame.own_fault(raised(inputs.make_all, [None], "cpu"))
+    assert not boundary.own_fault(raised(inputs.make_all, [None], "cpu"))
 
 
 def test_autograd_runs_the_users_code():
@@ -68,9 +68,9 @@ def test_autograd_runs_the_users_code():
     x = torch.ones(1, requires_grad=True)
     y = Fails.apply(x)
     made = surface.Surface((("y", y),), (("x", x),))
-    assert not blame.own_fault(raised(surface.grads, made, [torch.ones(1)], False))
+    assert not boundary.own_fault(raised(surface.grads, made, [torch.ones(1)], False))
     wrong = surface.Surface((("y", x * 2),), (("x", x),))
-    assert not blame.own_fault(raised(surface.grads, wrong, [torch.ones(7)], False))
+    assert not boundary.own_fault(raised(surface.grads, wrong, [torch.ones(7)], False))
 
 
 def test_a_mode_that_hands_an_op_on_is_transparent():
@@ -80,7 +80,7 @@ def test_a_mode_that_hands_an_op_on_is_transparent():
 
     with Mode():
         error = raised(surface.call, part(torch.matmul, torch.ones(2, 3), torch.ones(2, 3)))
-    assert not blame.own_fault(error)
+    assert not boundary.own_fault(error)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_mode_that_hands_an_op_on_is_transparent():
 )
 def test_storages_that_cannot_be_read_are_named(tensor, what):
     error = raised(tensor.untyped_storage)
-    assert blame.unreadable(error).startswith(what)
-    assert blame.unreadable(ValueError("sparse")) is None
+    assert boundary.unreadable(error).startswith(what)
+    assert boundary.unreadable(ValueError("sparse")) is None
 
 
 def test_the_first_error_of_a_capture_counts_and_no_handled_one():

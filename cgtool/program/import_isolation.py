@@ -17,6 +17,7 @@ from typing import Any
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.program.spec import EntrySpec, parse
+from cgtool.torch_compat.patches import Patches
 
 
 def folder_of(spec: EntrySpec) -> Path:
@@ -72,11 +73,9 @@ class Beside:
                     self._checking = False
             return found
 
-        builtins.__import__ = checked
-        try:
+        with Patches() as patches:
+            patches.set(builtins, "__import__", checked)
             yield
-        finally:
-            builtins.__import__ = before
 
     def _check(self, name: str, importer: Any) -> None:
         folder = self._folders[self._turn]

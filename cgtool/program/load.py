@@ -23,17 +23,15 @@ from cgtool.program.inputs import seed_all
 from cgtool.program.spec import parse
 from cgtool.program.surface import tensors_in
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.patches import Patches
 
 
 @contextlib.contextmanager
 def _arguments_of(program: str) -> Iterator[None]:
     """``sys.argv`` as the user's file would find it: its own name and nothing else."""
-    before = sys.argv
-    sys.argv = [program]
-    try:
+    with Patches() as patches:
+        patches.set(sys, "argv", [program])
         yield
-    finally:
-        sys.argv = before
 
 
 def _classified(classifier: Classifier, value: Any) -> Workload:

@@ -40,6 +40,7 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
 from cgtool.program.phases import Phases, name_of, roots_of, through
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.patches import Patches
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -123,30 +124,6 @@ def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
     return any(
         one.layout == torch.strided and one.untyped_storage()._cdata not in known for one in results
     )
-
-
-@contextlib.contextmanager
-def _replaced(names: Sequence[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-    """Each (owner, name, replacement): the replacement is called with the original first."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, replacement in names:
-            original = vars(owner).get(name) or getattr(owner, name)
-            inherited = name not in vars(owner)
-
-            def call(
-                *args: Any,
-                _original: Any = original,
-                _replacement: Callable[..., Any] = replacement,
-                **kwargs: Any,
-            ) -> Any:
-                return _replacement(_original, *args, **kwargs)
-
-            setattr(owner, name, call)
-            if inherited:
-                stack.callback(delattr, owner, name)
-            else:
-                stack.callback(setattr, owner, name, original)
-        yield
 
 
 def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
@@ -235,24 +212,22 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 def _host_waits(dry: Dry) -> Iterator[None]:
     """What PyTorch's synchronisation debug mode warns of, where no rule has spoken."""
 
-    def heard(message: Any, *_args: Any, **_kwargs: Any) -> None:
+    def show_warning(original: Any, message: Any, *args: Any, **kwargs: Any) -> None:
         if "called a synchronizing CUDA operation" not in str(message):
-            shown(message, *_args, **_kwargs)
-        elif dry.capturing and dry.may_wait and here(2) and not _spoken(dry, here(2)):
+            original(message, *args, **kwargs)
+        elif dry.capturing and dry.may_wait and here(3) and not _spoken(dry, here(3)):
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse(HIDDEN_SYNC_IN_STOCK_MODULE, f"{name}, which makes the host wait,")
 
-    shown = warnings.showwarning
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Patches() as patches:
         warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
         warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        warnings.showwarning = heard
+        patches.wrap(warnings, "showwarning", show_warning)
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
-            warnings.showwarning = shown
 
 
 def _told(dry: Dry, finding: Finding) -> bool:
@@ -330,7 +305,9 @@ def _dry_run(
             dry.findings.add(finding)
         return result
 
-    with _replaced(_watched(dry)), _host_waits(dry), FunctionWatch(dry):
+    with Patches() as patches, _host_waits(dry), FunctionWatch(dry):
+        for owner, name, wrapper in _watched(dry):
+            patches.wrap(owner, name, wrapper)
         through(session, run)
     torch.cuda.synchronize()
     return record.calls

@@ -23,6 +23,7 @@ from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.placement import HOST, is_cuda_device, put
+from cgtool.torch_compat.patches import Patches
 
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 RNG_NEW_GENERATOR = code("rng-new-generator")
@@ -261,15 +262,8 @@ def redirected(device: Device) -> Iterator[None]:
 
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()
-    with contextlib.ExitStack() as stack:
-
-        def replace(owner: Any, name: str, value: Any) -> None:
-            before = getattr(owner, name, None)
-            if before is None:
-                return
-            setattr(owner, name, value)
-            stack.callback(setattr, owner, name, before)
-
+    with Patches() as patches:
+        replace = patches.replace
         for owner, names in (
             (torch.cuda, _cuda(device)),
             (torch.cuda, memory_calls(device)),
@@ -315,8 +309,10 @@ def redirected(device: Device) -> Iterator[None]:
             )
         # Saved-tensor hooks run with the mode off in forward and on in backward: checkpointing
         # must not compare the devices that it sees there.
-        checks = checkpoint._allowed_determinism_checks_to_fns
-        stack.callback(checks.__setitem__, "default", checks["default"])
-        checks["default"] = lambda x: {"shape": x.shape, "dtype": x.dtype}
-        stack.enter_context(mode)
+        patches.set_item(
+            checkpoint._allowed_determinism_checks_to_fns,
+            "default",
+            lambda x: {"shape": x.shape, "dtype": x.dtype},
+        )
+        patches.enter_context(mode)
         yield

@@ -21,6 +21,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.placement import place_of
+from cgtool.torch_compat.patches import Patches
 
 
 class _Machine:
@@ -88,22 +89,15 @@ def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
     def is_current_stream_capturing() -> bool:
         return device.current_is_capturing
 
-    with contextlib.ExitStack() as stack:
-
-        def replace(owner: Any, name: str, value: Any) -> None:
-            missing = not hasattr(owner, name)
-            before = getattr(owner, name, None)
-            setattr(owner, name, value)
-            stack.callback(*((delattr, owner, name) if missing else (setattr, owner, name, before)))
-
+    with Patches() as patches:
         for owner in (torch.cuda, graphs):
-            replace(owner, "CUDAGraph", graph_class)
-            replace(owner, "graph_pool_handle", graph_pool_handle)
-            replace(owner, "is_current_stream_capturing", is_current_stream_capturing)
-        replace(torch.cuda, "graph", graphs.graph)
-        replace(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
-        replace(torch._C, "_host_emptyCache", lambda: None)
-        replace(graphs.graph, "default_capture_stream", None)
+            patches.set(owner, "CUDAGraph", graph_class)
+            patches.set(owner, "graph_pool_handle", graph_pool_handle)
+            patches.set(owner, "is_current_stream_capturing", is_current_stream_capturing)
+        patches.set(torch.cuda, "graph", graphs.graph)
+        patches.set(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
+        patches.set(torch._C, "_host_emptyCache", lambda: None)
+        patches.set(graphs.graph, "default_capture_stream", None)
         yield
 
 

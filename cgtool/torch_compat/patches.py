@@ -1,0 +1,73 @@
+"""Attributes of other modules and classes, changed for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+_MISSING = object()
+
+
+class Patches(contextlib.ExitStack):
+    """Changes attributes and dict items, and restores them in reverse order on exit.
+
+    ::
+
+        with Patches() as patches:
+            patches.set(torch.cuda, "is_available", lambda: True)
+            patches.wrap(torch.Tensor, "record_stream", note_record_stream)
+
+    Restoring is exact: what an owner only inherited, or did not have, is deleted again, and a
+    static method stays one. Whatever else the caller has to undo goes on the same stack
+    (``callback``, ``enter_context``), so that everything happens in reverse order.
+    """
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """``owner.name = value``. Raises what ``setattr`` raises, and then changes nothing."""
+        own = vars(owner).get(name, _MISSING)
+        setattr(owner, name, value)
+        self.callback(_restore_attribute, owner, name, own)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """``set`` where ``owner`` has the attribute; else nothing, for names that not every
+        PyTorch has."""
+        if hasattr(owner, name):
+            self.set(owner, name, value)
+
+    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Calls of ``owner.name`` go to ``wrapper(original, *args, **kwargs)``.
+
+        Of a method, ``args`` begins with the object. AttributeError when ``owner`` has no such
+        attribute.
+        """
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        self.set(owner, name, staticmethod(call) if is_static else call)
+
+    def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """``mapping[key] = value``."""
+        before = mapping.get(key, _MISSING)
+        mapping[key] = value
+        self.callback(_restore_item, mapping, key, before)
+
+
+def _restore_attribute(owner: Any, name: str, own: Any) -> None:
+    if own is not _MISSING:
+        setattr(owner, name, own)
+    elif name in vars(owner):  # the patched code may have deleted it
+        delattr(owner, name)
+
+
+def _restore_item(mapping: MutableMapping[Any, Any], key: Any, before: Any) -> None:
+    if before is _MISSING:
+        mapping.pop(key, None)
+    else:
+        mapping[key] = before

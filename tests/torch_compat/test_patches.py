@@ -1,0 +1,136 @@
+"""``Patches`` restores exactly what was there."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from cgtool.torch_compat.patches import Patches
+
+
+class Base:
+    limit = 1
+
+    def method(self, number: int) -> int:
+        return number
+
+    @staticmethod
+    def static(number: int) -> int:
+        return number
+
+
+class Child(Base):
+    own = 2
+
+
+def _double(original: Any, *args: Any) -> Any:
+    return 2 * original(*args)
+
+
+def test_an_attribute_of_its_own_is_set_back() -> None:
+    with Patches() as patches:
+        patches.set(Child, "own", 3)
+        assert Child.own == 3
+    assert Child.own == 2
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    with Patches() as patches:
+        patches.set(Child, "limit", 5)
+        assert (Child.limit, Base.limit) == (5, 1)
+    assert "limit" not in vars(Child)
+    assert Child.limit == 1
+
+
+def test_a_missing_attribute_is_missing_again() -> None:
+    module = types.ModuleType("module")
+    with Patches() as patches:
+        patches.set(module, "added", None)
+        assert module.added is None
+    assert not hasattr(module, "added")
+
+
+def test_none_is_a_value() -> None:
+    module = types.ModuleType("module")
+    module.nothing = None  # type: ignore[attr-defined]
+    with Patches() as patches:
+        patches.set(module, "nothing", 1)
+    assert vars(module)["nothing"] is None
+
+
+def test_replace_leaves_out_what_is_missing() -> None:
+    with Patches() as patches:
+        patches.replace(Base, "unknown", 1)
+        patches.replace(Base, "limit", 7)
+        assert Base.limit == 7
+        assert not hasattr(Base, "unknown")
+    assert Base.limit == 1
+
+
+def test_a_method_is_wrapped_with_the_original_first() -> None:
+    before = vars(Base)["method"]
+    with Patches() as patches:
+        patches.wrap(Base, "method", _double)
+        assert Child().method(4) == 8
+        assert Base.method.__name__ == "method"
+    assert vars(Base)["method"] is before
+
+
+def test_an_inherited_static_method_stays_static() -> None:
+    with Patches() as patches:
+        patches.wrap(Child, "static", _double)
+        assert Child.static(4) == Child().static(4) == 8
+        assert Base.static(4) == 4
+    assert "static" not in vars(Child)
+    assert isinstance(vars(Base)["static"], staticmethod)
+
+
+def test_items_come_back_and_new_ones_go() -> None:
+    table = {"a": 1}
+    with Patches() as patches:
+        patches.set_item(table, "a", 2)
+        patches.set_item(table, "b", 3)
+        assert table == {"a": 2, "b": 3}
+    assert table == {"a": 1}
+
+
+def test_changes_of_one_attribute_are_undone_in_reverse() -> None:
+    order: list[int] = []
+    with Patches() as outer:
+        outer.set(Child, "own", 3)
+        with Patches() as inner:
+            inner.set(Child, "own", 4)
+            inner.set(Child, "own", 5)
+            inner.callback(lambda: order.append(Child.own))
+        order.append(Child.own)
+    assert order == [5, 3]
+    assert Child.own == 2
+
+
+def test_everything_is_restored_after_an_error() -> None:
+    def fail() -> None:
+        raise ValueError("at exit")
+
+    with pytest.raises(ValueError, match="at exit"), Patches() as patches:
+        patches.set(Child, "own", 3)
+        patches.callback(fail)
+        patches.set(Child, "limit", 3)
+        raise KeyError("in the block")
+    assert (Child.own, Child.limit) == (2, 1)
+
+
+def test_what_cannot_be_set_is_not_restored_either() -> None:
+    with Patches() as patches:
+        with pytest.raises(TypeError):
+            patches.set(int, "real", 0)
+        patches.set(Child, "own", 3)
+    assert Child.own == 2
+
+
+def test_what_the_block_deleted_itself_is_no_error() -> None:
+    with Patches() as patches:
+        patches.set(Child, "limit", 3)
+        del Child.limit
+    assert Child.limit == 1

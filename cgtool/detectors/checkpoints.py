@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 from torch.utils import checkpoint
 
-from cgtool.detectors.collect import frames_of
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Site, chain_of
+from cgtool.observe.frames import Site, chain_of, frames_of
 
 ACTIVATION_CHECKPOINTING = code("activation-checkpointing")
 

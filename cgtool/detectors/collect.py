@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Site, chain_of, frame_of
+from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, Record
-
-
-def frames_of(chain: Iterable[Site]) -> tuple[Frame, ...]:
-    return tuple(frame_of(site) for site in chain)
-
-
-def here(depth: int = 1) -> tuple[Frame, ...]:
-    """The frames outside torch and cgtool of the code that is running, innermost first."""
-    return frames_of(chain_of(sys._getframe(depth)))
 
 
 class Findings:

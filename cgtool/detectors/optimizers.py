@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.detectors.collect import frames_of, here
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Site, chain_of
+from cgtool.observe.frames import Site, chain_of, frames_of, here
 
 LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
 OPTIMIZER_ADAFACTOR_KEYERROR = code("optimizer-adafactor-keyerror")

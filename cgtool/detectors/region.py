@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cgtool.detectors.collect import Findings, at_call, here, refusal
+from cgtool.detectors.collect import Findings, at_call, refusal
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
+from cgtool.observe.frames import here
 from cgtool.observe.ops import OpCall, Record
 
 HOST_WAITS = (

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from cgtool.detectors.collect import at_call, frames_of
+from cgtool.detectors.collect import at_call
 from cgtool.detectors.hostreads import Change, HostReads
 from cgtool.detectors.iteration import Iteration, Op, observe, storages_in
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING, Finding
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import Site, frame_of, line_of
+from cgtool.observe.frames import Site, frame_of, frames_of, line_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
 

@@ -16,11 +16,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cgtool.detectors.collect import here
 from cgtool.detectors.region import Region
 from cgtool.detectors.syncs import sync_code
 from cgtool.findings.registry import code
 from cgtool.model.finding import Code, Finding
+from cgtool.observe.frames import here
 from cgtool.observe.ops import OpCall
 from cgtool.observe.placement import HOST, on_host, place_of, tensors_of
 

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cgtool.detectors.collect import frames_of, here
 from cgtool.detectors.region import Region
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import Site
+from cgtool.observe.frames import Site, frames_of, here
 from cgtool.observe.ops import OpCall
 
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")

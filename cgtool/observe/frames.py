@@ -7,6 +7,7 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 from __future__ import annotations
 
 import importlib.util
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -130,6 +131,16 @@ def frame_of(site: Site) -> Frame:
     """The site as plain data."""
     code = site[0]
     return Frame(code.co_filename, line_of(site), code.co_qualname)
+
+
+def frames_of(chain: Iterable[Site]) -> tuple[Frame, ...]:
+    """The sites as plain data, in the same order."""
+    return tuple(frame_of(site) for site in chain)
+
+
+def here(depth: int = 1) -> tuple[Frame, ...]:
+    """The frames outside torch and cgtool of the code that is running, innermost first."""
+    return frames_of(chain_of(sys._getframe(depth)))
 
 
 def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Frame, ...]:

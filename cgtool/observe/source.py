@@ -41,7 +41,8 @@ class Use:
 
 
 @cache
-def _tree(file: str) -> ast.Module | None:
+def tree_of(file: str) -> ast.Module | None:
+    """The syntax tree of a source file; None when it cannot be read."""
     lines = linecache.getlines(file)
     try:
         return ast.parse("".join(lines))
@@ -56,7 +57,7 @@ def _start(node: Functions) -> int:
 
 def functions_of(code: CodeType) -> list[Functions | ast.Module]:
     """The nodes that ``code`` was compiled from; several lambdas on a line cannot be told apart."""
-    tree = _tree(code.co_filename)
+    tree = tree_of(code.co_filename)
     if tree is None:
         return []
     if code.co_name == "<module>":

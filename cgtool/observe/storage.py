@@ -1,4 +1,4 @@
-"""The memory behind a tensor that has no storage of its own.
+"""The storages of tensors, and the memory behind a tensor that has no storage of its own.
 
 A sparse tensor is made of its indices and values, a wrapper subclass (a jagged nested tensor, a
 quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
@@ -7,10 +7,11 @@ quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
@@ -52,3 +53,21 @@ def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
         for name in names
         for suffix, part in strided_parts(getattr(tensor, name))
     ]
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """None for tensors that have no storage of their own (sparse, nested, functorch's)."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors anywhere in arguments or results."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgtool.detectors.script.order import Order
+from cgtool.observe.script.stream_order import Order
 
 
 class Event:

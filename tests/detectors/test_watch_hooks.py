@@ -15,10 +15,10 @@ from cgtool.detectors.collect import Findings
 from cgtool.detectors.script.families import all_checks
 from cgtool.detectors.script.hooks import watching
 from cgtool.detectors.script.libraries import set_at
-from cgtool.detectors.script.recorder import CaptureWatcher
 from cgtool.detectors.script.run import Watch
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.script.device import CaptureWatcher
 
 EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
 MISMATCH = "The AccumulateGrad node's stream does not match the stream of the node that produced"

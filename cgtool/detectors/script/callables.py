@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.storage import storage_of, tensors_in
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cgtool.detectors.script.graphs import Op, WatchedGraph
+from cgtool.observe.script.state import Op, WatchedGraph
 
 if TYPE_CHECKING:
     from cgtool.detectors.script.run import Watch

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.findings.registry import code
+from cgtool.observe.script.state import Op, WatchedGraph
 
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
 NCCL_DESTROY_BEFORE_GRAPH = code("nccl-destroy-before-graph")

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import package_part
+from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.storage import storage_of, tensors_in
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")

@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import here
-from cgtool.detectors.script.accumulate import in_place
 from cgtool.detectors.script.modes import DispatchObserver, FunctionObserver
 from cgtool.detectors.script.run import Watch
 from cgtool.detectors.script.threads import followed
 from cgtool.detectors.script.warned import heard, hook_backward
-from cgtool.observe.frames import is_internal
+from cgtool.observe.frames import here, is_internal
 
 
 def _replaced(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
@@ -230,7 +228,6 @@ def watching(watch: Watch) -> Iterator[None]:
         _hook_graphs(stack, watch)
         _hook_templates(stack, watch)
         _hook_streams(stack, watch)
-        stack.enter_context(in_place())
         hook_backward(stack, watch)
         stack.enter_context(followed(watch))
         stack.enter_context(FunctionObserver(watch))

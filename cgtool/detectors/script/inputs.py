@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from cgtool.detectors.collect import at_call
-from cgtool.detectors.script.cells import storage_of
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, Read, WatchedGraph
-from cgtool.detectors.script.paths import Modules, Path, Stack, binding_of, paths_to, stack_of
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
+from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
+from cgtool.observe.script.state import Op, Read, WatchedGraph
+from cgtool.observe.storage import storage_of
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
-from cgtool.detectors.script.regions import tree_of
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.compiled import left_alone
+from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.source import tree_of
 
 CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
 DRIVER_SIDE_GRAPH_MEMORY = code("driver-side-graph-memory")

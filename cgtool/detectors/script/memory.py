@@ -6,9 +6,9 @@ from collections import defaultdict
 from typing import Any
 
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import PoolId, WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+from cgtool.observe.script.state import PoolId, WatchedGraph
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
 LEAK_AFTER_FAILED_CAPTURE = code("leak-after-failed-capture")

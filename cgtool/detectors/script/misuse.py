@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.script.cells import storage_of, tensors_in
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.storage import storage_of, tensors_in
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")

@@ -12,9 +12,9 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import WatchedGraph
 from cgtool.detectors.script.inputs import Changes, Inputs, changed_at
 from cgtool.findings.registry import code
+from cgtool.observe.script.state import WatchedGraph
 
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 

@@ -14,15 +14,14 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from cgtool.detectors.collect import frames_of
 from cgtool.detectors.hostreads import HostReads, Snapshot
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
-from cgtool.detectors.script.paths import Stack, locals_of, stack_of
-from cgtool.detectors.script.regions import tree_of
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import is_internal, line_of
+from cgtool.observe.frames import frames_of, is_internal, line_of
+from cgtool.observe.script.names import Stack, locals_of, stack_of
+from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.source import tree_of
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")

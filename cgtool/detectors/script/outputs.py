@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.script.cells import Cell
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
-from cgtool.detectors.script.paths import locals_of, stack_of
-from cgtool.detectors.script.regions import tree_of
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+from cgtool.observe.script.names import locals_of, stack_of
+from cgtool.observe.script.state import Cell, Op, WatchedGraph
+from cgtool.observe.source import tree_of
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.script.cells import Cell, Write, tensors_in
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+from cgtool.observe.script.state import Cell, Op, WatchedGraph, Write
+from cgtool.observe.storage import tensors_in
 
 SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")

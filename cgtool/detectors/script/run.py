@@ -12,21 +12,21 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import Findings, frames_of, here
+from cgtool.detectors.collect import Findings
 from cgtool.detectors.errors import explain
-from cgtool.detectors.script.cells import Cells, Write, storage_of, tensors_in
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Made, Op, Read, WatchedGraph
-from cgtool.detectors.script.machine import Machine
-from cgtool.detectors.script.order import Order
-from cgtool.detectors.script.regions import region_of
 from cgtool.detectors.script.reported_errors import tell_once, told
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites, written_by
-from cgtool.observe.frames import chain_of, exception_frames, is_internal
+from cgtool.observe.frames import chain_of, exception_frames, frames_of, here, is_internal
 from cgtool.observe.ops import OpCall, op_name
+from cgtool.observe.script.device import Machine
+from cgtool.observe.script.names import region_of
+from cgtool.observe.script.state import Cells, Made, Op, Read, WatchedGraph, Write
+from cgtool.observe.script.stream_order import Order
+from cgtool.observe.storage import storage_of, tensors_in
 
 _SYNCS = frozenset(
     (

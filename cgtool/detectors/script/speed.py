@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import Op, WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+from cgtool.observe.script.state import Op, WatchedGraph
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")

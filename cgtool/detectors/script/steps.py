@@ -11,10 +11,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.detectors.optimizers import made_at
 from cgtool.detectors.script.check import Check
-from cgtool.detectors.script.graphs import WatchedGraph
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
+from cgtool.observe.script.state import WatchedGraph
 
 LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
 OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")

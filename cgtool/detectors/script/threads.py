@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cgtool.detectors.script.cells import tensors_in
 from cgtool.detectors.script.run import Watch
 from cgtool.findings.registry import code
+from cgtool.observe.storage import tensors_in
 
 MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
 OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")

@@ -17,7 +17,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.detectors import procedure, shape
-from cgtool.detectors.collect import here
 from cgtool.detectors.errors import explain
 from cgtool.detectors.functions import FunctionWatch
 from cgtool.detectors.rules import note_record_stream, refuse_op
@@ -33,7 +32,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.frames import chain_of
+from cgtool.observe.frames import chain_of, here
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import user_errors

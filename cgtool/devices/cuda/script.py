@@ -10,13 +10,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors import check_script
 from cgtool.detectors.collect import Findings
-from cgtool.detectors.script.recorder import CaptureWatcher
 from cgtool.detectors.script.run import Watch
 from cgtool.devices.cuda import template
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
+from cgtool.observe.script.device import CaptureWatcher
 
 
 class _Machine:

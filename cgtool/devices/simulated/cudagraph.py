@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import here
 from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.owners import Owners, Places
@@ -23,6 +22,7 @@ from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import here
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cgtool.detectors.collect import here
 from cgtool.devices.simulated.allocator import PoolBlock, PrivatePool
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.failure import user_code
+from cgtool.observe.frames import here
 
 
 class _Stats(collections.OrderedDict[str, int]):

@@ -12,8 +12,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from cgtool.detectors.script.cells import storage_of
 from cgtool.devices.simulated.allocator import PoolBlock, PrivatePool
+from cgtool.observe.storage import storage_of
 
 _use_count = torch._C._storage_Use_Count
 

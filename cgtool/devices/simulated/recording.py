@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cgtool.detectors.script.cells import storage_of
-from cgtool.detectors.script.recorder import caller_of_modes
 from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
 from cgtool.devices.simulated.owners import Owners, Places
@@ -19,6 +17,8 @@ from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
+from cgtool.observe.script.device import caller_of_modes
+from cgtool.observe.storage import storage_of
 
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 

@@ -15,13 +15,13 @@ import torch
 from torch.utils import checkpoint
 
 from cgtool.detectors import rules
-from cgtool.detectors.collect import here
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.memory_calls import memory_calls
 from cgtool.devices.simulated.streams import Device, Stream
 from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges
+from cgtool.observe.frames import here
 from cgtool.observe.placement import HOST, is_cuda_device, put
 from cgtool.torch_compat.patches import Patches
 

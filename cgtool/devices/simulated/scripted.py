@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import at_call, here
-from cgtool.detectors.script.recorder import Told
+from cgtool.detectors.collect import at_call
 from cgtool.detectors.script.reported_errors import tell_once
 from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.streams import Device, Event, Stream
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
+from cgtool.observe.frames import here
 from cgtool.observe.ops import OpRecorder
+from cgtool.observe.script.device import Told
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import here
 from cgtool.detectors.streams import Capturing, Frontier, Lane
 from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
-from cgtool.observe.frames import chain_of
+from cgtool.observe.frames import chain_of, here
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")

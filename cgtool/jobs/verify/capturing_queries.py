@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import frames_of
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import chain_of, is_internal
+from cgtool.observe.frames import chain_of, frames_of, is_internal
 
 _OWNERS: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
 

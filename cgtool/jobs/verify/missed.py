@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import at_call, frames_of
+from cgtool.detectors.collect import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.driver import capturing_graph, check, cu
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
+from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload

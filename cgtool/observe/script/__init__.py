@@ -1,0 +1,1 @@
+"""Observers of a script that captures and replays CUDA graphs itself."""

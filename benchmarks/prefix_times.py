@@ -39,7 +39,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.devices.cuda.backend import prepare, time_launches
     from cgtool.devices.cuda.driver import cu
     from cgtool.devices.cuda.nodes import nodes_of
-    from cgtool.devices.cuda.roofs import empty_ns
+    from cgtool.devices.cuda.timing import empty_ns
     from cgtool.model.options import CaptureOptions
     from cgtool.model.profile import Profile
     from cgtool.program.load import load
@@ -95,7 +95,7 @@ class Part:
     def median_ns(self, session: Any, index: int) -> float:
         """Of replays behind those of the graphs before it: what a backward reads, its own nodes
         overwrite, and only another forward makes it anew."""
-        from cgtool.devices.cuda.roofs import once_ns
+        from cgtool.devices.cuda.timing import once_ns
 
         stream = self._cu.CUstream(session.stream.cuda_stream)
 

@@ -131,8 +131,8 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     import torch
 
     import cgtool.devices.cuda.pairs  # noqa: F401
-    from cgtool.devices.cuda.clock import ClockWatch
     from cgtool.devices.cuda.environment import describe
+    from cgtool.devices.cuda.timing import ClockWatch
 
     torch.cuda.init()
     torch.zeros(1, device="cuda")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 
-from cgtool.devices.cuda.in_capture import Ran, makers, times_ns
+from cgtool.devices.cuda.stamps import Ran, makers, times_ns
 from cgtool.observe.ops import OpCall
 
 

@@ -14,9 +14,8 @@ import torch
 
 from cgtool.devices.cuda import provenance
 from cgtool.devices.cuda.capturing import Captured, Recorded
-from cgtool.devices.cuda.in_capture import Ran
 from cgtool.devices.cuda.memory import Window
-from cgtool.devices.cuda.stamps import LaunchLog, Stamp
+from cgtool.devices.cuda.stamps import LaunchLog, Ran, Stamp
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.origins import OriginTable

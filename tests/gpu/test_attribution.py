@@ -228,7 +228,7 @@ def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_p
 
 
 def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
-    from cgtool.devices.cuda import backend, functions
+    from cgtool.devices.cuda import backend, nodes
     from cgtool.model.failure import CgtoolError
     from cgtool.program.workload import Part, Workload
 
@@ -236,7 +236,7 @@ def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
     workload = Workload("test", "callable", (Part("test", lambda x: x + 1, (x,)),))
     options = CaptureOptions(check_input_liveness=True)
     assert backend.capture(workload, options, quiet)[0].graphs[0].nodes
-    monkeypatch.delattr(functions.cu, "cuFuncGetParamInfo")
+    monkeypatch.delattr(nodes.cu, "cuFuncGetParamInfo")
     with pytest.raises(CgtoolError) as raised:
         backend.capture(workload, options, quiet)
     assert raised.value.failure.exit_code == 5

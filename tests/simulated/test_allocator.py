@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.devices.simulated.allocator import (
+from cgtool.devices.simulated.memory import (
     LARGE_SEGMENT,
     SMALL_SEGMENT,
     PrivatePool,

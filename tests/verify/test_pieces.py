@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from cgtool.jobs.verify import randomness, replayable
 from cgtool.jobs.verify.compare import difference, nearest, spread
-from cgtool.jobs.verify.inputs import fresh
-from cgtool.jobs.verify.perturbed import perturbed
+from cgtool.jobs.verify.inputs import fresh, perturbed
 from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import Snapshot, read, write
@@ -352,7 +351,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
     ],
 )
 def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
-    missed = pytest.importorskip("cgtool.jobs.verify.missed")
+    missed = pytest.importorskip("cgtool.jobs.verify.on_cuda")
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes

@@ -8,20 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import torch
 
 import cgtool
-from cgtool.devices.cuda import environment, holders, memory
-from cgtool.devices.cuda.addresses import AddressBook
+from cgtool.devices.cuda import environment, memory
+from cgtool.devices.cuda.addresses import FREED, AddressBook
 from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.driver import cu
-from cgtool.devices.cuda.functions import FunctionTable
-from cgtool.devices.cuda.liveness import FREED
-from cgtool.devices.cuda.nodes import GraphContents, GraphReader, debug_dot, nodes_of
+from cgtool.devices.cuda.nodes import FunctionTable, GraphContents, GraphReader, debug_dot, nodes_of
 from cgtool.devices.cuda.provenance import Joined, join
-from cgtool.model.capture import Capture, Caveat, Graph, Memory, Stream
+from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program import describe
+from cgtool.program.surface import address_of
 
 RAW_DOT_NODES = 20_000
 """Past this, the driver's DOT text alone would be over a hundred megabytes."""
@@ -69,13 +69,13 @@ def assemble(
     table = OriginTable(session.workload.entry_frame())
     templates = [cu.CUgraph(one.graph.raw_cuda_graph()) for one in session.captured]
     # Named before provenance is joined, which may run the workload again and replace tensors.
-    tensors, unnamed = holders.tensors(session)
-    names = holders.labels(session)
+    tensors, unnamed = named_tensors(session)
+    names = labels(session)
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
     joined = join(session, handles, table)
     workspaces = memory.cublas_workspaces(session.device, session.pool_ids)
     names = dict.fromkeys(workspaces, "cuBLAS workspace") | names
-    allocations = holders.allocations(session, joined, names)
+    allocations = named_allocations(session, joined, names)
     addresses = AddressBook(
         allocations,
         tensors,
@@ -203,3 +203,42 @@ def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook)
     if session.trace.problem:
         found.append(Caveat("no-allocator-trace", session.trace.problem))
     return found
+
+
+def _on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def named_tensors(session: Session) -> tuple[list[Tensor], list[Caveat]]:
+    """The workload's own memory on the GPU, then the static gradients that come in; and what could
+    not be told of it."""
+    found, caveats = describe.tensors(session.workload, _on_gpu)
+    for index, incoming in session.incoming.items():
+        for (name, _), tensor in zip(session.surfaces[index].outputs, incoming, strict=True):
+            if address_of(tensor) is not None:
+                label = f"incoming gradient of {name}"
+                found.append(describe.tensor(label, "gradient", tensor))
+    return found, caveats
+
+
+def labels(session: Session) -> dict[int, str]:
+    """Address to the name of the output or gradient that lies there."""
+    return describe.labels(session, _on_gpu)
+
+
+def named_allocations(
+    session: Session, joined: Sequence[Joined], names: dict[int, str]
+) -> tuple[Allocation, ...]:
+    """The allocations of the trace, each with its node, its origin, and ``names`` by address for
+    those that are alive at the end."""
+    owner: dict[int, tuple[int, int | None]] = {}
+    for index, (one, provenance) in enumerate(zip(session.captured, joined, strict=True)):
+        nodes = memory.owners(session.trace, index, provenance.times_ns, one.window.end_ns)
+        for position, node in nodes.items():
+            owner[position] = (node, provenance.origins[node])
+    result: list[Allocation] = []
+    for index, allocation in enumerate(session.trace.allocations):
+        place, origin = owner.get(index, (None, None))
+        label = names.get(allocation.address) if allocation.freed_at is None else None
+        result.append(msgspec.structs.replace(allocation, node=place, origin=origin, label=label))
+    return tuple(result)

@@ -8,11 +8,11 @@ import torch
 
 from cgtool.detectors.errors import explain
 from cgtool.devices.cuda import node_times
+from cgtool.devices.cuda.addresses import require_live_inputs
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
 from cgtool.devices.cuda.cupti import CuptiUnavailable
-from cgtool.devices.cuda.liveness import require_live_inputs
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, usage, user_code
 from cgtool.model.options import CaptureOptions, Progress

@@ -26,8 +26,8 @@ from cgtool.detectors.errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.capturing import Session
-from cgtool.devices.cuda.clock import ClockWatch
 from cgtool.devices.cuda.recapture import Once, replays
+from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress

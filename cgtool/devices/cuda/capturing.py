@@ -20,8 +20,7 @@ import torch
 from cgtool.detectors.errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.driver import check, cu
-from cgtool.devices.cuda.in_capture import InCaptureRecorder
-from cgtool.devices.cuda.stamps import Launch, LaunchLog, Stamp, watch_capture
+from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog

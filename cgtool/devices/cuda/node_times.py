@@ -2,20 +2,258 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from statistics import median
+from typing import Any
 
 import msgspec
 import torch
 
-from cgtool.devices.cuda import times
+from cgtool.devices.cuda import profiler_times
 from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
-from cgtool.devices.cuda.nodes import TIMED
-from cgtool.devices.cuda.roofs import device_ns, empty_ns
-from cgtool.devices.cuda.tracing import REPLAYS, Trace, Tracer
-from cgtool.model.capture import Capture, Caveat, Graph
+from cgtool.devices.cuda.driver import cu
+from cgtool.devices.cuda.nodes import TIMED, nodes_of, type_of
+from cgtool.devices.cuda.timing import busy, device_ns, empty_ns
+from cgtool.model.capture import Capture, Caveat, Edge, Graph
 from cgtool.model.options import Progress
+
+INSTALL = "pip install 'cgtool[cupti]'"
+REPLAYS = 20
+_MOST_RECORDS = 200_000
+_BUFFER_BYTES = 8 << 20
+_FLUSH_FORCED = 1
+_HALF = 32
+_LOW = (1 << _HALF) - 1
+
+
+class Span(msgspec.Struct, frozen=True):
+    """One node in one replay, in nanoseconds from the start of the first record."""
+
+    start_ns: int
+    duration_ns: int
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """What the replays of one graph showed: medians, by index of the node."""
+
+    whole: dict[int, Span]
+    """While kernels, copies and fills were recorded."""
+    kernels: dict[int, Span] | None
+    """While kernels alone were recorded; None where the graph has nothing else."""
+    spans_ns: tuple[float, ...]
+    """By replay: first start to last end, where only kernels were recorded."""
+
+    def placed(self, edges: Sequence[Edge]) -> dict[int, Span]:
+        """The time line of the kernels, with copies and fills put into the holes that they left.
+
+        A copy or fill begins when the last of its predecessors has ended, and lasts as long as it
+        did when it was recorded itself. ``edges`` are those of the graph.
+        """
+        if self.kernels is None:
+            return self.whole
+        return _placed(self.kernels, self.whole, edges)
+
+
+class _Record(msgspec.Struct, frozen=True, gc=False):
+    node: int
+    start: int
+    end: int
+    launch: int
+
+
+class Tracer:
+    """CUPTI's activity records in this process. Raises CuptiUnavailable, with what would help."""
+
+    def __init__(self) -> None:
+        try:
+            self._cupti: Any = importlib.import_module("cupti.cupti")
+        except ImportError as error:
+            raise CuptiUnavailable(
+                f"cupti-python cannot be imported ({error}): {INSTALL}"
+            ) from error
+        self._records: list[_Record] = []
+        kinds = self._cupti.ActivityKind
+        self._kernels = (kinds.CONCURRENT_KERNEL,)
+        self._all = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
+        self._callbacks = (self._requested, self._completed)
+        self._asked(self._cupti.activity_register_callbacks, *self._callbacks)
+
+    def _requested(self) -> tuple[int, int]:
+        return _BUFFER_BYTES, 0
+
+    def _completed(self, activities: Iterable[Any]) -> None:
+        for one in activities:
+            if one.graph_node_id:
+                self._records.append(
+                    _Record(one.graph_node_id, one.start, one.end, one.correlation_id)
+                )
+
+    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            # cupti-python raises its own classes, which differ from release to release.
+            if "MULTIPLE_SUBSCRIBERS" in str(error):
+                raise CuptiBusy("another profiler in this process holds CUPTI") from error
+            raise CuptiUnavailable(f"CUPTI refused to record: {error}") from error
+
+    def trace(self, graphs: Sequence[Any], replays: int = REPLAYS) -> list[Trace]:
+        """Replay graphs in turn, on the current stream, and tell when the nodes of each ran.
+
+        All of them, in the order of their capture: what a backward reads, its own nodes overwrite,
+        and only another forward makes it anew. Raises CuptiUnavailable, also when nothing was
+        recorded.
+        """
+        indices = [self._index(graph) for graph in graphs]
+        types = [_types(graph) for graph in graphs]
+        working = [number for number, some in enumerate(types) if some.intersection(TIMED)]
+        count = max(3, min(replays, _MOST_RECORDS // max(1, sum(map(len, indices)))))
+        whole = self._replays(graphs, indices, working, self._all, count)
+        if working and not any(whole):
+            raise CuptiUnavailable(
+                "cupti-python recorded nothing: another profiler, or one that ran before in this "
+                "process, holds CUPTI's records"
+            )
+        kernels: list[list[dict[int, Span]]] = [[] for _ in graphs]
+        if any(not some.isdisjoint(("memcpy", "memset")) for some in types):
+            launching = [number for number in working if "kernel" in types[number]]
+            kernels = self._replays(graphs, indices, launching, self._kernels, count)
+        return [
+            Trace(_medians(one), _medians(alone), _lengths(alone))
+            if alone
+            else Trace(_medians(one), None, _lengths(one))
+            for one, alone in zip(whole, kernels, strict=True)
+        ]
+
+    def _index(self, graph: Any) -> dict[int, int]:
+        """Index of each node by the number that records give it."""
+        ask = self._cupti.get_graph_node_id
+        return {
+            int(self._asked(ask, int(node))) & _LOW: number
+            for number, node in enumerate(nodes_of(cu.CUgraph(graph.raw_cuda_graph())))
+        }
+
+    def _executables(self, graphs: Sequence[Any]) -> dict[int, int] | None:
+        """Index of each graph by the number of its executable one, the high half of the number that
+        a record gives a node; None where this PyTorch does not tell."""
+        if not all(hasattr(graph, "raw_cuda_graph_exec") for graph in graphs):
+            return None
+        ask = self._cupti.get_graph_exec_id
+        return {
+            int(self._asked(ask, int(graph.raw_cuda_graph_exec()))): number
+            for number, graph in enumerate(graphs)
+        }
+
+    def _replays(
+        self,
+        graphs: Sequence[Any],
+        indices: Sequence[dict[int, int]],
+        recorded: Sequence[int],
+        kinds: Sequence[Any],
+        count: int,
+    ) -> list[list[dict[int, Span]]]:
+        """By graph and replay, the span of each node. ``recorded`` are the graphs that have nodes
+        of these kinds."""
+        cupti = self._cupti
+        self._records.clear()
+        try:
+            for kind in kinds:
+                self._asked(cupti.activity_enable, kind)
+            torch.cuda.synchronize()
+            for _ in range(count):
+                for graph in graphs:
+                    busy()
+                    graph.replay()
+                    torch.cuda.synchronize()
+            self._asked(cupti.activity_flush_all, _FLUSH_FORCED)
+        finally:
+            for kind in kinds:
+                self._asked(cupti.activity_disable, kind)
+        launches: dict[int, list[_Record]] = defaultdict(list)
+        for record in self._records:
+            launches[record.launch].append(record)
+        self._records.clear()
+        found: list[list[dict[int, Span]]] = [[] for _ in graphs]
+        numbers = self._executables(graphs)
+        met: dict[int, int] = {}
+        for launch in sorted(launches):
+            records = launches[launch]
+            executable = records[0].node >> _HALF
+            if numbers is None:
+                # They were launched in this order.
+                met.setdefault(executable, len(met))
+                number = recorded[met[executable]] if met[executable] < len(recorded) else None
+            else:
+                number = numbers.get(executable)
+            if number is None:
+                continue
+            first = min(one.start for one in records)
+            index = indices[number]
+            found[number].append(
+                {
+                    index[one.node & _LOW]: Span(one.start - first, one.end - one.start)
+                    for one in records
+                    if one.node & _LOW in index
+                }
+            )
+        return found
+
+
+def _types(graph: Any) -> set[str]:
+    return {type_of(node) for node in nodes_of(cu.CUgraph(graph.raw_cuda_graph()))}
+
+
+def _lengths(replays: Iterable[dict[int, Span]]) -> tuple[float, ...]:
+    return tuple(
+        float(max(one.start_ns + one.duration_ns for one in spans.values()))
+        for spans in replays
+        if spans
+    )
+
+
+def _medians(replays: Sequence[dict[int, Span]]) -> dict[int, Span]:
+    starts: dict[int, list[int]] = defaultdict(list)
+    durations: dict[int, list[int]] = defaultdict(list)
+    for spans in replays:
+        for node, span in spans.items():
+            starts[node].append(span.start_ns)
+            durations[node].append(span.duration_ns)
+    return {
+        node: Span(round(median(some)), round(median(durations[node])))
+        for node, some in starts.items()
+    }
+
+
+def _placed(
+    kernels: dict[int, Span], whole: dict[int, Span], edges: Sequence[Edge]
+) -> dict[int, Span]:
+    sources: dict[int, list[int]] = defaultdict(list)
+    targets: dict[int, list[int]] = defaultdict(list)
+    for edge in edges:
+        sources[edge.target].append(edge.source)
+        targets[edge.source].append(edge.target)
+    placed = dict(kernels)
+    # Nodes are numbered as they were created: a predecessor has a smaller number.
+    for node in sorted(set(whole) - set(kernels)):
+        length = whole[node].duration_ns
+        ends = [
+            placed[one].start_ns + placed[one].duration_ns for one in sources[node] if one in placed
+        ]
+        nexts = [placed[one].start_ns for one in targets[node] if one in placed]
+        if ends:
+            start = max(ends)
+        elif nexts:
+            start = min(nexts) - length
+        else:
+            start = whole[node].start_ns
+        placed[node] = Span(start, length)
+    first = min((one.start_ns for one in placed.values()), default=0)
+    return {node: Span(one.start_ns - first, one.duration_ns) for node, one in placed.items()}
+
 
 CUPTI, PROFILER = "cupti", "profiler"
 
@@ -26,7 +264,7 @@ class NodeTimes(msgspec.Struct, frozen=True):
     route: str
     """``cupti`` or ``profiler``, as in ``Profile``."""
     traces: tuple[Trace, ...] = ()
-    replays: tuple[times.Replays, ...] = ()
+    replays: tuple[profiler_times.Replays, ...] = ()
     instead_of: str | None = None
     """Why the records name no node."""
 
@@ -34,12 +272,12 @@ class NodeTimes(msgspec.Struct, frozen=True):
         """First start of a node to last end, by graph and replay."""
         if self.route == CUPTI:
             return tuple(one.spans_ns for one in self.traces)
-        return tuple(tuple(times.lengths(one)) for one in self.replays)
+        return tuple(tuple(profiler_times.lengths(one)) for one in self.replays)
 
     def add(self, capture: Capture) -> Capture:
         """The capture of that session with a time on every node, and a word on those without."""
         if self.route == PROFILER:
-            made = times.add(capture, self.replays)
+            made = profiler_times.add(capture, self.replays)
             if self.instead_of and any(one.code == "untimed" for one in made.caveats):
                 made = _with(made, Caveat("times-by-order", self.instead_of))
             return made
@@ -77,7 +315,7 @@ def record(session: Session, progress: Progress, replays: int = REPLAYS) -> Node
         first = str(error)
     progress("time nodes with PyTorch's profiler")
     try:
-        found = times.collect(session)
+        found = profiler_times.collect(session)
     except RuntimeError as error:
         raise CuptiUnavailable(f"{first}; PyTorch's profiler: {error}") from error
     if not any(records for replays in found for records in replays):

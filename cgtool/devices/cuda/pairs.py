@@ -24,8 +24,8 @@ from cgtool.detectors.errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for
-from cgtool.devices.cuda.clock import ClockWatch
 from cgtool.devices.cuda.recapture import Pads, recapture, replays
+from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.model.capture import Bench, Capture, Caveat, Samples
 from cgtool.model.failure import usage
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress

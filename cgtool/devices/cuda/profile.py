@@ -1,31 +1,42 @@
-"""``cgtool profile`` on a GPU: capture, time every node, and what a user pays around a replay."""
+"""``cgtool profile`` on a GPU: capture, time every node, and what a user pays around a replay.
+
+The peaks that nodes are compared with are measured on the device at hand, not looked up: clocks,
+power limits and partitions make the figure of a data sheet another device's (Williams, Waterman and
+Patterson, Roofline, CACM 2009).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 import msgspec
 import torch
 
 from cgtool.detectors.errors import explain
-from cgtool.devices.cuda import bench, node_times, roofs
+from cgtool.devices.cuda import bench, node_times
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.capturing import Captured, Session
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import DriverError, check, cu
+from cgtool.devices.cuda.node_times import INSTALL
 from cgtool.devices.cuda.nodes import nodes_of, type_of
-from cgtool.devices.cuda.tracing import INSTALL
+from cgtool.devices.cuda.timing import device_ns, empty_ns, once_ns
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
-from cgtool.model.profile import GraphTimes, InputCopy, Profile
+from cgtool.model.profile import GraphTimes, InputCopy, Peak, Profile
 from cgtool.program.boundary import user_errors
 from cgtool.program.surface import tensors_in
 from cgtool.program.workload import Workload
 
+_COPY_BYTES = 1 << 30
+_MATMUL = 8192
+_ELEMENT = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+_ROOM = 4
+"""Of the free memory, no more than one part in so many is taken."""
 _QUEUED = 50
 """Replays in a row without a wait."""
 _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
@@ -78,8 +89,8 @@ def run(
             for one, spans in zip(graphs, timed.spans_ns(), strict=True)
         ),
         around_ns=node_times.around_ns(asked.replays) if timed.route == node_times.CUPTI else None,
-        memory_bytes_per_s=roofs.memory_roof(),
-        peaks=roofs.compute_roofs(dtypes or {"float32"}),
+        memory_bytes_per_s=memory_roof(),
+        peaks=compute_roofs(dtypes or {"float32"}),
         inputs=inputs,
         seconds=time.perf_counter() - started,
     )
@@ -120,10 +131,10 @@ def _times(
     alone: list[list[float]] = [[] for _ in range(count)]
     synced: list[list[float]] = [[] for _ in range(count)]
     with torch.cuda.stream(session.stream):
-        empty = roofs.empty_ns(replays)
+        empty = empty_ns(replays)
         for _ in range(replays):
             for number, one in enumerate(session.captured):
-                alone[number].append(roofs.once_ns(one.graph.replay))
+                alone[number].append(once_ns(one.graph.replay))
         for _ in range(replays):
             for number, one in enumerate(session.captured):
                 clock = time.perf_counter_ns()
@@ -165,12 +176,12 @@ def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy | Non
     with torch.cuda.stream(session.stream):
         try:
             same = target.clone()
-            on_device = median(roofs.device_ns(lambda: target.copy_(same)))
+            on_device = median(device_ns(lambda: target.copy_(same)))
         except RuntimeError:
             return None
         try:
             pinned = same.cpu().pin_memory()
-            from_host = median(roofs.device_ns(lambda: target.copy_(pinned, non_blocking=True)))
+            from_host = median(device_ns(lambda: target.copy_(pinned, non_blocking=True)))
         except RuntimeError:
             # No pinned memory left, or a dtype that the host does not know.
             from_host = None
@@ -197,3 +208,45 @@ def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
     constant = (flat == flat[-1, -1]).all(dim=1).flip(0)
     count = int(constant.to(torch.int64).cumprod(0).sum())
     return rows, None if count == rows else count or None
+
+
+def memory_roof() -> float | None:
+    """Bytes a second that a copy inside the device's memory moves, read and written together."""
+    free, _ = torch.cuda.mem_get_info()
+    size = min(_COPY_BYTES, free // _ROOM // 2)
+    if size < 1 << 26:
+        return None
+    source = torch.empty(size, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * size / median(device_ns(lambda: target.copy_(source))) * 1e9
+
+
+def compute_roofs(dtypes: Iterable[str]) -> tuple[Peak, ...]:
+    """Floating-point operations a second of a large matmul, for each dtype that is known here.
+
+    float32 stands for the arithmetic without tensor cores, ``tf32`` for the one with. Leaves the
+    precision of float32 matmuls as it was set last.
+    """
+    wanted = [name for name in _ELEMENT if name in set(dtypes)]
+    if "float32" in wanted and torch.cuda.get_device_capability() >= (8, 0):
+        wanted.append("tf32")
+    return tuple(
+        Peak(name, flops) for name in wanted if (flops := _matmul(name, _ELEMENT[name])) is not None
+    )
+
+
+def _matmul(name: str, element: int) -> float | None:
+    free, _ = torch.cuda.mem_get_info()
+    size = _MATMUL
+    while 3 * element * size * size > free // _ROOM:
+        size //= 2
+        if size < 1024:
+            return None
+    dtype: torch.dtype = getattr(torch, "float32" if name == "tf32" else name)
+    # Not asked first what it was: that raises where the code under test has set fp32_precision. No
+    # code of the user's runs behind this.
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    left = torch.randn(size, size, device="cuda").to(dtype)
+    right, out = left.t().contiguous(), torch.empty_like(left)
+    spent = median(device_ns(lambda: torch.mm(left, right, out=out)))
+    return 2 * size**3 / spent * 1e9

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cgtool.devices.cuda import in_capture
 from cgtool.devices.cuda.capturing import Captured, Session, capture_all, node_count
-from cgtool.devices.cuda.stamps import Stamp, align, place_stamps
+from cgtool.devices.cuda.stamps import Stamp, align, makers, place_stamps, times_ns
 from cgtool.model.failure import CgtoolError
 from cgtool.observe.annotations import watch
 from cgtool.observe.ops import OpCall
@@ -119,7 +118,7 @@ def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
 def _join_in_capture(session: Session, one: Captured, count: int, table: OriginTable) -> Joined:
     """Provenance from the recorder that ran during the capture itself."""
     assert one.exact is not None
-    made_by = in_capture.makers(one.exact_calls, count)
+    made_by = makers(one.exact_calls, count)
     origins = [table.add(call, one.exact) if call is not None else None for call in made_by]
     return Joined(
         origins,
@@ -127,7 +126,7 @@ def _join_in_capture(session: Session, one: Captured, count: int, table: OriginT
         streams=[
             session.streams[call.extra.stream] if call is not None else None for call in made_by
         ],
-        times_ns=in_capture.times_ns(one.exact_calls, made_by, one.window.end_ns),
+        times_ns=times_ns(one.exact_calls, made_by, one.window.end_ns),
         unmatched=[node for node, call in enumerate(made_by) if call is None],
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.detectors import check_script
 from cgtool.detectors.collect import Findings
 from cgtool.detectors.script.run import Watch
-from cgtool.devices.cuda import template
+from cgtool.devices.cuda.driver import capturing_graph, cu
+from cgtool.devices.cuda.driver import check as checked
+from cgtool.devices.cuda.nodes import NODE_TYPES, FunctionTable, edges, nodes_of
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -72,11 +75,11 @@ class _Machine:
         return True
 
     def nodes(self) -> int:
-        return template.nodes_of_capture(self.stream())
+        return nodes_of_capture(self.stream())
 
     def template(self, graph: Any) -> Hashable:
         try:
-            return template.contents(torch._C._CUDAGraph.raw_cuda_graph(graph))
+            return contents(torch._C._CUDAGraph.raw_cuda_graph(graph))
         except (RuntimeError, AttributeError):
             return None
 
@@ -95,3 +98,70 @@ def check(
     with watch_annotations() as annotations:
         watch = Watch(_Machine(), Findings(), annotations)
         return check_script.run(path, arguments, watch, progress)
+
+
+def nodes_of_capture(stream: int) -> int:
+    """How many nodes the capture on a stream has made so far; 0 when it is not capturing."""
+    graph = capturing_graph(stream)
+    if graph is None:
+        return 0
+    code, _, count = cu.cuGraphGetNodes(graph, 0)
+    return int(count) if int(code) == 0 else 0
+
+
+def contents(handle: int) -> Hashable:
+    """Nodes with their parameters, and edges, of a graph (a CUgraph as a number).
+
+    Equal as long as nobody edits it. Raises DriverError.
+    """
+    graph = cu.CUgraph(handle)
+    nodes = nodes_of(graph)
+    functions = FunctionTable()
+    return (
+        tuple(_node(one, functions) for one in nodes),
+        tuple(edges(graph, [int(one) for one in nodes])),
+    )
+
+
+def _node(node: Any, functions: FunctionTable) -> Hashable:
+    kind = NODE_TYPES.get(int(checked("cuGraphNodeGetType", cu.cuGraphNodeGetType(node))))
+    if kind == "kernel":
+        return int(node), kind, *_kernel(node, functions)
+    if kind == "memcpy":
+        copy = checked("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(node))
+        return int(node), kind, *(_number(copy, name) for name in _COPY)
+    if kind == "memset":
+        fill = checked("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(node))
+        return int(node), kind, *(_number(fill, name) for name in _FILL)
+    return int(node), kind
+
+
+_COPY = (
+    "srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost", "dstXInBytes",
+    "dstY", "dstZ", "WidthInBytes", "Height", "Depth",
+)  # fmt: skip
+_FILL = ("dst", "pitch", "value", "elementSize", "width", "height")
+_SIZES = (
+    "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes",
+)  # fmt: skip
+
+
+def _number(params: Any, name: str) -> int:
+    return int(getattr(params, name) or 0)
+
+
+def _kernel(node: Any, functions: FunctionTable) -> tuple[Hashable, ...]:
+    params = checked("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(node))
+    function = functions.resolve(params)
+    layout = None if function is None else functions.layout(function)
+    table = int(params.kernelParams)
+    arguments: tuple[bytes, ...] = ()
+    if layout and table:
+        starts = (ctypes.c_void_p * len(layout)).from_address(table)
+        arguments = tuple(
+            ctypes.string_at(start, size)
+            for start, (_, size) in zip(starts, layout, strict=True)
+            if start is not None
+        )
+    handle = 0 if function is None else int(function)
+    return handle, *(_number(params, name) for name in _SIZES), arguments

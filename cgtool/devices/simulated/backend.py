@@ -18,7 +18,7 @@ from cgtool.detectors.errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
 from cgtool.devices.simulated import memory
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
-from cgtool.devices.simulated.lifetimes import LifetimeRecorder
+from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.graph import SimulatedGraph
+from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.owners import Owners, Places
 from cgtool.devices.simulated.recording import ScriptRecorder
 from cgtool.devices.simulated.scripted import PoolId, ScriptDevice, known

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
 
-from cgtool.devices.simulated.allocator import PoolBlock, PrivatePool
-from cgtool.devices.simulated.lifetimes import Life
+from cgtool.detectors.rules import host_work
+from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
-from cgtool.observe.ops import Record
+from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.origins import OriginTable
+from cgtool.observe.storage import strided_parts
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 WORKSPACE_BYTES = 32 << 20
@@ -148,3 +154,176 @@ def _segment(pool: PrivatePool, first: PoolBlock) -> Segment:
             for block in blocks
         ),
     )
+
+
+GRAIN = 512
+SMALL_REQUEST = 1 << 20
+SMALL_SEGMENT = 2 << 20
+LARGE_SEGMENT = 20 << 20
+MIN_LARGE_REQUEST = 10 << 20
+LARGE_ROUNDING = 2 << 20
+
+
+def round_size(requested: int) -> int:
+    """Bytes of the block that serves a request."""
+    return GRAIN if requested < GRAIN else -(-requested // GRAIN) * GRAIN
+
+
+def segment_size(rounded: int) -> int:
+    """Bytes that are reserved when no free block fits."""
+    if rounded <= SMALL_REQUEST:
+        return SMALL_SEGMENT
+    if rounded < MIN_LARGE_REQUEST:
+        return LARGE_SEGMENT
+    return -(-rounded // LARGE_ROUNDING) * LARGE_ROUNDING
+
+
+@dataclass(slots=True)
+class PoolBlock:
+    """A part of a segment."""
+
+    address: int
+    bytes: int
+    stream: int
+    small: bool
+    requested: int = 0
+    used: bool = False
+    previous: PoolBlock | None = field(default=None, repr=False)
+    next: PoolBlock | None = field(default=None, repr=False)
+
+
+class PrivatePool:
+    """Allocates and frees as the caching allocator would in a pool of its own."""
+
+    def __init__(self, base: int = 0x10_0000_0000) -> None:
+        self._next_address = base
+        self.segments: list[PoolBlock] = []
+        """First block of each segment; the others follow through ``next``."""
+        self._free: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+        self._blocks: dict[int, PoolBlock] = {}
+
+    def allocate(self, requested: int, stream: int = 0) -> PoolBlock:
+        """A block of at least ``requested`` bytes."""
+        size = round_size(requested)
+        small = size <= SMALL_REQUEST
+        free = self._free.setdefault((stream, small), [])
+        position = bisect_left(free, (size, 0))
+        if position < len(free):
+            _, address = free.pop(position)
+            block = self._blocks[address]
+        else:
+            total = segment_size(size)
+            block = PoolBlock(self._next_address, total, stream, small)
+            self._next_address += total
+            self._blocks[block.address] = block
+            self.segments.append(block)
+        rest = block.bytes - size
+        if rest >= GRAIN if small else rest > SMALL_REQUEST:
+            tail = PoolBlock(
+                block.address + size, rest, stream, small, previous=block, next=block.next
+            )
+            if block.next is not None:
+                block.next.previous = tail
+            block.next = tail
+            block.bytes = size
+            self._blocks[tail.address] = tail
+            insort(free, (tail.bytes, tail.address))
+        block.used, block.requested = True, requested
+        return block
+
+    def free(self, block: PoolBlock) -> None:
+        """Give a block back and merge it with free neighbours."""
+        block.used, block.requested = False, 0
+        free = self._free.setdefault((block.stream, block.small), [])
+        for neighbour in (block.next, block.previous):
+            if neighbour is None or neighbour.used:
+                continue
+            free.remove((neighbour.bytes, neighbour.address))
+            first, second = (block, neighbour) if neighbour is block.next else (neighbour, block)
+            first.bytes += second.bytes
+            first.next = second.next
+            if second.next is not None:
+                second.next.previous = first
+            del self._blocks[second.address]
+            block = first
+        insort(free, (block.bytes, block.address))
+
+    def blocks(self, segment: PoolBlock) -> list[PoolBlock]:
+        """The blocks of a segment, in order of address."""
+        found = []
+        block: PoolBlock | None = segment
+        while block is not None:
+            found.append(block)
+            block = block.next
+        return found
+
+
+@dataclass(slots=True)
+class Life:
+    """One storage that an op made."""
+
+    call: OpCall
+    graph: int
+    bytes: int
+    stream: str
+    """Name of the stream that it was allocated on."""
+    born: int
+    """Position in the sequence of allocations and frees, from 0."""
+    died: int | None = None
+    address: int = 0
+    """Of the CPU storage: tells which life an output belongs to."""
+
+
+class LifetimeRecorder(OpRecorder):
+    """Follows every storage that ops make until nobody holds it."""
+
+    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
+        super().__init__(roots, annotations)
+        self.device = device
+        self.lives: list[Life] = []
+        self.graph = 0
+        self.events = 0
+        self._open: dict[int, tuple[StorageWeakRef, Life]] = {}
+
+    def sweep(self) -> None:
+        """Note which storages died since the last call."""
+        dead = [key for key, (reference, _) in self._open.items() if reference.expired()]
+        for key in dead:
+            _, life = self._open.pop(key)
+            life.died = self.events
+            self.events += 1
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.device.on_host or host_work(args):
+            return func(*args, **kwargs)
+        self.sweep()
+        current = self.device.current
+        # What runs on the default stream now is captured on the capturing stream.
+        stream = "capture stream" if current is self.device.default else current.name
+        before = {one._cdata for one in _storages((args, kwargs))}
+        made = func(*args, **kwargs)
+        for storage in _storages(made):
+            key = storage._cdata
+            if key in before or key in self._open or storage.nbytes() == 0:
+                continue
+            life = Life(
+                call,
+                self.graph,
+                storage.nbytes(),
+                stream,
+                self.events,
+                address=storage.data_ptr(),
+            )
+            self.events += 1
+            self.lives.append(life)
+            self._open[key] = (StorageWeakRef(storage), life)
+        return made
+
+
+def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    """Of all tensors in ``value``, also of those that are made of others (sparse, jagged)."""
+    for one in pytree.tree_leaves(value):
+        if isinstance(one, torch.Tensor):
+            yield from (part.untyped_storage() for _, part in strided_parts(one))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cgtool.devices.simulated.allocator import PoolBlock, PrivatePool
+from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here

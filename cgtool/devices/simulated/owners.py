@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 
-from cgtool.devices.simulated.allocator import PoolBlock, PrivatePool
+from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.observe.storage import storage_of
 
 _use_count = torch._C._storage_Use_Count

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cgtool.devices.simulated.allocator import PrivatePool
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
+from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.owners import Owners, Places
 from cgtool.devices.simulated.scripted import ScriptDevice
 from cgtool.findings.registry import code

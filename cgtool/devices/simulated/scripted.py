@@ -13,7 +13,7 @@ import torch
 
 from cgtool.detectors.collect import at_call
 from cgtool.detectors.script.reported_errors import tell_once
-from cgtool.devices.simulated.allocator import PrivatePool
+from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.streams import Device, Event, Stream
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,12 +16,13 @@ from cgtool.detectors.hostreads import HostReads
 from cgtool.detectors.optimizers import Steps, findings_of
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.capturing_queries import Asked, asked
 from cgtool.jobs.verify.replayable import Replayable
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import host_random_state
 from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
+from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, WARNING, Finding
+from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.ops import Record
 from cgtool.observe.placement import on_host
 from cgtool.program.phases import roots_of
@@ -272,3 +275,40 @@ def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
             severity=WARNING,
             phase="replay",
         )
+
+
+_OWNERS: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
+
+
+class Asked:
+    """The call chains of the code that asked, innermost first."""
+
+    def __init__(self) -> None:
+        self.chains: list[tuple[Frame, ...]] = []
+
+
+@contextlib.contextmanager
+def asked(answer: bool | None = None) -> Iterator[Asked]:
+    """Note who asks; ``answer`` replaces what they are told."""
+    heard = Asked()
+
+    def wrap(ask: Callable[[], bool]) -> Callable[[], bool]:
+        def is_current_stream_capturing() -> bool:
+            caller = sys._getframe(1)
+            # Optimizers of torch's own ask too, and refuse rather than branch.
+            if not is_internal(caller.f_code):
+                heard.chains.append(frames_of(chain_of(caller)))
+                if answer is not None:
+                    return answer
+            return ask()
+
+        return is_current_stream_capturing
+
+    before = [owner.is_current_stream_capturing for owner in _OWNERS]
+    for owner, ask in zip(_OWNERS, before, strict=True):
+        owner.is_current_stream_capturing = wrap(ask)
+    try:
+        yield heard
+    finally:
+        for owner, ask in zip(_OWNERS, before, strict=True):
+            owner.is_current_stream_capturing = ask

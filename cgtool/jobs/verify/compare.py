@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 
+from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.jobs.verify.state import dense, raw, same_bits
+from cgtool.model.finding import Comparison
 
 SLACK = 2.0
 """A replay may be this many times as far from the nearest eager run as these are from each other:
 the largest distance of a few runs is not the largest that there is."""
 _CHUNK = 1 << 24
-
-Values = dict[tuple[str, str], torch.Tensor]
-"""What a run left, by (kind, name)."""
 
 
 class Difference(NamedTuple):
@@ -103,3 +103,143 @@ def is_finite(tensor: torch.Tensor) -> bool:
         return True
     with raw():
         return bool(dense(tensor).isfinite().all())
+
+
+TOO_NOISY = 0.1
+"""Eager that differs from itself by more than this part of its largest value proves nothing."""
+
+
+@dataclass
+class Judged:
+    """A trial and what came of it."""
+
+    trial: Trial
+    eager: list[Run]
+    replay: Run
+    comparisons: list[Comparison] = field(default_factory=list)
+    parted: list[tuple[int, Comparison]] = field(default_factory=list)
+    """(iteration from 0, comparison) of all that are not equal."""
+    noisy: list[Comparison] = field(default_factory=list)
+    only_eager: set[str] = field(default_factory=set)
+    """State that eager iterations make and that nothing leads to after replays."""
+
+    def accepting(self, keys: set[tuple[str, str]]) -> Judged:
+        """The same without what is said elsewhere of these (kind, name)."""
+        if not keys:
+            return self
+        return replace(
+            self,
+            comparisons=[one for one in self.comparisons if (one.kind, one.name) not in keys],
+            parted=[one for one in self.parted if (one[1].kind, one[1].name) not in keys],
+            noisy=[one for one in self.noisy if (one.kind, one.name) not in keys],
+        )
+
+    @property
+    def exact(self) -> bool:
+        return all(one.exact for one in self.comparisons)
+
+
+def judge(
+    stage: TrialRunner,
+    trial: Trial,
+    eager: list[Run],
+    replay: Run,
+    *,
+    noise_counts: bool = True,
+    rounding: list[Run] | None = None,
+) -> Judged:
+    """Compare every tensor of every iteration.
+
+    ``noise_counts``: eager runs differ by chance, not because the host moves on. ``rounding``:
+    eager runs whose inputs were changed in the last bit, where replays may use other kernels.
+    """
+    base = stage.base(trial)
+    judged = Judged(trial, eager, replay)
+    for number in range(trial.iterations):
+        keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
+        for kind, name in keys:
+            sides = [_value(run, number, kind, name, base) for run in eager]
+            expected = [one for one in sides if one is not None]
+            got = _value(replay, number, kind, name, base)
+            if got is None and kind == "state":
+                judged.only_eager.add(name)
+                continue
+            if got is None or not expected:
+                if kind != "state":
+                    one = Comparison(
+                        name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
+                    )
+                    judged.comparisons.append(one)
+                    judged.parted.append((number, one))
+                continue
+            other = [
+                value
+                for run in rounding or ()
+                if (value := _value(run, number, kind, name, base)) is not None
+            ]
+            comparison = _compare(
+                expected if noise_counts else expected[:1],
+                got,
+                other,
+                kind,
+                name,
+                trial.iteration(number),
+            )
+            judged.comparisons.append(comparison)
+            if not comparison.equal:
+                judged.parted.append((number, comparison))
+            elif _too_noisy(comparison, expected[0]):
+                judged.noisy.append(comparison)
+    return judged
+
+
+def _value(
+    run: Run, number: int, kind: str, name: str, base: dict[str, torch.Tensor]
+) -> torch.Tensor | None:
+    found = run.values[number].get((kind, name))
+    if found is None and kind == "state" and name in run.names:
+        # A run keeps the state that it changed.
+        return base.get(name)
+    return found
+
+
+def _compare(
+    expected: list[torch.Tensor],
+    got: torch.Tensor,
+    rounding: list[torch.Tensor],
+    kind: str,
+    name: str,
+    trial: str,
+) -> Comparison:
+    noise = spread(expected)
+    found = nearest(expected, got)
+    allowed = 0.0 if noise.largest is None else SLACK * noise.largest
+    if not found.exact and rounding:
+        moved = [difference(expected[0], one).largest for one in rounding]
+        allowed = max(allowed, *(SLACK * one for one in moved if one is not None), 0.0)
+    return Comparison(
+        name=name,
+        kind=kind,
+        trial=trial,
+        equal=found.exact or (found.largest is not None and found.largest <= allowed),
+        exact=found.exact,
+        largest=found.largest,
+        relative=_relative(found, expected[0]),
+        tolerance=allowed,
+        noise=noise.largest,
+    )
+
+
+def _relative(found: Difference, expected: torch.Tensor) -> float | None:
+    if found.exact:
+        return 0.0
+    if found.largest is None:
+        return None
+    largest = magnitude(expected)
+    return found.largest / largest if largest else None
+
+
+def _too_noisy(comparison: Comparison, expected: torch.Tensor) -> bool:
+    if comparison.exact or not comparison.noise:
+        return False
+    return comparison.noise > TOO_NOISY * magnitude(expected)

@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cgtool.detectors.collect import Findings
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.capturing_queries import Asked
-from cgtool.jobs.verify.compare import is_finite
+from cgtool.jobs.verify.causes import Asked
+from cgtool.jobs.verify.compare import Judged, is_finite
 from cgtool.jobs.verify.divergence import Divergence, Node, first_noisy
-from cgtool.jobs.verify.judging import Judged
-from cgtool.jobs.verify.notes import Told, line_of
 from cgtool.jobs.verify.replayable import Replayable
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
+from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import Progress
 from cgtool.program.boundary import first_line
+from cgtool.program.workload import Workload
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
@@ -227,3 +228,32 @@ def described(node: Node) -> str:
     if placed.forward:
         text += f", forward {line_of(placed.forward)}"
     return text
+
+
+def line_of(frames: tuple[Frame, ...]) -> str:
+    """``model.py:12`` of the innermost frame."""
+    return f"{frames[0].file}:{frames[0].line}" if frames else ""
+
+
+@dataclass
+class Told:
+    """Findings, notes, and what was looked at."""
+
+    workload: Workload
+    findings: Findings = field(default_factory=Findings)
+    notes: list[Caveat] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)
+
+    def add(self, finding: Finding) -> None:
+        """A finding that no line is known of gets that of the entry point."""
+        entry = self.workload.entry_frame()
+        if not finding.frames and entry is not None:
+            finding = msgspec.structs.replace(finding, frames=(entry,))
+        self.findings.add(finding)
+
+    def note(self, code: str, text: str) -> None:
+        self.notes.append(Caveat(code, text))
+
+    def places(self) -> set[tuple[Frame, ...]]:
+        """The innermost frames of the findings so far."""
+        return {one.frames[:1] for one in self.findings}

@@ -10,16 +10,14 @@ import torch
 
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, replayable, state
-from cgtool.jobs.verify.capturing_queries import asked
-from cgtool.jobs.verify.explaining import VerifyState, explain
-from cgtool.jobs.verify.inputs import fresh
-from cgtool.jobs.verify.judging import Judged, judge
-from cgtool.jobs.verify.notes import Told
-from cgtool.jobs.verify.perturbed import perturbed
+from cgtool.jobs.verify.causes import asked
+from cgtool.jobs.verify.compare import Judged, judge
+from cgtool.jobs.verify.explaining import Told, VerifyState, explain
+from cgtool.jobs.verify.inputs import fresh, perturbed
 from cgtool.jobs.verify.replayable import Replayable
 from cgtool.jobs.verify.runs import ReplayFailedError, Trial, TrialRunner
 from cgtool.jobs.verify.state import Snapshot, raw
-from cgtool.jobs.verify.uninitialised import reads_uninitialised
+from cgtool.jobs.verify.watching import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import NOTE, Comparison, Finding

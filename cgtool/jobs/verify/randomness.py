@@ -15,7 +15,7 @@ import torch
 
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.compare import Values, dense_numbers
+from cgtool.jobs.verify.compare import dense_numbers
 from cgtool.jobs.verify.replayable import Replayable, Results, results_of
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import raw, unchanged
@@ -30,7 +30,7 @@ _SIGMAS = 6.0
 
 def _drawn(
     stage: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
-) -> list[Values]:
+) -> list[Results]:
     found = []
     for seed in range(seeds):
         begin()
@@ -44,7 +44,7 @@ def _drawn(
 
 def draws(
     target: Replayable, stage: TrialRunner, trial: Trial
-) -> tuple[list[Values], list[Values]]:
+) -> tuple[list[Results], list[Results]]:
     """Results of one eager iteration and of one replay, for each of some seeds."""
 
     def replay() -> Results:
@@ -57,7 +57,7 @@ def draws(
     )
 
 
-def _varies(runs: list[Values], key: tuple[str, str]) -> bool:
+def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
     return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
 
 
@@ -100,8 +100,8 @@ def alike(target: Replayable, stage: TrialRunner, trial: Trial, keys: set[tuple[
 
 
 def _same_mean(
-    eager: list[Values],
-    replays: list[Values],
+    eager: list[Results],
+    replays: list[Results],
     key: tuple[str, str],
     of: Callable[[torch.Tensor], torch.Tensor],
 ) -> bool:

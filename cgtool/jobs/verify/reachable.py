@@ -11,6 +11,7 @@ import functools
 import random
 import sys
 import types
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,8 +20,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from cgtool.jobs.verify import places
-from cgtool.jobs.verify.places import Place
 from cgtool.observe.frames import is_internal
 from cgtool.observe.storage import strided_parts
 
@@ -71,11 +70,11 @@ class _Walker:
         if isinstance(value, torch.Tensor):
             yield from self._tensor(path, value)
         elif isinstance(value, dict):
-            yield from self._items(path, places.DictPlace(value), len(value))
+            yield from self._items(path, DictPlace(value), len(value))
         elif isinstance(value, list | deque):
-            yield from self._items(path, places.ListPlace(value), len(value))
+            yield from self._items(path, ListPlace(value), len(value))
         elif isinstance(value, set):
-            yield from self._items(path, places.SetPlace(value), len(value))
+            yield from self._items(path, SetPlace(value), len(value))
         elif isinstance(value, tuple | frozenset):
             for index, one in enumerate(list(value)[:_MOST_ITEMS]):
                 yield _joined(path, index), one
@@ -89,7 +88,7 @@ class _Walker:
             yield path, value.args
             yield path, value.keywords
         elif isinstance(value, types.CellType):
-            yield from self._items(path, places.CellPlace(value), 1)
+            yield from self._items(path, CellPlace(value), 1)
         else:
             yield from self._object(path, value)
 
@@ -111,9 +110,9 @@ class _Walker:
             self.reachable.tensors[id(tensor)] = path, tensor
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if plain and tensor.layout == torch.strided and not tensor.is_meta:
-            self.reachable.found.append(places.DataPlace(tensor))
+            self.reachable.found.append(DataPlace(tensor))
         if tensor.is_leaf and tensor.requires_grad:
-            self.reachable.found.append(places.GradPlace(tensor))
+            self.reachable.found.append(GradPlace(tensor))
             if tensor.grad is not None:
                 yield f"gradient of {path}", tensor.grad
 
@@ -122,7 +121,7 @@ class _Walker:
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             self._seen[id(cell)] = cell
-            place = places.CellPlace(cell)
+            place = CellPlace(cell)
             self.reachable.found.append(place)
             for one in place.items().values():
                 yield _joined("", name), one
@@ -134,7 +133,7 @@ class _Walker:
         own = vars(function)
         users = not is_internal(code) and "-packages/" not in code.co_filename
         if own or users:
-            yield from self._items(path, places.DictPlace(own), len(own))
+            yield from self._items(path, DictPlace(own), len(own))
         if not users:
             return
         names = tuple(
@@ -142,7 +141,7 @@ class _Walker:
             for name in dict.fromkeys(_names(code))
             if not isinstance(function.__globals__.get(name), types.ModuleType | type)
         )
-        self.reachable.found.append(places.GlobalsPlace(function.__globals__, names))
+        self.reachable.found.append(GlobalsPlace(function.__globals__, names))
         for name in names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]
@@ -166,7 +165,7 @@ class _Walker:
         if isinstance(table, dict):
             self._seen[id(table)] = table
             prefix = "" if path in ("", "self") else path
-            yield from self._items(prefix, places.DictPlace(table), len(table))
+            yield from self._items(prefix, DictPlace(table), len(table))
         slots = tuple(
             name
             for base in kind.__mro__
@@ -174,7 +173,7 @@ class _Walker:
             if name not in ("__dict__", "__weakref__")
         )
         if slots:
-            yield from self._items(path, places.SlotsPlace(value, slots), len(slots))
+            yield from self._items(path, SlotsPlace(value, slots), len(slots))
         # What the class's own functions name: a cache beside the class, a closure around it.
         for base in kind.__mro__:
             if not is_users(base):
@@ -219,3 +218,159 @@ def _joined(path: str, key: Any) -> str:
     if isinstance(key, torch.Tensor) or key in _SHORT:
         return path
     return f"{path}.{key}" if path else str(key)
+
+
+Items = dict[Any, Any]
+
+
+class Place(ABC):
+    """One place."""
+
+    @abstractmethod
+    def items(self) -> Items:
+        """What stands in it."""
+
+    @abstractmethod
+    def put(self, items: Items) -> None:
+        """Make it hold exactly that again."""
+
+    def restore(self, items: Items) -> None:
+        """Put back what is not there any more; a place that did not change is not touched."""
+        now = self.items()
+        if len(now) == len(items) and all(
+            (key is other or _equal(key, other)) and value is one
+            for (key, value), (other, one) in zip(items.items(), now.items(), strict=True)
+        ):
+            return
+        self.put(items)
+
+
+def _equal(key: Any, other: Any) -> bool:
+    """Of two keys; tensors are equal only to themselves, and others may say what they like."""
+    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
+
+
+class DictPlace(Place):
+    """A dictionary, or the attributes of an object."""
+
+    def __init__(self, table: dict[Any, Any]) -> None:
+        self.table = table
+
+    def items(self) -> Items:
+        return dict(self.table)
+
+    def put(self, items: Items) -> None:
+        self.table.clear()
+        self.table.update(items)
+
+
+class GlobalsPlace(Place):
+    """The globals that one function names."""
+
+    def __init__(self, table: dict[str, Any], names: tuple[str, ...]) -> None:
+        self.table = table
+        self.names = names
+
+    def items(self) -> Items:
+        return {name: self.table[name] for name in self.names if name in self.table}
+
+    def put(self, items: Items) -> None:
+        for name in self.names:
+            if name in items:
+                self.table[name] = items[name]
+            else:
+                self.table.pop(name, None)
+
+
+class ListPlace(Place):
+    """A list or a deque."""
+
+    def __init__(self, values: list[Any] | deque[Any]) -> None:
+        self.values = values
+
+    def items(self) -> Items:
+        return dict(enumerate(self.values))
+
+    def put(self, items: Items) -> None:
+        self.values.clear()
+        self.values.extend(items.values())
+
+
+class SetPlace(Place):
+    def __init__(self, values: set[Any]) -> None:
+        self.values = values
+
+    def items(self) -> Items:
+        return dict.fromkeys(self.values)
+
+    def put(self, items: Items) -> None:
+        self.values.clear()
+        self.values.update(items)
+
+
+class SlotsPlace(Place):
+    """The ``__slots__`` of an object."""
+
+    def __init__(self, owner: Any, names: tuple[str, ...]) -> None:
+        self.owner = owner
+        self.names = names
+
+    def items(self) -> Items:
+        return {name: getattr(self.owner, name) for name in self.names if hasattr(self.owner, name)}
+
+    def put(self, items: Items) -> None:
+        for name in self.names:
+            if name in items:
+                object.__setattr__(self.owner, name, items[name])
+            elif hasattr(self.owner, name):
+                object.__delattr__(self.owner, name)
+
+
+class CellPlace(Place):
+    """A variable that a function closes over."""
+
+    def __init__(self, cell: types.CellType) -> None:
+        self.cell = cell
+
+    def items(self) -> Items:
+        try:
+            return {0: self.cell.cell_contents}
+        except ValueError:
+            return {}
+
+    def put(self, items: Items) -> None:
+        if items:
+            self.cell.cell_contents = items[0]
+        else:
+            del self.cell.cell_contents
+
+
+class GradPlace(Place):
+    """``.grad`` of a leaf."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def items(self) -> Items:
+        return {"grad": self.tensor.grad}
+
+    def put(self, items: Items) -> None:
+        self.tensor.grad = items["grad"]
+
+
+class DataPlace(Place):
+    """The memory that a tensor stands on, which ``p.data = q`` exchanges."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def items(self) -> Items:
+        return {"data": self.tensor.detach()}
+
+    def put(self, items: Items) -> None:
+        self.tensor.data = items["data"]
+
+    def restore(self, items: Items) -> None:
+        data = items["data"]
+        if self.tensor.data_ptr() != data.data_ptr() or self.tensor.shape != data.shape:
+            self.put(items)

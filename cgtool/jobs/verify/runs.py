@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from cgtool.jobs.verify import replayable, state
-from cgtool.jobs.verify.compare import Values
 from cgtool.jobs.verify.replayable import Replayable, Results, results_of
 from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
 from cgtool.program.boundary import first_line
@@ -38,7 +37,7 @@ class Trial:
 class Run:
     """What each iteration left: outputs, gradients, and the state that it changed."""
 
-    values: list[Values] = field(default_factory=list)
+    values: list[Results] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     """All state tensors that could be reached at the end."""
     unwritten: list[str] = field(default_factory=list)
@@ -161,7 +160,7 @@ class TrialRunner:
         return run
 
     def _collect(self, run: Run, results: Results, trial: Trial) -> None:
-        values: Values = {}
+        values: Results = {}
         named = {**state.read(self.target.workload), **dict(self.inputs)}
         with raw():
             for key, tensor in results.items():

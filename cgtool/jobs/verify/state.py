@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from cgtool.jobs.verify.places import Items, Place
-from cgtool.jobs.verify.reachable import Reachable, walk
+from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
 from cgtool.program.surface import inputs_of, named_tensors
 from cgtool.program.workload import Workload
 

@@ -1,16 +1,24 @@
-"""Clocks, temperature and throttling beside a measurement, through NVML (nvidia-ml-py)."""
+"""Time on the device: calls between two CUDA events, and the clocks while something is measured.
+
+Clocks, temperature and throttling are read through NVML (nvidia-ml-py).
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from cgtool.devices.cuda import cupti
 from cgtool.model.capture import Clock
+
+ROUNDS = 7
+BUSY_CYCLES = 200_000
+"""The device spins for so long while a replay is launched behind it: 0.1 ms."""
 
 # NVML clocks-event reasons that slow kernels down (nvml.h); idle and application clocks do not.
 _REASONS = {
@@ -20,6 +28,36 @@ _REASONS = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+
+
+def busy() -> None:
+    """Keep the device at work, so that what is launched next does not wait for its launch."""
+    sleep: Callable[[int], None] = torch.cuda._sleep
+    sleep(BUSY_CYCLES)
+
+
+def once_ns(once: Callable[[], object]) -> float:
+    """Device time of one call, between two events, launched while the device was busy."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    busy()
+    start.record()
+    once()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e6
+
+
+def device_ns(once: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+    """Device time of single calls, after one that is not timed."""
+    once()
+    return [once_ns(once) for _ in range(rounds)]
+
+
+def empty_ns(rounds: int = ROUNDS) -> list[float]:
+    """What two events take that nothing was launched between."""
+    return device_ns(lambda: None, rounds)
 
 
 class ClockWatch:

@@ -20,7 +20,7 @@ from torch._C._autograd import DeviceType
 
 from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.nodes import TIMED
-from cgtool.devices.cuda.tracing import busy
+from cgtool.devices.cuda.timing import busy
 from cgtool.model.capture import Capture, Caveat, Graph, Node
 
 REPLAYS = 5

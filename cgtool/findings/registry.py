@@ -1,7 +1,7 @@
 """The registry of findings: one row a code, read from the head of its page.
 
 ``docs/findings/CODE.md`` (installed as package data) is Markdown under a YAML head. The head is the
-row: title, category, severity, fix, the commands that find it, and the modules that report it.
+row: title, category, severity, phase, fix, the commands that find it, the modules that report it.
 A module that reports a code declares it, so that a name without a page fails at import:
 
     SYNC_ITEM = code("sync-item")
@@ -31,14 +31,16 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     category: str
     """``capture-failure``, ``wrong-numbers``, ``memory``, ``hang``, ``no-speedup``, ``misuse``."""
     severity: str
-    """``error``, ``warning`` or ``note``."""
+    """``error``, ``warning`` or ``note``; a finding may differ from it."""
+    phase: str
+    """Where it goes wrong: ``setup``, ``warm-up``, ``capture`` or ``replay``."""
+    fix: str
+    """What to write instead, where the finding itself has nothing closer to say."""
     gpu: str
     """The command that finds it on a GPU (``check wrong.py:build``), or ``no: REASON``."""
     simulated: str
     """The same on the simulated device."""
-    fix: str
-    """What to write instead, where the finding itself has nothing closer to say."""
-    detectors: tuple[str, ...] = ()
+    detectors: tuple[str, ...]
     """The modules that declare the code, without ``cgtool.``: ``detectors.streams``. Empty for a
     failure that cgtool explains and does not detect."""
 

@@ -49,7 +49,7 @@ def _rule(code: str) -> dict[str, Any]:
     return {
         "id": code,
         "shortDescription": {"text": known.head.title},
-        "fullDescription": {"text": f"{known.head.title}. {known.head.fix}"},
+        "fullDescription": {"text": f"{known.head.title}; fix: {known.head.fix}"},
         "help": {"text": known.head.fix, "markdown": known.text},
         "defaultConfiguration": {"level": known.head.severity},
         "properties": {"tags": [known.head.category]},
@@ -61,7 +61,7 @@ def _result(one: Shown, rule: int) -> dict[str, Any]:
         "ruleId": one.code,
         "ruleIndex": rule,
         "level": one.severity,
-        "message": {"text": f"{one.reason}. {one.fix}"},
+        "message": {"text": f"{one.reason}; fix: {one.fix}"},
         "properties": {"phase": one.phase, "module": one.module, "evidence": list(one.evidence)},
     }
     if one.place is not None:

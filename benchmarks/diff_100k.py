@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cgtool.model.capture import Capture, Edge, Graph, Node  # noqa: E402
-from cgtool.model.file import write  # noqa: E402
+from cgtool.model.capture_file import write  # noqa: E402
 from tests.builders import huge  # noqa: E402
 
 SECONDS, MEGABYTES, ROUNDS = 3.0, 1000.0, 3

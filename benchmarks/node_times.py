@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from cgtool.model.capture import Graph
-from cgtool.model.file import read
-from cgtool.model.profile import GraphTimes
+from cgtool.model.capture_file import read
+from cgtool.model.measurements import GraphTimes
 
 HERE = Path(__file__).resolve().parent
 SAMPLES = (

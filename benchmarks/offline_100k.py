@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cgtool.model.file import read, write  # noqa: E402
+from cgtool.model.capture_file import read, write  # noqa: E402
 from tests.builders import huge, timed  # noqa: E402
 
 SECONDS, MEGABYTES, ROUNDS = 2.0, 600.0, 3

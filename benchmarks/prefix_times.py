@@ -40,8 +40,8 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.devices.cuda.driver import cu
     from cgtool.devices.cuda.nodes import nodes_of
     from cgtool.devices.cuda.timing import empty_ns
+    from cgtool.model.measurements import Profile
     from cgtool.model.options import CaptureOptions
-    from cgtool.model.profile import Profile
     from cgtool.program.load import load
 
     def quiet(_text: str) -> None: ...

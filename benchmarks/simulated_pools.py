@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cgtool.analysis.memory.pools import explain
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -103,8 +103,8 @@ def ready(load: Callable[[], Any]) -> Ready:
     lie in what came back."""
     from cgtool.devices.cuda.backend import prepare
     from cgtool.devices.cuda.bench import sides_of
+    from cgtool.model.measurements import whole
     from cgtool.model.options import CaptureOptions
-    from cgtool.model.phases import whole
 
     session, _, _ = prepare(load(), CaptureOptions(), lambda _text: None)
     phases = sides_of(session)

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cgtool.model.capture import Capture
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
 

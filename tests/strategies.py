@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from cgtool.model.capture import (
     Allocation,
-    Bench,
     Capture,
     Caveat,
     Copy,
@@ -20,10 +19,10 @@ from cgtool.model.capture import (
     Node,
     Origin,
     Pool,
-    Samples,
     Segment,
     Stream,
 )
+from cgtool.model.measurements import Bench, Samples
 from tests.builders import HOSTILE_NAMES, KERNELS, capture
 
 names = st.one_of(

@@ -21,7 +21,7 @@ from cgtool.analysis.graph.view import whole
 from cgtool.analysis.timing.profile import explain
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model import capture
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from cgtool.render import dot, picture, profile_table, summary_table
 from tests.recorded import recorded
 

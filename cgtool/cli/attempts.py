@@ -14,8 +14,9 @@ from cgtool.analysis.findings import place_of
 from cgtool.analysis.graph import graph_findings
 from cgtool.cli.output import console
 from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, usage
-from cgtool.model.file import atomic, read
+from cgtool.model.files import atomic, is_file
 from cgtool.model.finding import Finding, Report, read_report
 from cgtool.model.options import (
     BenchOptions,
@@ -25,7 +26,6 @@ from cgtool.model.options import (
     Request,
     VerifyOptions,
 )
-from cgtool.model.paths import is_file
 
 
 def attempt(

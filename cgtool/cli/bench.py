@@ -96,7 +96,8 @@ def bench(
     from cgtool.cli.measuring import Measuring
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.cli.sequential_runs import Runs
-    from cgtool.model.file import atomic, write
+    from cgtool.model.capture_file import write
+    from cgtool.model.files import atomic
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode
 

@@ -15,8 +15,8 @@ from cgtool.analysis.timing.runs import merge
 from cgtool.cli.gate_targets import Base, open_baseline
 from cgtool.cli.sequential_runs import Look, Runs, until_told
 from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
-from cgtool.model.file import read_raw
 
 
 def open_base(path: Path, entry: str) -> Base:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.capability import Capability
+from cgtool.model.finding import Capability
 
 SECONDS = 300
 """For torch to be imported and the GPU to be opened."""

@@ -186,7 +186,7 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
 
 
 def _raw(capture: Capture, path: Path | None, chosen: list[int]) -> bytes:
-    from cgtool.model.file import read_raw
+    from cgtool.model.capture_file import read_raw
 
     names = [capture.graphs[index].raw_dot for index in chosen]
     kept = [name for name in names if name is not None]

@@ -11,7 +11,7 @@ from pathlib import Path
 from cgtool.analysis.gate.gate import GateReport
 from cgtool.cli.output import check_place, file_of, show_table, write_bytes
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.paths import is_special
+from cgtool.model.files import is_special
 
 KINDS = ("table", "json", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}

@@ -10,13 +10,20 @@ from cgtool.analysis.gate import metrics
 from cgtool.analysis.gate.measured import measure
 from cgtool.cli.attempts import check_name
 from cgtool.model import baseline as baselines
-from cgtool.model import report as reports
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read
 from cgtool.model.failure import usage
-from cgtool.model.file import read
-from cgtool.model.finding import Report
-from cgtool.model.paths import is_file
+from cgtool.model.files import JsonFormat, is_file
+from cgtool.model.finding import REPORT_VERSION, Report
+
+_REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
+"""The schemas of reports, and the command that writes each."""
+_REPORT_FORMAT = JsonFormat(
+    "report of check or verify",
+    dict.fromkeys(_REPORTS, REPORT_VERSION),
+    "with `cgtool check ENTRY --format json -o FILE`, or `cgtool verify`",
+)
 
 
 @dataclass
@@ -55,7 +62,7 @@ def open_targets(names: Sequence[str]) -> list[Target]:
             capture = read(path)
             found.append(Target(capture.entry.spec, [capture], files=(name,)))
         elif name.endswith(".json") or exists:
-            loose.append((name, reports.read(path)))
+            loose.append((name, _report(path)))
         elif ":" in name:
             found.append(Target(name, live=True))
         else:
@@ -73,6 +80,13 @@ def open_targets(names: Sequence[str]) -> list[Target]:
             one.reports.append(report)
             one.files += (name,)
     return found
+
+
+def _report(path: Path) -> Report:
+    schema, report = _REPORT_FORMAT.read(path, Report)
+    if report.command != _REPORTS[schema]:
+        raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
+    return report
 
 
 def _is_zip(path: Path) -> bool:

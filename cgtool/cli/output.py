@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cgtool.model.failure import Failure, usage
-from cgtool.model.file import atomic
+from cgtool.model.files import atomic, is_dir, is_file, is_special
 from cgtool.model.finding import Finding
-from cgtool.model.paths import is_dir, is_file, is_special
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,8 +13,8 @@ import typer
 from cgtool.cli import options as opt
 from cgtool.cli.capture import default_file
 from cgtool.model.failure import machine, usage
+from cgtool.model.files import is_file
 from cgtool.model.options import CaptureOptions, ProfileOptions
-from cgtool.model.paths import is_file
 
 if TYPE_CHECKING:
     from cgtool.model.capture import Capture
@@ -105,7 +105,7 @@ def profile(
     from cgtool.analysis.timing.profile import explain, has_times
     from cgtool.cli.attempts import attempt, check_name
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
-    from cgtool.model.file import read
+    from cgtool.model.capture_file import read
 
     check_name(target)
     check_place(output, target)

@@ -13,9 +13,8 @@ from rapidfuzz import fuzz, process
 
 from cgtool.analysis.gate.metrics import same_entry
 from cgtool.analysis.gate.pyproject import SECTION, Project, entries, section
-from cgtool.model import document
 from cgtool.model.failure import usage
-from cgtool.model.paths import is_file
+from cgtool.model.files import is_file, read_bytes
 
 _ALIKE = 80
 """Of 100 (``fuzz.ratio``): two letters that changed places leave more of any name."""
@@ -52,7 +51,7 @@ def _misspelt(path: Path, content: dict[str, Any]) -> None:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    data = document.content(path, "a pyproject.toml")
+    data = read_bytes(path, "a pyproject.toml")
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:

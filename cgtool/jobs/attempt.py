@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 import cgtool
-from cgtool.model import file
-from cgtool.model.atomic import atomic
+from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Caveat, Entry, Environment
 from cgtool.model.failure import machine, usage
+from cgtool.model.files import atomic
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import BenchOptions, Request
 from cgtool.program import describe
@@ -145,7 +145,9 @@ def _on_gpu(
         return
     before_load()
     if request.bench is not None and request.bench.against is not None:
-        file.write(Path(request.output), *_against(request, request.bench, device, progress))
+        capture_file.write(
+            Path(request.output), *_against(request, request.bench, device, progress)
+        )
         return
     workload = _load(request, device)
     with explained(workload):
@@ -156,7 +158,7 @@ def _on_gpu(
         else:
             capture, raw = backend.capture(workload, request.capture, progress)
     progress("write")
-    file.write(Path(request.output), capture, raw)
+    capture_file.write(Path(request.output), capture, raw)
 
 
 def _against(
@@ -225,7 +227,7 @@ def _simulated(
         with explained(workload):
             capture = backend.capture(device, workload, request.capture, progress, why)
     progress("write")
-    file.write(Path(request.output), capture)
+    capture_file.write(Path(request.output), capture)
 
 
 def _verify(
@@ -289,6 +291,6 @@ def capture_beside(report: Path) -> Path:
 
 def _write(report: Report, captured: tuple[Capture, dict[str, str]] | None, output: Path) -> None:
     if captured is not None:
-        file.write(capture_beside(output), *captured)
+        capture_file.write(capture_beside(output), *captured)
     with atomic(output) as temporary:
         temporary.write_bytes(msgspec.json.encode(report))

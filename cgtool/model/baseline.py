@@ -14,17 +14,17 @@ from typing import Any
 
 import msgspec
 
-from cgtool.model import document
-from cgtool.model.atomic import atomic
-from cgtool.model.capture import Clock, Entry, Environment, Samples
+from cgtool.model.capture import Entry, Environment
+from cgtool.model.files import JsonFormat, atomic, encodable
+from cgtool.model.measurements import Clock, Samples
 
 SCHEMA = "cgtool-baseline"
 SCHEMA_VERSION = 1
 
 _MOST = 1 << 63
-_WHAT = "a baseline"
-_WRITE = "with `cgtool gate TARGET --save-baseline FILE`"
-_FIX = f"write it anew {_WRITE}"
+_FORMAT = JsonFormat(
+    "baseline", {SCHEMA: SCHEMA_VERSION}, "with `cgtool gate TARGET --save-baseline FILE`"
+)
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,20 +86,16 @@ def _lines(value: Any, depth: int) -> Iterable[str]:
 
 
 def _compact(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(document.encodable(value)), indent=0).decode()
+    return msgspec.json.format(msgspec.json.encode(encodable(value)), indent=0).decode()
 
 
 def read(path: Path) -> Baseline:
     """Read a baseline. Raises CgtoolError (exit 2) for every file that is not a sound one."""
-    data = document.content(path, _WHAT, f"write it {_WRITE}")
-    document.schema(path, data, _WHAT, {SCHEMA: SCHEMA_VERSION}, _FIX)
-    found = document.decode(path, data, Baseline, _WHAT, _FIX)
-    problem = inconsistency(found)
-    if problem is None and (key := document.repeated(data)) is not None:
-        problem = f"{key[:80]!r} is there twice"
+    _, baseline = _FORMAT.read(path, Baseline)
+    problem = inconsistency(baseline)
     if problem is not None:
-        raise document.bad(path, _WHAT, problem, _FIX)
-    return found
+        raise _FORMAT.bad(path, problem)
+    return baseline
 
 
 def inconsistency(baseline: Baseline) -> str | None:

@@ -8,9 +8,11 @@ points into.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from cgtool.model.profile import Profile
+from cgtool.model.measurements import Bench, Profile
 
 SCHEMA_VERSION = 1
 
@@ -299,55 +301,6 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     """False for the simulated device's model of the allocator."""
 
 
-class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Raw timings of one thing, one number a round."""
-
-    name: str
-    """``eager``, ``replay``, or ``against``: replays of the entry that this one is held against."""
-    phase: str
-    """``forward``, ``backward``, ``both`` or ``step``."""
-    device_ns: tuple[float, ...] = ()
-    """Per round: mean device time of one iteration, between two CUDA events."""
-    host_ns: tuple[float, ...] = ()
-    """Per round: mean host time to enqueue one iteration."""
-    iterations: int = 1
-    """Iterations inside each pair of events."""
-    pairs: int = 1
-    """Pairs of events in a round."""
-    run: int = 0
-    """Which worker process measured it, from 0: what is laid out in memory anew differs from
-    process to process."""
-    behind: str | None = None
-    """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
-    captures: int = 1
-    """How many captures the rounds are spread over, in equal parts, one after the other: two
-    captures of the same code differ by where they lie. Those of ``replay`` and ``against`` at one
-    place were made and measured one right after the other."""
-
-
-class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What NVML said beside the measurement."""
-
-    sm_mhz: tuple[int, ...] = ()
-    memory_mhz: tuple[int, ...] = ()
-    temperature_c: tuple[int, ...] = ()
-    power_w: tuple[float, ...] = ()
-    throttle_reasons: tuple[str, ...] = ()
-    other_processes: int | None = None
-    """Other processes that had the GPU at work meanwhile; None when nobody could tell."""
-    profiled: bool = False
-    """Another profiler was attached to the process that measured."""
-
-
-class Bench(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Eager against replay, interleaved in rounds."""
-
-    samples: tuple[Samples, ...] = ()
-    clock: Clock | None = None
-    seed: int = 0
-    timer_grain_ns: float | None = None
-
-
 class Caveat(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that the reader must know to judge what is shown."""
 
@@ -420,3 +373,25 @@ class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
     bench: Bench | None = None
     profile: Profile | None = None
     caveats: tuple[Caveat, ...] = ()
+
+
+def topological(count: int, edges: Sequence[Edge]) -> list[int] | None:
+    """Node ids so that every edge leads forward; None when the edges make a cycle.
+
+    Creation order is one for every graph that CUDA captured, and is taken when it is. Linear in
+    nodes and edges.
+    """
+    if all(edge.source < edge.target for edge in edges):
+        return list(range(count))
+    waits = [0] * count
+    after: list[list[int]] = [[] for _ in range(count)]
+    for edge in edges:
+        waits[edge.target] += 1
+        after[edge.source].append(edge.target)
+    order = [node for node in range(count) if waits[node] == 0]
+    for node in order:
+        for target in after[node]:
+            waits[target] -= 1
+            if waits[target] == 0:
+                order.append(target)
+    return order if len(order) == count else None

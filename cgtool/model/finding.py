@@ -90,6 +90,19 @@ class Report(msgspec.Struct, frozen=True):
     schema_version: int = REPORT_VERSION
 
 
+class Capability(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One feature. ``state`` is ``available``, ``degraded`` or ``absent``."""
+
+    name: str
+    state: str
+    how: str
+    """What was found, or how cgtool does without."""
+    remedy: str | None = None
+    """What would bring it."""
+    gpu: bool = False
+    """It needs a GPU to matter."""
+
+
 def read_report(path: Path) -> Report:
     """What the worker wrote."""
     return msgspec.json.decode(path.read_bytes(), type=Report)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
-from cgtool.model.capture import Capture, Graph, Memory, Node
-from cgtool.model.order import topological
+from cgtool.model.capture import Capture, Graph, Memory, Node, topological
 
 MAX_NUMBER = 1 << 63
 MAX_ADDRESS = 1 << 64

@@ -19,7 +19,7 @@ from typing import Any
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.paths import is_file
+from cgtool.model.files import is_file
 from cgtool.program.boundary import load_error
 from cgtool.program.spec import FORMS, EntrySpec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from cgtool.model import paths
+from cgtool.model import files
 from cgtool.model.failure import CgtoolError, usage
 
 FORMS = "ENTRY is path/to/file.py:name or package.module:name"
@@ -59,10 +59,10 @@ def parse(text: str) -> EntrySpec:
     if not _dotted(name):
         raise usage(f"{text}: {name!r} is no Python name", fix=FORMS)
     is_file = os.sep in target or not _dotted(target) or target.endswith(".py")
-    is_file = is_file or paths.is_file(Path(target))
+    is_file = is_file or files.is_file(Path(target))
     if is_file:
         _check_file(target, name)
-    elif paths.is_dir(Path(target)) and not (Path(target) / "__init__.py").exists():
+    elif files.is_dir(Path(target)) and not (Path(target) / "__init__.py").exists():
         raise _folder(target, name)
     return EntrySpec(target, name, is_file)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.paths import is_file
+from cgtool.model.files import is_file
 from cgtool.program import spec
 
 

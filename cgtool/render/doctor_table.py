@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from cgtool.model.capability import Capability
+from cgtool.model.finding import Capability
 from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
 
 _STYLE = {"available": GOOD, "degraded": WARNING, "absent": BAD}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from cgtool.model.document import encodable
+from cgtool.model.files import encodable
 
 VERSION = 1
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.timing.clocks import merged, typical
-from cgtool.model.capture import Clock
+from cgtool.model.measurements import Clock
 
 ONE = Clock((345, 1980, 1980), (800, 3201), (30, 45), (90.0, 600.5), ("power cap",), None, True)
 OTHER = Clock((600, 1755), (800, 3201), (35, 50), (120.0, 550.0), ("heat", "power cap"), 2)

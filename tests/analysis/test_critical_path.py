@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cgtool.analysis.graph import critical_path, reach
 from cgtool.analysis.graph.schedule import longest, schedule
-from cgtool.model.capture import Capture, Edge, Graph, Node
-from cgtool.model.order import topological
+from cgtool.model.capture import Capture, Edge, Graph, Node, topological
 from tests import builders
 from tests.strategies import edges
 

@@ -33,9 +33,10 @@ from cgtool.model.capture import (
     Segment,
     Stream,
 )
+from cgtool.model.capture_file import read
 from cgtool.model.failure import CgtoolError
-from cgtool.model.file import inconsistency, read
-from cgtool.model.profile import GraphTimes, Profile
+from cgtool.model.measurements import GraphTimes, Profile
+from cgtool.model.validation import inconsistency
 from tests.builders import capture, chain, huge, nested, small, unusual
 from tests.strategies import captures
 

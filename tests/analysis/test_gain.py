@@ -8,17 +8,8 @@ from msgspec import structs
 from cgtool.analysis.graph import critical_path
 from cgtool.analysis.timing import gain, gaps
 from cgtool.analysis.timing.durations import time_text
-from cgtool.model.capture import (
-    Bench,
-    Edge,
-    Graph,
-    KernelLaunch,
-    Node,
-    Origin,
-    Samples,
-    Stream,
-)
-from cgtool.model.profile import GraphTimes, InputCopy, Profile
+from cgtool.model.capture import Edge, Graph, KernelLaunch, Node, Origin, Stream
+from cgtool.model.measurements import Bench, GraphTimes, InputCopy, Profile, Samples
 from tests.builders import capture, chain
 
 US = 1000.0

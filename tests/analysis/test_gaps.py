@@ -9,7 +9,7 @@ from msgspec import structs
 
 from cgtool.analysis.timing.gaps import find, own_time
 from cgtool.model.capture import Graph, Node
-from cgtool.model.profile import GraphTimes, Profile
+from cgtool.model.measurements import GraphTimes, Profile
 from tests.builders import capture, small, timed
 
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=12)

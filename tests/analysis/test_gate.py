@@ -17,19 +17,10 @@ from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN
 from cgtool.analysis.gate.measured import Measured, count, measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, runs_of, same_entry
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import (
-    Bench,
-    Capture,
-    Caveat,
-    Clock,
-    Entry,
-    Frame,
-    Graph,
-    Node,
-    Samples,
-)
-from cgtool.model.file import read
+from cgtool.model.capture import Capture, Caveat, Entry, Frame, Graph, Node
+from cgtool.model.capture_file import read
 from cgtool.model.finding import Comparison, Finding, Report
+from cgtool.model.measurements import Bench, Clock, Samples
 from tests.builders import capture, environment, huge, small
 
 ROOT = Path(__file__).resolve().parent.parent.parent

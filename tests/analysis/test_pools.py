@@ -21,7 +21,7 @@ from cgtool.model.capture import (
     Pool,
     Segment,
 )
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from tests.builders import small, timed
 
 CAPTURES = sorted((Path(__file__).parent.parent.parent / "samples" / "captures").glob("*.cgt"))

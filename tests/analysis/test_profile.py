@@ -11,8 +11,8 @@ from msgspec import structs
 from rich.console import Console
 
 from cgtool.analysis.timing.profile import explain, has_times
-from cgtool.model.capture import Bench, Call, Samples
-from cgtool.model.profile import GraphTimes, InputCopy, Peak, Profile
+from cgtool.model.capture import Call
+from cgtool.model.measurements import Bench, GraphTimes, InputCopy, Peak, Profile, Samples
 from cgtool.model.validation import MAX_MEASURE
 from cgtool.render.json import encode
 from cgtool.render.perfetto import render as render_trace

@@ -7,7 +7,7 @@ import pytest
 from cgtool.analysis.timing import roofline
 from cgtool.analysis.timing.gaps import find
 from cgtool.model.capture import Call, Copy, Fill, Function, Graph, KernelLaunch, Node
-from cgtool.model.profile import GraphTimes, Peak, Profile
+from cgtool.model.measurements import GraphTimes, Peak, Profile
 from tests.builders import CUTLASS, GEMM, capture, chain
 
 MEMORY = 4e12

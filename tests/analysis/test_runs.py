@@ -11,7 +11,8 @@ from cgtool.analysis.timing.bench import report
 from cgtool.analysis.timing.bench_verdicts import against_baseline, against_entry, exit_code
 from cgtool.analysis.timing.bench_verdicts import verdicts as told
 from cgtool.analysis.timing.runs import by_capture, by_side, merge
-from cgtool.model.capture import Bench, Capture, Caveat, Clock, Environment, Graph, Samples
+from cgtool.model.capture import Capture, Caveat, Environment, Graph
+from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.model.validation import inconsistency
 from tests import builders
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.bench import report
-from cgtool.model.capture import Bench, Capture, Clock, Entry, Environment, Graph, Samples
+from cgtool.model.capture import Capture, Entry, Environment, Graph
+from cgtool.model.measurements import Bench, Clock, Samples
 
 
 def test_the_interval_is_the_same_every_time():

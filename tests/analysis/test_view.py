@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph.view import only, whole
-from cgtool.model.order import topological
+from cgtool.model.capture import topological
 from tests.analysis.graphs import dags, paths, shown_paths
 from tests.builders import plain, small
 

@@ -14,9 +14,9 @@ from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import measuring
 from cgtool.cli import sequential_runs as until_told
-from cgtool.model import file
+from cgtool.model import capture_file
 from cgtool.model.baseline import write as write_baseline
-from cgtool.model.capture import Clock
+from cgtool.model.measurements import Clock
 from cgtool.model.options import BenchOptions
 from tests.analysis.test_runs import paired
 from tests.analysis.test_runs import run as measured
@@ -52,8 +52,8 @@ class Machine:
     def attempt(self, spec, output, *, bench, **_options):
         self.asked.append(bench)
         found = self.run() if bench.against is None else paired(self.slower, clock=self.clock)
-        file.write(output, found)
-        return file.read(output)
+        capture_file.write(output, found)
+        return capture_file.read(output)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(measuring, "attempt", machine.attempt)
     monkeypatch.setattr(measuring.Measuring, "ahead", lambda _self, count: nullcontext(count))
     base = merge([machine.run() for _ in range(10)])
-    file.write(tmp_path / "base.cgt", base)
+    capture_file.write(tmp_path / "base.cgt", base)
     write_baseline(tmp_path / "base.json", measure([base]).values)
     return machine
 
@@ -115,7 +115,7 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
     code, out, _ = run(ENTRY, "--runs", 4, "--save", "saved.cgt")
     assert code == 0
     assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
-    assert {one.run for one in file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
+    assert {one.run for one in capture_file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
     monkeypatch.setattr(measuring, "attempt", real)
     assert run(ENTRY, "--baseline", "saved.cgt")[0] != 2
 
@@ -197,7 +197,7 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
 
 def test_all_runs_are_saved_and_serve_as_a_baseline(run, machine, tmp_path):
     assert run(ENTRY, "--runs", 4, "--save", "four.cgt")[0] == 0
-    saved = file.read(tmp_path / "four.cgt")
+    saved = capture_file.read(tmp_path / "four.cgt")
     assert {one.run for one in saved.bench.samples} == {0, 1, 2, 3}
     code, out, _ = run(ENTRY, "--baseline", "four.cgt", "--format", "json")
     (verdict,) = json.loads(out)["verdicts"]
@@ -239,16 +239,16 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
         (["--save", "none/run.cgt"], "cannot write"),
         (["--baseline", "untimed.cgt"], "holds no times"),
         (["--baseline", "other.cgt"], "is a baseline of other.py:build, not of model.py:build"),
-        (["--baseline", "torn.json"], "not a baseline that can be read"),
+        (["--baseline", "torn.json"], "not a readable baseline"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, arguments, words):
     from msgspec.structs import replace
 
     one = machine.run()
-    file.write(tmp_path / "untimed.cgt", replace(one, bench=None))
+    capture_file.write(tmp_path / "untimed.cgt", replace(one, bench=None))
     entry = replace(one.entry, spec="other.py:build")
-    file.write(tmp_path / "other.cgt", replace(one, entry=entry))
+    capture_file.write(tmp_path / "other.cgt", replace(one, entry=entry))
     (tmp_path / "torn.json").write_text((tmp_path / "base.json").read_text()[:200])
     code, out, err = run(ENTRY, *arguments)
     assert (code, out) == (2, "")

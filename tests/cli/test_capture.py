@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cgtool.model.file import read, write
+from cgtool.model.capture_file import read, write
 from tests.builders import capture, hostile, unusual
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -14,7 +14,7 @@ import pytest
 
 from cgtool.cli.app import main
 from cgtool.model.capture import Capture
-from cgtool.model.file import write
+from cgtool.model.capture_file import write
 from tests.builders import capture, hostile, huge, nested, small
 
 RAW = "digraph dot {\n  graph_1_node_0 -> graph_1_node_1;\n}\n"

@@ -29,9 +29,10 @@ from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
 from cgtool.cli.project import find
 from cgtool.model.baseline import read as read_baseline
-from cgtool.model.capture import Capture, Clock
+from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read
 from cgtool.model.failure import machine, user_code
-from cgtool.model.file import read
+from cgtool.model.measurements import Clock
 from cgtool.model.options import CaptureOptions
 from tests.analysis.test_gate import timed
 from tests.test_docs import printed_by, shown_after
@@ -154,9 +155,9 @@ def test_targets_that_are_none(run, tmp_path: Path) -> None:
         ("nowhere.cgt", "no such file"),
         ("nowhere.json", "no such file"),
         ("nowhere", "neither a capture, a report, nor an ENTRY"),
-        ("junk.cgt", "no zip"),
+        ("junk.cgt", "not a zip"),
         ("other.json", "its schema is 'cgtool-summary'"),
-        ("text", "not a report"),
+        ("text", "not a readable report"),
         (".", "neither"),
     ):
         code, out, err = run(name, "--max-nodes", 3)

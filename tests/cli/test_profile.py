@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.model.file import write
+from cgtool.model.capture_file import write
 from tests.builders import small, timed
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cgtool.analysis.graph.places import Places  # noqa: E402
-from cgtool.model.file import read  # noqa: E402
+from cgtool.model.capture_file import read  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
 from tests.gpu.test_capture import quiet, run_cli  # noqa: E402
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 pytestmark = pytest.mark.gpu
 

@@ -337,7 +337,7 @@ def test_a_failed_capture_names_the_users_line(name, tmp_path):
 
 def test_two_streams_have_a_fork_and_a_join(tmp_path):
     # A process of its own: torch hands out 32 streams in turn, so in this one two may be the same.
-    from cgtool.model.file import read
+    from cgtool.model.capture_file import read
 
     done = run_cli(
         tmp_path,

@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 pytestmark = pytest.mark.gpu
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 pytestmark = pytest.mark.gpu
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"

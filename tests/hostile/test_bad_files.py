@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.model import archive
+from cgtool.model import capture_file
+from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
-from cgtool.model.file import read, write
 from tests.builders import nested, small
 
 Json = Any
@@ -86,10 +86,10 @@ def edited(source: Path, target: Path, part: str, change: Callable[[Json], None]
     ("content", "word"),
     [
         (b"", "empty"),
-        (b"x", "no zip"),
-        (b"digraph {}\n" * 100, "no zip"),
+        (b"x", "not a zip"),
+        (b"digraph {}\n" * 100, "not a zip"),
         (b"PK\x05\x06" + bytes(18), "manifest.json is missing"),
-        (b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 9, "no zip"),
+        (b"\x80\x04\x95" + b"cos\nsystem\n(S'true'\ntR." * 9, "not a zip"),
     ],
     ids=["empty", "one byte", "text", "empty zip", "pickle"],
 )
@@ -167,7 +167,7 @@ def test_the_same_part_twice(good: Path, tmp_path: Path) -> None:
     path.write_bytes(good.read_bytes())
     with zipfile.ZipFile(path, "a") as file, pytest.warns(UserWarning):
         file.writestr("memory.json", "{}")
-    refuse(path, "twice")
+    refuse(path, "repeated")
 
 
 def test_an_encrypted_part(good: Path, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_bomb_that_says_so(good: Path, tmp_path: Path) -> None:
 def test_many_parts_that_are_too_much_together(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "MAX_TOTAL_BYTES", 1 << 10)
+    monkeypatch.setattr(capture_file, "MAX_TOTAL_BYTES", 1 << 10)
     path = tmp_path / "a.cgt"
     path.write_bytes(good.read_bytes())
     refuse(path, "it unpacks to more than")
@@ -222,7 +222,7 @@ def test_a_bomb_that_lies_about_its_size(tmp_path: Path) -> None:
 
 def test_thousands_of_parts(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.cgt", "w") as file:
-        for number in range(archive.MAX_PARTS + 1):
+        for number in range(capture_file.MAX_PARTS + 1):
             file.writestr(f"graphs/{number}.json", b"")
     refuse(tmp_path / "a.cgt", "parts is too long")
 
@@ -268,7 +268,10 @@ def test_missing_parts(good: Path, tmp_path: Path, part: str) -> None:
 
 def test_a_missing_raw_text_and_an_unknown_part(good: Path, tmp_path: Path) -> None:
     refuse(rebuilt(good, tmp_path / "a.cgt", lambda p: p.pop("raw/0.dot") and None), "raw text")
-    refuse(rebuilt(good, tmp_path / "a.cgt", lambda p: p.update({"x.py": b""})), "no cgtool writes")
+    refuse(
+        rebuilt(good, tmp_path / "a.cgt", lambda p: p.update({"x.py": b""})),
+        "cgtool does not write",
+    )
 
 
 def test_another_format_and_schema_zero(good: Path, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgtool.analysis.gate.measured import measure
-from cgtool.model import baseline, document
+from cgtool.model import baseline, files
 from cgtool.model.baseline import Baseline, encode, read, write
-from cgtool.model.capture import Clock, Samples
+from cgtool.model.capture_file import read as read_capture
 from cgtool.model.failure import CgtoolError
-from cgtool.model.file import read as read_capture
+from cgtool.model.measurements import Clock, Samples
 from tests.builders import HOSTILE_NAMES, capture, small
 from tests.gold_files import check
 
@@ -45,7 +45,7 @@ def refuse(path: Path, *words: str) -> None:
     assert len(failure.what) < 700 + len(str(path))
     for word in words:
         assert word in failure.what
-    assert peak < 3 * document.MAX_BYTES
+    assert peak < 3 * files.MAX_BYTES
 
 
 def edited(path: Path, good: Baseline, change: Any) -> Path:
@@ -146,13 +146,13 @@ def test_a_merge_that_kept_both_sides(good: Baseline, tmp_path: Path) -> None:
     assert text.count(line) == 1
     path = tmp_path / "b.json"
     path.write_text(text.replace(line, line + '    "nodes": 900,\n'))
-    refuse(path, "'nodes' is there twice")
+    refuse(path, "'nodes' is repeated")
 
 
 def test_a_file_without_end(tmp_path: Path) -> None:
     with (tmp_path / "b.json").open("wb") as file:
-        file.truncate(document.MAX_BYTES + 2)
-    refuse(tmp_path / "b.json", "more than 64 MiB")
+        file.truncate(files.MAX_BYTES + 2)
+    refuse(tmp_path / "b.json", "larger than 64 MiB")
 
 
 def test_every_truncation(good: Baseline, tmp_path: Path) -> None:

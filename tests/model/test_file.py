@@ -12,10 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from cgtool.model import archive
+from cgtool.model import capture_file
 from cgtool.model.capture import SCHEMA_VERSION, Capture
+from cgtool.model.capture_file import read, read_raw, write
 from cgtool.model.failure import CgtoolError
-from cgtool.model.file import atomic, read, read_raw, write
+from cgtool.model.files import atomic
 from tests.builders import hostile, nested, small
 from tests.strategies import captures
 
@@ -152,5 +153,5 @@ def test_the_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
 
 def test_bounds_leave_room_for_a_million_nodes() -> None:
     # 100,000 realistic nodes take 28 MB of JSON (benchmarks/offline_100k.py).
-    assert archive.MAX_PART_BYTES > 280e6
-    assert archive.MAX_TOTAL_BYTES >= 4 * archive.MAX_PART_BYTES
+    assert capture_file.MAX_PART_BYTES > 280e6
+    assert capture_file.MAX_TOTAL_BYTES >= 4 * capture_file.MAX_PART_BYTES

@@ -92,9 +92,9 @@ def test_step(cudagraph):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "*test_step.simulated.json: not a baseline that can be read: it is empty"),
-        ('{"schema": "cgtool-base', "*test_step.simulated.json: not a baseline that can be read*"),
-        ("[]", "*test_step.simulated.json: not a baseline that can be read*"),
+        ("", "*test_step.simulated.json: not a readable baseline: it is empty"),
+        ('{"schema": "cgtool-base', "*test_step.simulated.json: not a readable baseline*"),
+        ("[]", "*test_step.simulated.json: not a readable baseline*"),
     ],
 )
 def test_a_damaged_baseline_fails_and_update_writes_it_anew(pytester, recorded, text, said):

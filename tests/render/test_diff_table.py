@@ -15,7 +15,8 @@ from rich.console import Console
 from cgtool.analysis.diff import compare
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Edge
-from cgtool.model.file import inconsistency, read
+from cgtool.model.capture_file import read
+from cgtool.model.validation import inconsistency
 from cgtool.render.diff_table import render
 from tests.builders import hostile, unusual
 from tests.gold_files import check

@@ -17,7 +17,7 @@ from cgtool.analysis.graph.collapse import by_module
 from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.graph.view import View, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from cgtool.render import palette
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out

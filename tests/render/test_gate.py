@@ -19,9 +19,9 @@ from cgtool.analysis.gate.gate import GateReport, Judged, exit_code, gate, judge
 from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.gate.measured import measure
 from cgtool.model.capture import Frame
-from cgtool.model.document import encodable
+from cgtool.model.capture_file import read
 from cgtool.model.failure import Failure
-from cgtool.model.file import read
+from cgtool.model.files import encodable
 from cgtool.model.finding import Finding
 from cgtool.render import benchmark_action, gate_table, github, junit
 from cgtool.render.json import encode

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.graph.view import only, whole
 from cgtool.model.capture import Capture
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from cgtool.render.graph_json import GraphsJson, render
 from tests.builders import hostile, plain, small
 from tests.gold_files import GOLD, check

@@ -17,9 +17,10 @@ from rich.console import Console
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.memory.pools import explain
 from cgtool.analysis.timing.bench import report
-from cgtool.model.capability import Capability
-from cgtool.model.capture import Bench, Clock, Graph, Samples
-from cgtool.model.file import read
+from cgtool.model.capture import Graph
+from cgtool.model.capture_file import read
+from cgtool.model.finding import Capability
+from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.render import bench_table, doctor_table, pools_table, summary_table
 from cgtool.render.table import Words, add, table
 from tests.builders import capture

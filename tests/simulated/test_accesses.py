@@ -10,7 +10,7 @@ import torch
 
 from cgtool.analysis.graph import overlap
 from cgtool.devices.simulated import backend
-from cgtool.model import file
+from cgtool.model import capture_file
 from cgtool.model.capture import Call, Capture, Graph
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
@@ -81,8 +81,8 @@ def test_backward_reads_what_forward_wrote(tmp_path: Path) -> None:
     # The first weight is read in forward, the second in both.
     read = {storage for call in forward.calls for storage in call.reads}
     assert read & {storage for call in backward.calls for storage in call.reads} - set(tanh.writes)
-    file.write(tmp_path / "a.cgt", made)
-    assert file.read(tmp_path / "a.cgt") == made
+    capture_file.write(tmp_path / "a.cgt", made)
+    assert capture_file.read(tmp_path / "a.cgt") == made
 
 
 def test_gradients_of_a_layer_need_nothing_of_each_other() -> None:

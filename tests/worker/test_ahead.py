@@ -9,7 +9,7 @@ import pytest
 
 from cgtool.cli.measuring import Measuring
 from cgtool.cli.sequential_runs import Runs
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from cgtool.model.options import CaptureOptions, Request
 from cgtool.worker import supervisor
 

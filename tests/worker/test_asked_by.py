@@ -10,7 +10,7 @@ from contextlib import redirect_stderr
 
 import pytest
 
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 from cgtool.model.options import CaptureOptions, Request
 from cgtool.worker import import_path, printing, supervisor
 

@@ -18,7 +18,7 @@ import msgspec
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, Metric, key
 from cgtool.analysis.timing.regression import TOLERANCE
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.phases import PHASES
+from cgtool.model.measurements import PHASES
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{one.name}": (bound, one) for one in METRICS for bound in one.bounds}

@@ -21,7 +21,7 @@ from cgtool.analysis.timing.regression import LOOKS
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
-from cgtool.model.phases import PHASES
+from cgtool.model.measurements import PHASES
 
 
 class Judged(msgspec.Struct, frozen=True):

@@ -16,9 +16,9 @@ from cgtool.analysis.timing.clocks import merged, typical
 from cgtool.analysis.timing.runs import calm, disturbed
 from cgtool.analysis.verdicts import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Graph, Samples
+from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import ERROR, Report
-from cgtool.model.phases import PHASES
+from cgtool.model.measurements import PHASES, Samples
 
 _MIB = 1 << 20
 _TYPES = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}

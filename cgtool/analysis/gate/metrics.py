@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from cgtool.model.baseline import Baseline
-from cgtool.model.phases import whole
+from cgtool.model.measurements import whole
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cgtool.analysis.graph.schedule import Schedule, schedule
-from cgtool.model.capture import Capture, Graph, Node
-from cgtool.model.order import topological
+from cgtool.model.capture import Capture, Graph, Node, topological
 
 
 class Path(msgspec.Struct, frozen=True):

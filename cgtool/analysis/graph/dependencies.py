@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cgtool.model.capture import Call, Capture, Graph, Node
-from cgtool.model.order import topological
+from cgtool.model.capture import Call, Capture, Graph, Node, topological
 
 _KINDS = frozenset(("kernel", "memcpy", "memset", "child", "op"))
 """Types of nodes whose record, or whose pointers, say all that they do to memory."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cgtool.model.capture import Graph
-from cgtool.model.order import topological
+from cgtool.model.capture import Graph, topological
 
 
 @dataclass(slots=True)

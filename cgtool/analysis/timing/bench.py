@@ -10,8 +10,9 @@ import msgspec
 from cgtool.analysis.timing import bench_findings, stats
 from cgtool.analysis.timing.bench_verdicts import PhaseVerdict
 from cgtool.analysis.timing.runs import by_side
-from cgtool.model.capture import Bench, Capture, Samples
+from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
+from cgtool.model.measurements import Bench, Samples
 
 ENOUGH_ROUNDS = 10
 WIDE_SPREAD = 0.03

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from cgtool.model.capture import Clock
+from cgtool.model.measurements import Clock
 
 N = TypeVar("N", bound=float)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from cgtool.model.capture import Clock, Environment
+from cgtool.model.capture import Environment
+from cgtool.model.measurements import Clock
 
 APART = 0.03
 """Typical SM clocks further apart than this make other times of the same code."""

@@ -18,7 +18,7 @@ from cgtool.analysis.timing.gain_findings import copies_ns, findings_of
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
-from cgtool.model.phases import whole
+from cgtool.model.measurements import whole
 
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
 _GAIN = 1.1

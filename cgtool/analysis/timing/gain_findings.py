@@ -13,7 +13,7 @@ from cgtool.analysis.timing.gaps import Timeline
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
-from cgtool.model.profile import InputCopy
+from cgtool.model.measurements import InputCopy
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")

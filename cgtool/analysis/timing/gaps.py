@@ -16,7 +16,7 @@ import msgspec
 from cgtool.analysis.graph.summary import WORK
 from cgtool.analysis.timing.stats import spread
 from cgtool.model.capture import Capture, Graph
-from cgtool.model.profile import GraphTimes
+from cgtool.model.measurements import GraphTimes
 
 
 class Gap(msgspec.Struct, frozen=True):

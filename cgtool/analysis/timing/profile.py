@@ -18,7 +18,7 @@ from cgtool.analysis.timing.gaps import Gap, Timeline
 from cgtool.analysis.timing.roofline import GraphBound
 from cgtool.analysis.timing.time_tables import BY, LINE, MODULE, Tables, TimeTable
 from cgtool.model.capture import Capture, Caveat
-from cgtool.model.profile import GraphTimes, Peak
+from cgtool.model.measurements import GraphTimes, Peak
 
 OVERVIEW = {LINE: 10, MODULE: 10}
 """Tables of the first screen, with their number of rows."""

@@ -20,7 +20,7 @@ import msgspec
 from cgtool.analysis.timing.durations import time_text
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.model.capture import Capture, Graph, Node
-from cgtool.model.profile import Peak
+from cgtool.model.measurements import Peak
 
 NEAR = 0.6
 _CACHED = 1.15

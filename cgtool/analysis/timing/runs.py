@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from cgtool.analysis.timing import comparable
 from cgtool.analysis.timing.clocks import merged
-from cgtool.model.capture import Bench, Capture, Samples
+from cgtool.model.capture import Capture
+from cgtool.model.measurements import Bench, Samples
 
 
 def merge(captures: Sequence[Capture]) -> Capture:

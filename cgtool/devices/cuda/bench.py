@@ -28,8 +28,9 @@ from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.recapture import Once, replays
 from cgtool.devices.cuda.timing import ClockWatch
-from cgtool.model.capture import Bench, Capture, Caveat, Samples
+from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import usage
+from cgtool.model.measurements import Bench, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import iterate

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cgtool.model.capability import Capability
+from cgtool.model.finding import Capability
 
 Test = Callable[[Any], Capability]
 

@@ -26,10 +26,10 @@ from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for
 from cgtool.devices.cuda.recapture import Pads, recapture, replays
 from cgtool.devices.cuda.timing import ClockWatch
-from cgtool.model.capture import Bench, Capture, Caveat, Samples
+from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import usage
+from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
-from cgtool.model.phases import whole
 from cgtool.program import phases
 from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all

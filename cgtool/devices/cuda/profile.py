@@ -26,8 +26,8 @@ from cgtool.devices.cuda.nodes import nodes_of, type_of
 from cgtool.devices.cuda.timing import device_ns, empty_ns, once_ns
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
+from cgtool.model.measurements import GraphTimes, InputCopy, Peak, Profile
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
-from cgtool.model.profile import GraphTimes, InputCopy, Peak, Profile
 from cgtool.program.boundary import user_errors
 from cgtool.program.surface import tensors_in
 from cgtool.program.workload import Workload

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.cuda import cupti
-from cgtool.model.capture import Clock
+from cgtool.model.measurements import Clock
 
 ROUNDS = 7
 BUSY_CYCLES = 200_000

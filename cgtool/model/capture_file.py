@@ -1,0 +1,352 @@
+"""Read and write ``.cgt`` files: one zip of JSON parts (docs/capture-format.md).
+
+A capture is read back as it was written, or not at all: a file that was truncated, altered, or made
+to do harm is refused with one sentence. Everything that a zip's headers say is a claim. Claims are
+bounded before anything is unpacked, and what is unpacked is counted against them. Nothing is ever
+extracted to a path.
+
+An older schema is read as it is, because a new field has a default. A change that a default
+cannot express raises ``SCHEMA_VERSION`` and turns the old form into the new one in ``read``,
+between decoding and ``inconsistency``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+
+from cgtool.model.capture import (
+    SCHEMA_VERSION,
+    Capture,
+    Caveat,
+    Entry,
+    Environment,
+    Frame,
+    Function,
+    Graph,
+    Memory,
+    Origin,
+    Stream,
+)
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.files import atomic, encodable, require_known_version, require_regular
+from cgtool.model.measurements import Bench, Profile
+from cgtool.model.validation import inconsistency
+
+FORMAT = "cgtool-capture"
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""Of every part: equal captures make equal files."""
+MAX_PARTS = 20_000
+MAX_DIRECTORY_BYTES = 4 << 20
+"""Of the list of parts, which ``zipfile`` reads in one go."""
+MAX_MANIFEST_BYTES = 16 << 20
+MAX_PART_BYTES = 512 << 20
+"""Five times what a graph of a million nodes takes."""
+MAX_TOTAL_BYTES = 2 << 30
+MAX_RATIO = 400
+"""JSON of 100,000 equal nodes packs 60 times; deflate can reach 1,030."""
+_RATIO_MATTERS = 1 << 20
+
+_NAMES = re.compile(
+    r"(?:manifest|tables|memory|bench|profile)\.json"
+    r"|graphs/(?:0|[1-9][0-9]{0,5})\.json|raw/[\w. -]{1,128}",
+    re.ASCII,
+)
+_END = struct.Struct("<4s4H2LH")
+"""The end-of-central-directory record, which closes a zip that has no comment."""
+_CHUNK = 1 << 20
+
+T = TypeVar("T")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The part that says what the others are. Unknown keys are ignored."""
+
+    format: str
+    schema_version: int
+    cgtool: str
+    created: str
+    entry: Entry
+    environment: Environment
+    graphs: int
+    warmup_iters: int = 0
+    warmup_ns: int | None = None
+    recorder: str = ""
+    caveats: tuple[Caveat, ...] = ()
+    has_bench: bool = False
+    has_profile: bool = False
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """Enough of a manifest to judge whether the rest can be read."""
+
+    format: str
+    schema_version: int
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """What nodes point into."""
+
+    frames: tuple[Frame, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    functions: tuple[Function, ...] = ()
+    streams: tuple[Stream, ...] = ()
+
+
+def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) -> None:
+    """Write a capture, whole or not at all. ``raw`` holds texts by ``Graph.raw_dot`` name.
+
+    Raises CgtoolError (exit 2) when the place cannot be written.
+    """
+    manifest = Manifest(
+        FORMAT,
+        SCHEMA_VERSION,
+        capture.cgtool,
+        capture.created,
+        capture.entry,
+        capture.environment,
+        len(capture.graphs),
+        capture.warmup_iters,
+        capture.warmup_ns,
+        capture.recorder,
+        capture.caveats,
+        capture.bench is not None,
+        capture.profile is not None,
+    )
+    tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
+    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+
+        def put(name: str, value: object) -> None:
+            _put(archive, name, _json(value))
+
+        put("manifest.json", manifest)
+        put("tables.json", tables)
+        for index, graph in enumerate(capture.graphs):
+            put(f"graphs/{index}.json", graph)
+        put("memory.json", capture.memory)
+        if capture.bench is not None:
+            put("bench.json", capture.bench)
+        if capture.profile is not None:
+            put("profile.json", capture.profile)
+        for name, text in (raw or {}).items():
+            _put(archive, f"raw/{name}", text.encode(errors="replace"))
+
+
+def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, _DATE)
+    info.external_attr = 0o644 << 16
+    archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=1)
+
+
+def _json(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # A file name that is not UTF-8 comes from Python as lone surrogates, which JSON has not.
+        return msgspec.json.encode(encodable(msgspec.to_builtins(value)))
+
+
+def _decode(archive: Archive, name: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(archive.read(name), type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+        raise bad(archive.path, f"the part {name}: {error}") from error
+
+
+def bad(path: Path, what: str) -> CgtoolError:
+    """The file cannot be read as a capture: exit 2."""
+    return usage(
+        f"{path}: not a readable capture file: {what}",
+        fix="capture again with `cgtool capture ENTRY -o FILE.cgt`",
+    )
+
+
+class Archive:
+    """The parts of one open file. ``names`` are those it has."""
+
+    def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
+        self.path = path
+        self._file = file
+        self._left = MAX_TOTAL_BYTES
+        self._infos: dict[str, zipfile.ZipInfo] = {}
+        infos = file.infolist()
+        if len(infos) > MAX_PARTS:
+            raise bad(path, f"{len(infos)} parts, more than {MAX_PARTS}")
+        for info in infos:
+            self._check(info)
+            self._infos[info.filename] = info
+        if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
+            raise bad(path, f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB")
+        self.names = frozenset(self._infos)
+
+    def _check(self, info: zipfile.ZipInfo) -> None:
+        name = info.filename
+        if name in self._infos:
+            raise bad(self.path, f"the part {name!r} is repeated")
+        if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name:
+            raise bad(self.path, f"a part is named {name!r}, which leads out of the file")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise bad(self.path, f"the part {name!r} is a symbolic link")
+        if info.flag_bits & 0x1:
+            raise bad(self.path, f"the part {name!r} is encrypted")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise bad(self.path, f"the part {name!r} is packed in a way that cgtool never uses")
+        limit = MAX_MANIFEST_BYTES if name == "manifest.json" else MAX_PART_BYTES
+        if info.file_size > limit:
+            raise bad(self.path, f"the part {name!r} unpacks to {info.file_size:,} bytes")
+        if info.file_size > max(_RATIO_MATTERS, info.compress_size * MAX_RATIO):
+            raise bad(
+                self.path,
+                f"the part {name!r} unpacks to {info.file_size:,} bytes from "
+                f"{info.compress_size:,}: too much for a capture",
+            )
+
+    def require_known_names(self) -> None:
+        """Raises CgtoolError for a part that this format does not have."""
+        for name in self.names:
+            if _NAMES.fullmatch(name) is None:
+                raise bad(self.path, f"it has a part {name!r}, which cgtool does not write")
+
+    def read(self, name: str) -> bytes:
+        """One part, unpacked."""
+        info = self._infos.get(name)
+        if info is None:
+            raise bad(self.path, f"the part {name} is missing")
+        limit = min(self._left, info.file_size)
+        chunks: list[bytes] = []
+        size = 0
+        with self._file.open(info) as file:
+            # In bounded pieces, because one big read unpacks first and counts afterwards.
+            while chunk := file.read(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise bad(self.path, f"the part {name} unpacks to more than it says")
+                chunks.append(chunk)
+        if size != info.file_size:
+            raise bad(self.path, f"the part {name} is truncated")
+        self._left -= size
+        return b"".join(chunks)
+
+
+@contextlib.contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Raises CgtoolError (exit 2) for whatever is wrong with the file, now or while reading."""
+    try:
+        require_regular(path, "a capture file")
+        with path.open("rb") as opened:
+            _check_directory(path, opened)
+            with zipfile.ZipFile(opened) as file:
+                yield Archive(path, file)
+    except FileNotFoundError as error:
+        raise usage(f"{path}: no such file") from error
+    except OSError as error:
+        raise usage(f"cannot read {path}: {error.strerror or error}") from error
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        NotImplementedError,
+        OverflowError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        raise bad(path, str(error) or type(error).__name__) from error
+    except MemoryError as error:
+        raise bad(path, "there is not enough memory to read it") from error
+
+
+def _check_directory(path: Path, file: IO[bytes]) -> None:
+    """Bound the list of parts before ``zipfile`` reads all of it."""
+    size = file.seek(0, 2)
+    if size == 0:
+        raise bad(path, "it is empty")
+    if size < _END.size:
+        raise bad(path, "it is not a zip file")
+    file.seek(max(size - _END.size - 20, 0))
+    tail = file.read()
+    end = _END.unpack(tail[-_END.size :])
+    if end[0] != b"PK\x05\x06" or end[7] != 0:
+        raise bad(path, "it is not a zip file, or it is truncated")
+    # A zip64 locator would make zipfile believe another, unbounded record.
+    if tail[:4] == b"PK\x06\x07" or end[5] > MAX_DIRECTORY_BYTES or end[4] > MAX_PARTS:
+        raise bad(path, "its list of parts is too long")
+    file.seek(0)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """While a capture is built nothing is garbage, and looking for it takes as long as reading."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _manifest(archive: Archive) -> Manifest:
+    head = _decode(archive, "manifest.json", _Head)
+    if head.format != FORMAT:
+        raise bad(archive.path, f"its format is {head.format[:80]!r}")
+    require_known_version(archive.path, head.schema_version, SCHEMA_VERSION)
+    if head.schema_version < 1:
+        raise bad(archive.path, f"schema version {head.schema_version}")
+    archive.require_known_names()
+    return _decode(archive, "manifest.json", Manifest)
+
+
+def read(path: Path) -> Capture:
+    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a sound one."""
+    with _no_collection(), open_archive(path) as archive:
+        manifest = _manifest(archive)
+        parts = sum(name.startswith("graphs/") for name in archive.names)
+        if manifest.graphs != parts:
+            raise bad(path, f"{parts} graphs where its manifest says {manifest.graphs}")
+        tables = _decode(archive, "tables.json", Tables)
+        graphs = tuple(
+            _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
+        )
+        capture = Capture(
+            entry=manifest.entry,
+            environment=manifest.environment,
+            created=manifest.created,
+            cgtool=manifest.cgtool,
+            graphs=graphs,
+            frames=tables.frames,
+            origins=tables.origins,
+            functions=tables.functions,
+            streams=tables.streams,
+            memory=_decode(archive, "memory.json", Memory),
+            warmup_iters=manifest.warmup_iters,
+            warmup_ns=manifest.warmup_ns,
+            recorder=manifest.recorder,
+            bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
+            profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
+            caveats=manifest.caveats,
+        )
+        problem = inconsistency(capture)
+        if problem is not None:
+            raise bad(path, problem)
+        for graph in graphs:
+            if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
+                raise bad(path, f"{graph.name}: its raw text is missing")
+    return capture
+
+
+def read_raw(path: Path, name: str) -> str:
+    """The text of a raw part (``Graph.raw_dot``)."""
+    with open_archive(path) as archive:
+        _manifest(archive)
+        return archive.read(f"raw/{name}").decode(errors="replace")

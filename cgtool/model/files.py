@@ -1,0 +1,205 @@
+"""Reading and writing files: written whole or not at all, read as if an enemy had made them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cgtool.model.failure import CgtoolError, usage
+
+MAX_BYTES = 64 << 20
+"""Of one JSON file: ten thousand findings take a tenth of it."""
+
+T = TypeVar("T")
+
+
+# For a name that is too long, and for one in a folder that may not be entered, the methods of
+# `Path` raise (before Python 3.14). These answer False: whoever opens the file then says why.
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a file."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_dir(path: Path) -> bool:
+    """Whether it is a folder."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe (``/dev/stdout``), which nothing can replace."""
+    return os.path.exists(path) and not is_file(path) and not is_dir(path)  # noqa: PTH110
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file beside ``path`` that replaces it when the block ends without an exception.
+
+    Raises CgtoolError (exit 2) when the file cannot be written. The temporary file is removed
+    then, and after any other exception.
+    """
+    try:
+        # Through a symbolic link: the link stays, its target is replaced.
+        path = Path(os.path.realpath(path))
+        if path.is_dir():
+            raise _unwritable(path, "it is a directory")
+        if path.exists() and not path.is_file():
+            raise _unwritable(path, "it is a device or a pipe, not a file")
+        handle, name = tempfile.mkstemp(prefix=".cgtool-", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, _reason(error)) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        mask = os.umask(0o077)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except OSError as error:
+        raise _unwritable(path, _reason(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _unwritable(path: Path, reason: str) -> CgtoolError:
+    return usage(f"cannot write {path}: {reason}", fix="choose another path, or free some space")
+
+
+def require_regular(path: Path, kind: str) -> None:
+    """Raises CgtoolError (exit 2) for a directory, a device and a pipe, and OSError where nothing
+    is there. ``kind`` names what the file should be: ``a baseline``."""
+    # Reading a pipe or a device would block, or never end.
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise usage(f"{path} is a directory, not {kind}")
+    if not stat.S_ISREG(mode):
+        raise usage(f"{path} is a device or a pipe, not {kind}")
+
+
+def read_bytes(path: Path, kind: str, fix: str | None = None) -> bytes:
+    """The content of a regular file of at most ``MAX_BYTES``.
+
+    ``kind`` names what the file should be; ``fix`` says what to do when it does not exist. Raises
+    CgtoolError (exit 2).
+    """
+    try:
+        require_regular(path, kind)
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise usage(f"{path}: no such file", fix=fix) from error
+    except (OSError, ValueError) as error:
+        raise usage(f"cannot read {path}: {_reason(error)}") from error
+    if len(data) > MAX_BYTES:
+        raise usage(f"{path}: larger than {MAX_BYTES >> 20} MiB: not {kind}")
+    return data
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """The first keys of every JSON object that cgtool writes."""
+
+    schema: str
+    schema_version: int
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """A kind of JSON file, which names its schema."""
+
+    name: str
+    """``baseline``."""
+    schemas: Mapping[str, int]
+    """Name of a schema to the newest version that this cgtool reads."""
+    create: str
+    """How to create one: ``with `cgtool gate ...```."""
+
+    def read(self, path: Path, type_: type[T]) -> tuple[str, T]:
+        """The name of the file's schema, and its content.
+
+        Raises CgtoolError (exit 2) for every file that is not of this format, and for one that a
+        newer cgtool wrote.
+        """
+        data = read_bytes(path, f"a {self.name}", f"create it {self.create}")
+        if not data.strip():
+            raise self.bad(path, "it is empty")
+        head = self._decode(path, data, _Head)
+        newest = self.schemas.get(head.schema)
+        if newest is None:
+            names = " or ".join(map(repr, self.schemas))
+            raise self.bad(path, f"its schema is {head.schema[:80]!r}, not {names}")
+        require_known_version(path, head.schema_version, newest)
+        if head.schema_version < 1:
+            raise self.bad(path, f"schema version {head.schema_version}")
+        content = self._decode(path, data, type_)
+        if (key := _repeated_key(data)) is not None:
+            raise self.bad(path, f"the key {key[:80]!r} is repeated")
+        return head.schema, content
+
+    def bad(self, path: Path, problem: str) -> CgtoolError:
+        """The file is not of this format: exit 2."""
+        return usage(
+            f"{path}: not a readable {self.name}: {problem}",
+            fix=f"create it again {self.create}",
+        )
+
+    def _decode(self, path: Path, data: bytes, type_: type[T]) -> T:
+        try:
+            return msgspec.json.decode(data, type=type_)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+            raise self.bad(path, " ".join(str(error).split())[:300]) from error
+
+
+def require_known_version(path: Path, version: int, newest: int) -> None:
+    """Raises CgtoolError (exit 2) for a schema version that only a newer cgtool reads."""
+    if version > newest:
+        raise usage(
+            f"{path} was written by a newer cgtool (schema {version}; this one reads up to "
+            f"{newest})",
+            fix="upgrade cgtool",
+        )
+
+
+def _repeated_key(data: bytes) -> str | None:
+    """The first key that an object has twice, as a merge that kept both sides leaves it. Readers
+    silently take the last one."""
+    repeated: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys = [key for key, _ in pairs]
+        if len(set(keys)) < len(keys):
+            repeated.append(next(key for at, key in enumerate(keys) if key in keys[:at]))
+
+    try:
+        json.loads(data, object_pairs_hook=look)
+    except (ValueError, RecursionError):
+        return None
+    return repeated[0] if repeated else None
+
+
+def encodable(value: Any) -> Any:
+    """Plain data that JSON can hold. Python represents a file name that is not UTF-8 with lone
+    surrogates, which JSON does not allow; they become escapes."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {encodable(key): encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(inner) for inner in value]
+    return value

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cgtool.cli.app import main
+from tests.forked_workers import workers  # noqa: F401
 
 Cgtool = Callable[..., tuple[int, str, str]]
 
@@ -26,3 +27,8 @@ def cgtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return (code, *capfd.readouterr())
 
     return cgtool
+
+
+@pytest.fixture(autouse=True)
+def _forked(workers: None) -> None:  # noqa: F811
+    """Workers of the command line in this process are forked."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cgtool.model.capture_file import read
+from tests.forked_workers import run_cgtool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = """
@@ -33,14 +34,7 @@ def build(device):
 
 
 def cgtool(*arguments, cwd, timeout=120, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "cgtool.cli.app", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=timeout,
-        **options,
-    )
+    return run_cgtool(*arguments, cwd=cwd, timeout=timeout, **options)
 
 
 def attempt(tmp_path, body, *arguments, name="build", **options):

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from cgtool.findings.registry import codes, page
+from tests.forked_workers import run_cgtool
 
 
 def cgtool(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "cgtool.cli.app", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=300,
-    )
+    return run_cgtool(*arguments, cwd=cwd, timeout=300)
 
 
 def check(tmp_path, source, *arguments, target="model.py:build"):

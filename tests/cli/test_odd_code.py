@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.cli.test_capture import attempt, cgtool, line_of, nothing_written
+from tests.forked_workers import run_fresh_cgtool
 
 HEAD = "import builtins, signal, threading, time, warnings\n"
 
@@ -136,7 +137,7 @@ def test_a_bug_of_ours_is_said_to_be_one(tmp_path):
     )
     (tmp_path / "model.py").write_text("import torch\nm = torch.nn.ReLU()\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = cgtool(
+    done = run_fresh_cgtool(
         "capture", "model.py:m", "--input", "0=float32[4]", "--device", "simulated",
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
     )  # fmt: skip

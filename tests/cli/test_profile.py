@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from cgtool.model.capture_file import write
 from tests.builders import small, timed
+from tests.forked_workers import run_cgtool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORDED = ROOT / "samples" / "captures" / "profile-train_step.cgt"
@@ -139,10 +138,7 @@ def test_without_a_gpu(run, tmp_path: Path):
 @pytest.mark.parametrize("command", ["bench", "profile"])
 @pytest.mark.parametrize("spec", ["nothere.py:build", "model.py", "a.cgt:build"])
 def test_no_entry_is_told_without_a_gpu_too(command: str, spec: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "cgtool.cli.app", command, spec],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_cgtool(command, spec, cwd=tmp_path)
     assert done.returncode == 2
     assert "GPU" not in done.stderr
     assert list(tmp_path.iterdir()) == []

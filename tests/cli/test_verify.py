@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.forked_workers import run_cgtool
 
 ENTRIES = """
 import itertools
@@ -44,13 +44,9 @@ def run(tmp_path):
     (tmp_path / "entry.py").write_text(ENTRIES)
 
     def verify(name, *arguments):
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "cgtool.cli.app", "verify", f"entry.py:{name}",
-                "--device", "simulated", *arguments,
-            ],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = run_cgtool(
+            "verify", f"entry.py:{name}", "--device", "simulated", *arguments, cwd=tmp_path
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

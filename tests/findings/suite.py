@@ -10,11 +10,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from cgtool.findings.registry import Page, codes, page
+from tests.forked_workers import run_cgtool, run_fresh_cgtool
 
 _MARK = re.compile(r"# <- ([a-z0-9-]+)")
 _SETTING = re.compile(r"[A-Z_]+=\S+")
@@ -67,12 +67,15 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
     words = [word for word in words if word not in settings]
     if device == "simulated":
         words += ["--device", "simulated"]
+    # Variables that PyTorch reads when it is imported take a fresh process.
+    fresh = device == "gpu" or bool(settings)
+    run_command = run_fresh_cgtool if fresh else run_cgtool
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "cgtool.cli.app", *words, "--format", "json"],
+        done = run_command(
+            *words,
+            "--format",
+            "json",
             cwd=folder,
-            capture_output=True,
-            text=True,
             timeout=240,
             env=os.environ | dict(word.split("=", 1) for word in settings),
         )

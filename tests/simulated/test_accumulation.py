@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from cgtool.devices.simulated import backend
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
+from tests.forked_workers import run_cgtool
 
 STEP = """import torch
 
@@ -35,12 +34,7 @@ def build(device):
 
 def test_check_finds_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(STEP)
-    done = subprocess.run(
-        [sys.executable, "-m", "cgtool.cli.app", "check", "model.py:build", "--device=simulated"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_cgtool("check", "model.py:build", "--device=simulated", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

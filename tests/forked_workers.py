@@ -1,0 +1,282 @@
+"""Worker processes and commands that are forked from a process that has imported PyTorch.
+
+A worker is a fresh Python, which imports PyTorch for more than a second. Most tests do not depend
+on how a worker starts, so they fork it: what runs after the imports is the same, with the
+descriptors, working directory, environment, standard input, process group and exit code of the real
+thing.
+
+- ``workers`` (fixture): workers that the code under test starts in this process are forked.
+- ``run_cgtool``: the ``cgtool`` command in a process of its own, with forked workers.
+
+A test that depends on a fresh Python (modules in the current folder, environment variables that are
+read when PyTorch is imported) is marked ``fresh_worker``, or starts ``sys.executable`` itself.
+``CGTOOL_FRESH_WORKERS=1`` runs everything with fresh processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgtool.worker import supervisor
+
+_FRESH = bool(os.environ.get("CGTOOL_FRESH_WORKERS"))
+_CHILD = "cgtool.worker.child"
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.preloaded"])
+
+
+def _enter(standard: Sequence[int], passed: dict[int, int]) -> None:
+    """Put descriptors in their places: 0, 1 and 2 from ``standard``, and ``passed`` by number."""
+    # First all of them above every number that is wanted, so that none is overwritten.
+    moved = [os.dup(descriptor) for descriptor in standard]
+    moved_passed = {number: os.dup(descriptor) for number, descriptor in passed.items()}
+    for number, descriptor in [*enumerate(moved), *moved_passed.items()]:
+        os.dup2(descriptor, number)
+    for descriptor in {*standard, *passed.values(), *moved, *moved_passed.values()}:
+        if descriptor > 2 and descriptor not in passed:
+            os.close(descriptor)
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+
+
+def _run_worker(arguments: Sequence[str]) -> None:
+    """Be what ``python -P -m cgtool.worker.child ARGUMENTS`` is."""
+    sys.path[:] = [folder for folder in sys.path if folder]
+    sys.argv = [_CHILD, *arguments]
+    from cgtool.worker import child
+
+    child.main()
+
+
+def _worker_of_forkserver(
+    arguments: Sequence[str],
+    environment: dict[str, str],
+    standard: Sequence[Any],
+    passed: dict[int, Any],
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    _enter(
+        [handle.detach() for handle in standard],
+        {number: handle.detach() for number, handle in passed.items()},
+    )
+    _run_worker(arguments)
+
+
+def _reset_signals() -> None:
+    """As in a Python that has just started, whatever the command has installed."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Process:
+    """What the supervisor uses of ``subprocess.Popen``."""
+
+    stdin: Any
+    pid: int
+
+    def poll(self) -> int | None:
+        raise AssertionError
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(_CHILD, timeout or 0.0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class _OfForkserver(_Process):
+    """A worker for a process that has not imported PyTorch, or that has threads."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        read_end, write_end = os.pipe()
+        try:
+            self._process = _context.Process(
+                target=_worker_of_forkserver,
+                args=(
+                    command[command.index(_CHILD) + 1 :],
+                    dict(os.environ),
+                    [_Handle(read_end), _Handle(options["stdout"]), _Handle(options["stderr"])],
+                    {number: _Handle(number) for number in options["pass_fds"]},
+                ),
+            )
+            self._process.start()
+        finally:
+            os.close(read_end)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.stdin = os.fdopen(write_end, "wb")
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+
+class _Handle:
+    """A descriptor on its way to the forkserver's child, where it is a ``reduction.DupFd``."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unchanged, (reduction.DupFd(self._descriptor),)  # type: ignore[attr-defined]
+
+
+def _unchanged(handle: Any) -> Any:
+    return handle
+
+
+class _OfThisProcess(_Process):
+    """A worker for a process that was forked itself, and has PyTorch loaded and no threads."""
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        read_end, write_end = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                os.close(write_end)
+                _reset_signals()
+                _enter(
+                    [read_end, options["stdout"], options["stderr"]],
+                    {number: number for number in options["pass_fds"]},
+                )
+                _run_worker(command[command.index(_CHILD) + 1 :])
+            finally:
+                os._exit(70)
+        os.close(read_end)
+        self.stdin = os.fdopen(write_end, "wb")
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+
+@contextlib.contextmanager
+def _started_by(popen: Callable[..., _Process]) -> Iterator[None]:
+    real = supervisor.subprocess
+    supervisor.subprocess = types.SimpleNamespace(  # type: ignore[assignment]
+        Popen=popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired
+    )
+    try:
+        yield
+    finally:
+        supervisor.subprocess = real
+
+
+@pytest.fixture
+def workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Forked workers for a test, unless it is marked ``fresh_worker``."""
+    if _FRESH or request.node.get_closest_marker("fresh_worker"):
+        yield
+        return
+    with _started_by(_OfForkserver):
+        yield
+
+
+def _command(
+    arguments: Sequence[str], cwd: str, environment: dict[str, str], out: str, err: str
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    flags = os.O_WRONLY | os.O_APPEND
+    _enter([os.open(os.devnull, os.O_RDONLY), os.open(out, flags), os.open(err, flags)], {})
+    sys.path[:] = [folder for folder in sys.path if folder]
+    sys.argv = ["cgtool", *arguments]
+    from cgtool.cli.app import main
+
+    code = 0
+    try:
+        with _started_by(_OfThisProcess):
+            main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def run_cgtool(
+    *arguments: object,
+    cwd: Path | str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``cgtool ARGUMENTS`` in ``cwd``. Raises subprocess.TimeoutExpired."""
+    words = [str(argument) for argument in arguments]
+    environment = dict(os.environ) if env is None else env
+    if _FRESH:
+        return run_fresh_cgtool(*words, cwd=cwd, env=env, timeout=timeout)
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        for file in (out, err):
+            file.touch()
+        process = _context.Process(
+            target=_command, args=(words, str(cwd), environment, str(out), str(err))
+        )
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.terminate()
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout, out.read_bytes(), err.read_bytes())
+        return subprocess.CompletedProcess(
+            words, process.exitcode, out.read_text(errors="replace"), err.read_text()
+        )
+
+
+def run_fresh_cgtool(
+    *arguments: object,
+    cwd: Path | str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Like ``run_cgtool``, as a user runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "cgtool.cli.app", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=timeout,
+        env=env,
+        check=False,
+    )

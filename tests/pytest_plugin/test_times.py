@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from cgtool.cli import measuring
-from cgtool.model.file import read
+from cgtool.model.capture_file import read
 
 RECORDED = read(Path({str(CAPTURE)!r}))
 RUNS = itertools.count()

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import structs
 
 from cgtool.analysis.findings import place_of
-from cgtool.analysis.graph import graph_findings
+from cgtool.analysis.graph.summary import graph_findings
 from cgtool.cli.output import console
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
@@ -70,7 +70,7 @@ def report_of(
         _work(structs.replace(request, output=str(saved)), timeout=timeout, quiet=quiet)
         report = read_report(saved)
         if (captured := saved.with_suffix(".cgt")).exists():
-            more = graph_findings.look(read(captured))
+            more = graph_findings(read(captured))
             report = structs.replace(report, findings=(*report.findings, *more))
     return report
 

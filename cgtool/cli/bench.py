@@ -83,7 +83,7 @@ def bench(
     With --baseline or --against, say whether its replays are slower, not slower, or that it cannot
     be told."""
     from cgtool.analysis.gate.budgets import increase_of
-    from cgtool.analysis.timing.bench_verdicts import exit_code
+    from cgtool.analysis.timing.bench import exit_code
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.analysis.timing.runs import merge
     from cgtool.cli.bench_runs import (

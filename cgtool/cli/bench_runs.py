@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from cgtool.analysis.gate import metrics
 from cgtool.analysis.gate.baseline_times import BaselineComparison
 from cgtool.analysis.gate.measured import measure
-from cgtool.analysis.timing import bench_verdicts
+from cgtool.analysis.timing import bench
 from cgtool.analysis.timing.bench import BenchReport, report
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli.gate_targets import Base, open_baseline
@@ -55,7 +55,7 @@ def held_to_baseline(
     def look(looks: int) -> Look[tuple[dict[str, BaselineComparison], tuple[str, ...]]]:
         measured = measure(runs.captures)
         now = measured.values
-        found = bench_verdicts.against_baseline(base.values, now, tolerance, looks)
+        found = bench.against_baseline(base.values, now, tolerance, looks)
         if not found:
             there, here = (
                 ", ".join(dict.fromkeys(one.phase for one in side.samples))
@@ -74,7 +74,7 @@ def held_to_baseline(
     return replace(
         report(merge(runs.captures)),
         against=str(base.path),
-        verdicts=bench_verdicts.verdicts(found),
+        verdicts=bench.verdicts(found),
         notes=notes if note is None else (*notes, note),
     )
 
@@ -85,7 +85,7 @@ def held_to_entry(runs: Runs, against: str, tolerance: float) -> BenchReport:
     return replace(
         report(capture),
         against=against,
-        verdicts=bench_verdicts.against_entry(capture, tolerance),
+        verdicts=bench.against_entry(capture, tolerance),
         notes=tuple(
             one.text for one in capture.caveats if one.code in ("same-weights", "time-limit")
         ),

@@ -146,7 +146,7 @@ def _fewer(
     capture: Capture, views: list[View], depth: int | None, limit: int
 ) -> tuple[list[View], str | None]:
     """Collapsed as asked for, or as far as the limit needs; and what was done, in words."""
-    from cgtool.analysis.graph.collapse import by_module, fit
+    from cgtool.analysis.graph.view import by_module, fit
 
     made, way = views, None
     if depth is not None:

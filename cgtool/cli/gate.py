@@ -93,8 +93,8 @@ def gate(
     """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
     from msgspec import structs
 
+    from cgtool.analysis.gate import gate as analysis
     from cgtool.analysis.gate.budgets import from_options
-    from cgtool.analysis.gate.gate import gate as analysis
     from cgtool.cli import gate_formats, gate_measure, gate_targets, project
     from cgtool.cli.measuring import Measuring
     from cgtool.model import baseline as baselines
@@ -231,12 +231,12 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
 def _doubts(values: Baseline, budgets: Budgets) -> list[str]:
     """Why times held against this baseline may not be told."""
     from cgtool.analysis.gate.metrics import BY_NAME, runs_of
-    from cgtool.analysis.timing.comparable import disturbed
     from cgtool.analysis.timing.regression import wanted
+    from cgtool.analysis.timing.runs import disturbances
 
     replay = BY_NAME["replay-us"]
     runs = runs_of(values, replay, None)
-    found = disturbed(values.clock, "while they were measured") if runs else []
+    found = disturbances(values.clock, "while they were measured") if runs else []
     if 0 < len(runs) < (enough := wanted(runs, budgets.allowed(replay, None).share or 0.0)):
         found.append(
             f"{len(runs)} of the {enough} runs that tell a small difference"

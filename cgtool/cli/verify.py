@@ -37,7 +37,7 @@ def verify(
     from msgspec import structs
 
     from cgtool.analysis.findings import show
-    from cgtool.analysis.verdicts import exit_code, noise
+    from cgtool.analysis.verify import exit_code, noise
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place, show_table, write_bytes
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.findings import is_hazard, show
 from cgtool.analysis.gate.budgets import nearest
-from cgtool.analysis.verdicts import exit_code, noise
+from cgtool.analysis.verify import exit_code, noise
 from cgtool.findings.registry import codes, page
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
 from cgtool.model.finding import ERROR, Report

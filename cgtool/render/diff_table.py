@@ -19,9 +19,9 @@ from cgtool.analysis.diff.report import (
     Side,
 )
 from cgtool.analysis.graph.places import short_op
+from cgtool.analysis.units import bytes_text, count_text, time_text
 from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
 from cgtool.render.text import cut
-from cgtool.render.units import bytes_text, count_text, time_text
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
 """As ``diff`` has them."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cgtool.analysis.graph.collapse import visits
-from cgtool.analysis.graph.places import module_at_depth
-from cgtool.analysis.graph.summary import part_of
-from cgtool.analysis.graph.view import Item, View
+from cgtool.analysis.graph.places import module_at_depth, part_of
+from cgtool.analysis.graph.view import Item, View, visits
+from cgtool.analysis.units import count_text, time_text
 from cgtool.model.capture import Capture, Graph
 from cgtool.render import palette
 from cgtool.render.labels import ROW, WIDE, Label, Labels
 from cgtool.render.text import cut, html_text, tooltip
-from cgtool.render.units import count_text, time_text
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cgtool.analysis.graph.demangle import demangle_all
-from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.analysis.graph.places import Places
 from cgtool.analysis.graph.view import View
 from cgtool.model.capture import (

@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.graph.demangle import demangle_all
-from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.analysis.graph.places import Place, Places, file_line
 from cgtool.analysis.graph.view import Item
+from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.render.text import visible
-from cgtool.render.units import bytes_text, count_text, time_text, types_text
 
 WIDE = 44
 """Characters of a title; a longer one is cut or, for a kernel, broken before its template."""

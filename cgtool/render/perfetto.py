@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from cgtool import __version__
-from cgtool.analysis.graph.demangle import demangle_all
-from cgtool.analysis.graph.names import short_kernels
+from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.analysis.graph.places import Place, Places
 from cgtool.analysis.timing.roofline import Reach, reaches
 from cgtool.model.capture import Capture, Frame, Graph, Node

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rich.console import Group, RenderableType
 
 from cgtool.analysis.memory.pools import DEFINITIONS, PoolsReport
+from cgtool.analysis.units import bytes_text, time_text
 from cgtool.render.table import Words, add, explained, plain, table
-from cgtool.render.units import bytes_text, time_text
 
 Size = Callable[[int], str]
 

@@ -12,10 +12,10 @@ from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.timing.profile import PathRow, ProfileReport
 from cgtool.analysis.timing.roofline import MEANS
 from cgtool.analysis.timing.time_tables import KERNEL, MIXED, NODE, OP
+from cgtool.analysis.units import count_text, rate_text, time_text
 from cgtool.render import time_table
 from cgtool.render.findings_table import render as render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
-from cgtool.render.units import count_text, rate_text, time_text
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
 _FEELS = 0.97

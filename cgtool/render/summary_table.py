@@ -7,8 +7,8 @@ from rich.text import Text
 
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.graph.summary import Coverage, Summary
+from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
 from cgtool.render.table import GOOD, WARNING, Words, add, explained, plain, table
-from cgtool.render.units import bytes_text, count_text, time_text, types_text
 
 
 def render(summary: Summary) -> RenderableType:

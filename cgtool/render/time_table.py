@@ -9,10 +9,10 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 from cgtool.analysis.timing.roofline import COMPUTE, LATENCY, MEMORY
 from cgtool.analysis.timing.time_tables import KERNEL, LINE, MODULE, NODE, OP, TimeRow, TimeTable
+from cgtool.analysis.units import rate_text, time_text
 from cgtool.model.capture import Frame
 from cgtool.render.source import source_line
 from cgtool.render.table import GOOD, WARNING, Cut, Words, add, plain, table
-from cgtool.render.units import rate_text, time_text
 
 _BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}
 _WIDE = 110

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cgtool.analysis.verdicts import Row, exit_code, rows
+from cgtool.analysis.verify import Row, exit_code, rows
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import Report
 from cgtool.render.findings_table import render as render_findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.timing.clocks import merged, typical
+from cgtool.analysis.timing.runs import merge_clocks, typical_clock
 from cgtool.model.measurements import Clock
 
 ONE = Clock((345, 1980, 1980), (800, 3201), (30, 45), (90.0, 600.5), ("power cap",), None, True)
@@ -15,7 +15,7 @@ clocks = st.builds(Clock, samples, samples, samples, samples)
 
 
 def test_samples_stand_in_a_row_and_the_gpu_is_idle_once():
-    assert merged([ONE, OTHER]) == Clock(
+    assert merge_clocks([ONE, OTHER]) == Clock(
         (345, 1980, 1980, 1755),
         (800, 3201, 3201),
         (30, 45, 50),
@@ -24,17 +24,19 @@ def test_samples_stand_in_a_row_and_the_gpu_is_idle_once():
         2,
         True,
     )
-    assert merged([]) is None
-    assert merged([ONE]) == ONE
+    assert merge_clocks([]) is None
+    assert merge_clocks([ONE]) == ONE
 
 
 def test_one_sample_of_each_kind():
-    both = merged([ONE, OTHER])
-    assert typical(both) == Clock((1980,), (3201,), (50,), (600.5,), ("heat", "power cap"), 2, True)
-    assert typical(Clock((345,))) == Clock((345,))
+    both = merge_clocks([ONE, OTHER])
+    assert typical_clock(both) == Clock(
+        (1980,), (3201,), (50,), (600.5,), ("heat", "power cap"), 2, True
+    )
+    assert typical_clock(Clock((345,))) == Clock((345,))
 
 
 @given(st.lists(clocks, min_size=1))
 def test_a_run_with_a_single_sample_is_not_lost(some):
-    assert bool(merged(some).sm_mhz) == any(one.sm_mhz for one in some)
-    assert typical(typical(merged(some))) == typical(merged(some))
+    assert bool(merge_clocks(some).sm_mhz) == any(one.sm_mhz for one in some)
+    assert typical_clock(typical_clock(merge_clocks(some))) == typical_clock(merge_clocks(some))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph.collapse import by_count, by_module, by_op, fit, visits
-from cgtool.analysis.graph.view import View, only, whole
+from cgtool.analysis.graph.view import View, by_count, by_module, by_op, fit, only, visits, whole
 from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
 from tests.analysis.graphs import dags, paths, shown_paths
 from tests.builders import capture, chain, huge, small

@@ -6,8 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph import critical_path, reach
-from cgtool.analysis.graph.schedule import longest, schedule
+from cgtool.analysis.graph.schedule import critical_path, longest, node_order, schedule, waits
 from cgtool.model.capture import Capture, Edge, Graph, Node, topological
 from tests import builders
 from tests.strategies import edges
@@ -64,7 +63,7 @@ def timed(draw) -> Capture:
 @given(timed())
 @settings(max_examples=300)
 def test_the_path_is_as_long_as_the_schedule(capture):
-    found = critical_path.find(capture, 0)
+    found = critical_path(capture, 0)
     nodes = capture.graphs[0].nodes
     assert found.length_ns == finishes(capture)
     assert found.busy_ns == sum(node.duration_ns or 0 for node in nodes)
@@ -76,7 +75,7 @@ def test_the_path_is_as_long_as_the_schedule(capture):
 @given(timed())
 @settings(max_examples=300)
 def test_a_node_may_take_its_slack_longer_and_no_more(capture):
-    found = critical_path.find(capture, 0)
+    found = critical_path(capture, 0)
     if not found.timed:
         return
     durations = [node.duration_ns or 0 for node in capture.graphs[0].nodes]
@@ -104,9 +103,9 @@ def test_the_width_is_that_of_an_antichain(capture):
         for chosen in [[node for node in range(count) if number >> node & 1]]
         if not any(after[one][other] for one in chosen for other in chosen)
     )
-    assert 1 <= critical_path.find(capture, 0).width <= widest
+    assert 1 <= critical_path(capture, 0).width <= widest
     order = list(range(count))
-    known = reach.find(graph, order, critical_path.waits(graph))
+    known = node_order(graph, order, waits(graph))
     assert known is not None
     assert [[known.before(one, other) for other in order] for one in order] == after
 
@@ -115,13 +114,13 @@ def test_the_width_is_that_of_an_antichain(capture):
 def test_the_length_alone_is_that_of_the_schedule(capture):
     graph = capture.graphs[0]
     order = topological(len(graph.nodes), graph.edges)
-    before, times = critical_path.waits(graph), [node.duration_ns or 0 for node in graph.nodes]
+    before, times = waits(graph), [node.duration_ns or 0 for node in graph.nodes]
     assert longest(order, times, before) == schedule(order, times, before).length
 
 
 def test_two_branches():
     # 0 -> 1 -> 3, 0 -> 2 -> 3: the branch over 2 is the longer one.
-    found = critical_path.find(of([5, 10, 30, 5], [(0, 1), (0, 2), (1, 3), (2, 3)]), 0)
+    found = critical_path(of([5, 10, 30, 5], [(0, 1), (0, 2), (1, 3), (2, 3)]), 0)
     assert found.nodes == (0, 2, 3)
     assert found.length_ns == 40
     assert found.slack_ns == (0, 20, 0, 0)
@@ -131,7 +130,7 @@ def test_two_branches():
 
 def test_the_share_of_the_replay_by_the_same_clock():
     # A gap of 5 between the two.
-    found = critical_path.find(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
+    found = critical_path(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
     assert (found.length_ns, found.replay_ns) == (25, 30)
     assert found.share == 25 / 30
 
@@ -139,29 +138,29 @@ def test_the_share_of_the_replay_by_the_same_clock():
 def test_programmatic_edges_are_not_added_in_full():
     early = Edge(0, 1, 1, 0, 1)
     # The second starts 6 after the first, which takes 10.
-    found = critical_path.find(of([10, 10], [early], starts=[0, 6]), 0)
+    found = critical_path(of([10, 10], [early], starts=[0, 6]), 0)
     assert (found.length_ns, found.overlapping) == (16, 1)
     assert found.slack_ns == (6, 0)
     # It started when the first had ended: nothing overlapped.
-    found = critical_path.find(of([10, 10], [early], starts=[0, 11]), 0)
+    found = critical_path(of([10, 10], [early], starts=[0, 11]), 0)
     assert (found.length_ns, found.overlapping) == (20, 0)
     # Starts that were not measured: as if they had started together.
-    assert critical_path.find(of([10, 10], [early]), 0).length_ns == 10
+    assert critical_path(of([10, 10], [early]), 0).length_ns == 10
     # An ordinary edge beside it wins.
-    found = critical_path.find(of([10, 10], [early, (0, 1)], starts=[0, 6]), 0)
+    found = critical_path(of([10, 10], [early, (0, 1)], starts=[0, 6]), 0)
     assert (found.length_ns, found.overlapping) == (20, 0)
 
 
 def test_without_times_the_path_has_the_most_nodes():
     capture = of([None] * 4, [(0, 1), (1, 2), (0, 3)], types=["kernel", "op", "memset", "kernel"])
-    found = critical_path.find(capture, 0)
+    found = critical_path(capture, 0)
     assert found.nodes == (0, 1, 2)
     assert (found.length_ns, found.busy_ns, found.timed, found.untimed) == (0, 0, False, 4)
 
 
 def test_empty_nodes_take_no_time_and_lack_none():
     capture = of([4, None, 3], [(0, 1), (1, 2)], types=["kernel", "empty", "kernel"])
-    found = critical_path.find(capture, 0)
+    found = critical_path(capture, 0)
     assert (found.length_ns, found.untimed, found.width) == (7, 0, 1)
 
 
@@ -172,15 +171,15 @@ def test_a_child_node_takes_as_long_as_its_body():
         edges=(Edge(0, 1),),
     )  # fmt: skip
     body = msgspec.structs.replace(inner, name="step/node 1", parent=(0, 1))
-    assert critical_path.find(builders.capture([owner, body]), 0).length_ns == 12
+    assert critical_path(builders.capture([owner, body]), 0).length_ns == 12
 
 
 def test_an_empty_graph():
-    found = critical_path.find(of([], []), 0)
+    found = critical_path(of([], []), 0)
     assert (found.nodes, found.length_ns, found.width) == ((), 0, 0)
 
 
 def test_many_nodes():
-    found = critical_path.find(builders.huge(20_000), 0)
+    found = critical_path(builders.huge(20_000), 0)
     assert found.width == 2
     assert len(found.slack_ns) == 10_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from cgtool.analysis.graph import critical_path
+from cgtool.analysis.graph.schedule import critical_path
 from cgtool.analysis.timing import gain, gaps
-from cgtool.analysis.timing.durations import time_text
+from cgtool.analysis.units import time_text
 from cgtool.model.capture import Edge, Graph, KernelLaunch, Node, Origin, Stream
 from cgtool.model.measurements import Bench, GraphTimes, InputCopy, Profile, Samples
 from tests.builders import capture, chain
@@ -56,7 +56,7 @@ def made(
 def judge(one):
     top = range(len(one.graphs))
     lines = [gaps.find(one, index) for index in top]
-    return gain.judge(one, lines, [critical_path.find(one, index) for index in top])
+    return gain.judge(one, lines, [critical_path(one, index) for index in top])
 
 
 def finding(one, code):

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph.demangle import demangle, demangle_all
-from cgtool.analysis.graph.names import MAX_SHORT, short_kernel, short_kernels
+from cgtool.analysis.graph.kernel_names import (
+    MAX_SHORT,
+    demangle,
+    demangle_all,
+    short_kernel,
+    short_kernels,
+)
 
 COPY = (
     "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph import dependencies, overlap
+from cgtool.analysis.graph.pieces import more_bytes
 from cgtool.analysis.graph.schedule import schedule
-from cgtool.analysis.memory.reuse import more_bytes
 from cgtool.findings.registry import page
 from cgtool.model.capture import (
     Allocation,

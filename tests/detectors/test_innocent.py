@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cgtool.analysis.findings import is_hazard, show
-from cgtool.analysis.graph import graph_findings
+from cgtool.analysis.graph.summary import graph_findings
 from cgtool.devices.simulated import backend
 from cgtool.devices.simulated.check import check
 from cgtool.model.options import CaptureOptions
@@ -35,7 +35,7 @@ def test_nothing_is_found(name):
         workload = load(f"{FILE}:{name}", device=backend.DEVICE)
         found, looked, captured = check(device, workload, CaptureOptions(), lambda _text: None, "")
     assert captured is not None, looked
-    more = graph_findings.look(captured)
+    more = graph_findings(captured)
     shown = show((*found, *more))
     assert [(one.code, one.place, one.reason) for one in shown if is_hazard(one)] == []
     notes = [one.code for one in shown]

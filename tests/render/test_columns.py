@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console, Group
 
+from cgtool.analysis.units import time_text
 from cgtool.render.table import Column, Table, legend
-from cgtool.render.units import time_text
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph.collapse import by_module
 from cgtool.analysis.graph.select import parse, select
-from cgtool.analysis.graph.view import View, whole
+from cgtool.analysis.graph.view import View, by_module, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.render import palette

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.render.units import bytes_text, time_text
+from cgtool.analysis.units import bytes_text, time_text
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,106 @@ The result of (A, B) is that of (B, A) mirrored.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import re
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
-from cgtool.analysis.diff.facts import Fact, Facts
 from cgtool.analysis.diff.matching import Pair, common
-from cgtool.analysis.diff.sliding import slide
+from cgtool.analysis.graph.places import Places
+from cgtool.model.capture import Capture, Frame, Graph, Node
+
+_UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
+"""The length of a name, and the name."""
+
+
+class Fact(NamedTuple):
+    """Nothing in here differs from process to process: no id, no address, no handle, no folder.
+
+    Nor is the line part of it, which a comment further up shifts.
+    """
+
+    module: str | None
+    op: str | None
+    function: str | None
+    """The Python function that the work belongs to; in backward, of the forward op."""
+    autograd_node: str | None
+    type: str
+    name: str | None
+    """Of a kernel its mangled name, of a copy its kind."""
+    sizes: tuple[object, ...]
+    """As ``size_names`` has it."""
+    stream: int | None
+    """Index into ``Capture.streams``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one graph: a fact and a line for each node."""
+
+    of: Sequence[Fact]
+    lines: Sequence[Frame | None]
+
+
+_SIZES = {
+    "kernel": ("grid", "block", "shared memory"),
+    "memcpy": ("bytes",),
+    "memset": ("bytes", "value"),
+}
+
+
+def size_names(type_: str) -> tuple[str, ...]:
+    """What ``Fact.sizes`` holds for nodes of this type."""
+    return _SIZES.get(type_, ("shape",))
+
+
+class Reader:
+    """Makes the facts of one capture; each origin and each function is looked at once."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.places = Places(capture)
+        self._kernels = [same_in_every_build(function.name) for function in capture.functions]
+        self._from: dict[int | None, tuple[str | None, str | None, str | None, str | None]] = {}
+        self._lines: dict[int | None, Frame | None] = {}
+        for origin in (None, *range(len(capture.origins))):
+            place = self.places.of_origin(origin)
+            self._lines[origin] = place.line
+            function = place.line.function if place.line else None
+            self._from[origin] = place.module, place.op, function, place.autograd_node
+
+    def facts(self, graph: Graph) -> Facts:
+        """Of every node, in order."""
+        return Facts(
+            [self._fact(node) for node in graph.nodes],
+            [self._lines[node.origin] for node in graph.nodes],
+        )
+
+    def _fact(self, node: Node) -> Fact:
+        kernel, copy, fill = node.kernel, node.copy, node.fill
+        name: str | None = None
+        sizes: tuple[object, ...] = (node.shape,)
+        if kernel is not None:
+            name = self._kernels[kernel.function]
+            sizes = (kernel.grid, kernel.block, kernel.dynamic_shared_bytes)
+        elif copy is not None:
+            name, sizes = copy.kind, (copy.bytes,)
+        elif fill is not None:
+            sizes = (fill.bytes, fill.value)
+        return Fact(*self._from[node.origin], node.type, name, sizes, node.stream)
+
+
+def same_in_every_build(kernel: str) -> str:
+    """The mangled name without what nvcc made up for an unnamed namespace: a hash of the source
+    file, which another build of PyTorch has otherwise."""
+    kept, at = [], 0
+    for found in _UNNAMED.finditer(kernel):
+        if found.start() >= at:
+            kept += [kernel[at : found.start()], "12_GLOBAL__N_1"]
+            # As the length says; no name is longer than a mangled name may be.
+            at = found.end() + int(found[1][-5:])
+    return "".join([*kept, kernel[at:]])
 
 
 @dataclass(slots=True)
@@ -173,3 +265,98 @@ def _refined(
             [node for node in gap[1] if node not in come],
         )
     return smaller
+
+
+_Fits = Callable[[int, int], bool]
+
+
+def slide(
+    pairs: Sequence[Pair],
+    mine: Sequence[int],
+    yours: Sequence[int],
+    left: Facts,
+    right: Facts,
+) -> list[Pair]:
+    """Pairs of equal keys (``mine`` and ``yours``), chosen anew. Linear in the nodes."""
+    shifts = _shifts(left, right, pairs)
+
+    def fits(a: int, b: int) -> bool:
+        before, after = left.lines[a], right.lines[b]
+        if before is None or after is None:
+            return False
+        return after.line - before.line == shifts[left.of[a].function]
+
+    forth = _slid(dict(pairs), mine, len(yours), fits)
+    back = {b: a for a, b in forth.items()}
+    back = _slid(back, yours, len(mine), lambda b, a: fits(a, b))
+    return sorted((a, b) for b, a in back.items())
+
+
+def _shifts(left: Facts, right: Facts, pairs: Sequence[Pair]) -> dict[str | None, int]:
+    """By how many lines each function has moved in its file, as most of its nodes have it."""
+    counts: dict[str | None, Counter[int]] = defaultdict(Counter)
+    for a, b in pairs:
+        before, after = left.lines[a], right.lines[b]
+        if before is not None and after is not None:
+            counts[left.of[a].function][after.line - before.line] += 1
+    return defaultdict(
+        int,
+        {
+            function: min(shifts, key=lambda shift: (-shifts[shift], abs(shift), shift))
+            for function, shifts in counts.items()
+        },
+    )
+
+
+def _slid(match: dict[int, int], keys: Sequence[int], others: int, fits: _Fits) -> dict[int, int]:
+    """Move each run of unmatched nodes of one side to where it is best."""
+    made = dict(match)
+    start, count = 0, len(keys)
+    while start < count:
+        if start in made:
+            start += 1
+            continue
+        end = start + 1
+        while end < count and end not in made:
+            end += 1
+        for taken, given in _exchanges(made, keys, others, fits, start, end):
+            made[given] = made.pop(taken)
+        start = end
+    return made
+
+
+def _exchanges(
+    made: dict[int, int], keys: Sequence[int], others: int, fits: _Fits, start: int, end: int
+) -> list[Pair]:
+    """Whose partner goes to whom, so that the run from ``start`` to ``end`` lies best."""
+    stays_above = start == 0 or keys[start - 1] != keys[end - 1]
+    if stays_above and (end == len(keys) or keys[end] != keys[start]):
+        return []
+
+    def opposite(above: int, below: int) -> int:
+        """Unmatched nodes of the other side that the run would have to itself between two nodes; a
+        run that already lies there comes first."""
+        first, last = above, below
+        while first >= 0 and first not in made:
+            first -= 1
+        while last < len(keys) and last not in made:
+            last += 1
+        gap = made.get(last, others) - made.get(first, -1) - 1
+        return min(max(gap - (above - first) - (last - below), 0), end - start)
+
+    here = opposite(start - 1, end)
+    best, chosen = (0, 0), list[Pair]()
+    for step in (-1, 1):
+        # One place at a time: the run takes a neighbour in, and gives its partner to its last one.
+        taken, given = (start - 1, end - 1) if step < 0 else (end, start)
+        fitting, tried, enough = 0, list[Pair](), 0
+        while taken in made and keys[taken] == keys[given]:
+            fitting += fits(given, made[taken]) - fits(taken, made[taken])
+            tried.append((taken, given))
+            there = opposite(taken - 1, taken) if step < 0 else opposite(taken, taken + 1)
+            if (there - here, fitting) > best:
+                best, enough = (there - here, fitting), len(tried)
+            taken, given = taken + step, given + step
+        if enough:
+            chosen = tried[:enough]
+    return chosen

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from cgtool.analysis.diff.facts import Fact, size_names
 from cgtool.analysis.diff.graphs import Matched
+from cgtool.analysis.diff.pairing import Fact, size_names
 from cgtool.analysis.diff.report import (
     ADDED,
     CHANGED,
@@ -18,9 +18,8 @@ from cgtool.analysis.diff.report import (
     EdgeRow,
     ModuleRow,
 )
-from cgtool.analysis.graph.names import short_kernels
-from cgtool.analysis.graph.places import file_line, module_at_depth, short_op
-from cgtool.analysis.graph.summary import part_of
+from cgtool.analysis.graph.kernel_names import short_kernels
+from cgtool.analysis.graph.places import file_line, module_at_depth, part_of, short_op
 from cgtool.model.capture import Capture, Frame, Stream
 
 _MODULE_ROWS = 8

@@ -12,9 +12,9 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.gate.metrics import Metric, runs_of
-from cgtool.analysis.timing import comparable
-from cgtool.analysis.timing.comparable import Reasons
+from cgtool.analysis.timing import runs
 from cgtool.analysis.timing.regression import CANNOT_TELL, Answer, judge_runs
+from cgtool.analysis.timing.runs import Reasons
 from cgtool.model.baseline import Baseline
 
 Runs = Sequence[Sequence[float]]
@@ -62,7 +62,7 @@ def hold(
     before, now = runs_of(base, metric, phase), runs_of(here, metric, phase)
     if not (before and now):
         raise ValueError(f"one side has no {metric.name} of {phase or 'the whole'}")
-    reasons = comparable.reasons(
+    reasons = runs.reasons(
         base.environment, base.clock, here.environment, here.clock, host=metric.host
     )
     answer = None

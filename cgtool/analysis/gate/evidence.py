@@ -10,8 +10,7 @@ import msgspec
 from cgtool.analysis.findings import Shown, show
 from cgtool.analysis.gate.measured import Measured
 from cgtool.analysis.gate.metrics import Metric
-from cgtool.analysis.graph.places import Place, Places, file_line
-from cgtool.analysis.graph.summary import WORK
+from cgtool.analysis.graph.places import WORK, Place, Places, file_line
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Allocation, Capture, Entry, Frame, Node
 from cgtool.model.finding import ERROR

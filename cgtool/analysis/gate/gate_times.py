@@ -19,7 +19,7 @@ from cgtool.analysis.gate.baseline_times import Runs, middle
 from cgtool.analysis.gate.budgets import Budget, Increase
 from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.gate.metrics import Metric, key, runs_of
-from cgtool.analysis.timing import comparable, stats
+from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import (
     ALARM,
     CANNOT_TELL,
@@ -30,6 +30,7 @@ from cgtool.analysis.timing.regression import (
     SLOWER,
     percent,
 )
+from cgtool.analysis.timing.runs import disturbances
 from cgtool.model.baseline import Baseline
 
 _HOST_PRIOR = 0.1
@@ -66,7 +67,7 @@ def against_limit(
     prior = _HOST_PRIOR if metric.host else PRIOR
     low, high = interval(runs, prior, shares=shares)
     found = replace(blank, measured=middle(runs))
-    reasons = comparable.disturbed(values.clock, "meanwhile") if metric.source == "bench" else []
+    reasons = disturbances(values.clock, "meanwhile") if metric.source == "bench" else []
     above, below = low > budget.limit, high <= budget.limit
     if budget.bound == "min":
         above, below = low >= budget.limit, high < budget.limit

@@ -9,12 +9,10 @@ import msgspec
 
 from cgtool.analysis.findings import Shown, is_hazard, show
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, key, runs_of
-from cgtool.analysis.graph.places import Places
-from cgtool.analysis.graph.summary import WORK
+from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
-from cgtool.analysis.timing.clocks import merged, typical
-from cgtool.analysis.timing.runs import calm, disturbed
-from cgtool.analysis.verdicts import TOO_NOISY
+from cgtool.analysis.timing.runs import calm, disturbances_of, merge_clocks, typical_clock
+from cgtool.analysis.verify import TOO_NOISY
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import ERROR, Report
@@ -59,7 +57,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
     if "mismatches" not in unknown:
         counts["mismatches"] = sum(map(_mismatches, reports))
     timed = calm(captures)
-    clock = merged([one.bench.clock for one in timed if one.bench and one.bench.clock])
+    clock = merge_clocks([one.bench.clock for one in timed if one.bench and one.bench.clock])
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -69,7 +67,7 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         ops=_ops(capture) if capture is not None else {},
         capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
         samples=_samples(timed),
-        clock=typical(clock) if clock is not None else None,
+        clock=typical_clock(clock) if clock is not None else None,
     )
     for name in ("replay-us", "eager-us", "speedup"):
         if name not in unknown and not any(runs_of(values, BY_NAME[name], one) for one in PHASES):
@@ -198,7 +196,7 @@ def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, st
 def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
     found = []
     if left_out:
-        why = next(reason for one in captures for reason in disturbed(one))
+        why = next(reason for one in captures for reason in disturbances_of(one))
         found.append(f"{left_out} of {len(captures)} runs are left out of the times: {why}")
     counts = [count(one) for one in captures]
     for name in ("nodes", "pool-mib"):

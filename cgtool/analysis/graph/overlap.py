@@ -11,11 +11,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from cgtool.analysis.graph import critical_path, dependencies, reach
-from cgtool.analysis.graph.pieces import Pair, pairs, pieces
+from cgtool.analysis.graph import dependencies
+from cgtool.analysis.graph.pieces import Pair, more_bytes, pairs, pieces
 from cgtool.analysis.graph.places import Place, Places, file_line
-from cgtool.analysis.graph.schedule import longest, schedule
-from cgtool.analysis.memory.reuse import more_bytes
+from cgtool.analysis.graph.schedule import (
+    by_edges,
+    durations,
+    longest,
+    node_order,
+    schedule,
+    waits,
+    weights,
+)
 from cgtool.analysis.timing import roofline
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Node
@@ -86,10 +93,10 @@ class Overlap(msgspec.Struct, frozen=True):
 def find(capture: Capture, graph: int) -> Overlap:
     """What overlapping could gain in ``capture.graphs[graph]``."""
     one = capture.graphs[graph]
-    needs, edges = dependencies.find(capture, graph), critical_path.waits(one)
-    times, counts = critical_path.durations(capture, one), critical_path.weights(one)
+    needs, edges = dependencies.find(capture, graph), waits(one)
+    times, counts = durations(capture, one), weights(one)
     timed = any(times)
-    now, _ = critical_path.by_edges(one, times if timed else counts, edges)
+    now, _ = by_edges(one, times if timed else counts, edges)
     free = schedule(needs.order, times if timed else counts, needs.before)
     fills = [_fill(capture, node) for node in one.nodes]
     known = [0.0 if fill is None else fill for fill in fills]
@@ -114,7 +121,7 @@ def find(capture: Capture, graph: int) -> Overlap:
     beside = list(pieces(free, needs.order, needs.before))
     if not beside:
         return found
-    order = reach.find(one, needs.order, edges)
+    order = node_order(one, needs.order, edges)
     before = order.before if order is not None else now.ordered
     made = pairs(capture, one, beside, before, free, known, gain_ns=found.gain_ns, timed=timed)
     more = more_bytes(capture, one, free) if made else 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from cgtool.model.capture import Capture, Frame, Node, Origin
+from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
+
+WORK = ("kernel", "memcpy", "memset", "op")
+"""Types of nodes that do work on the device."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -81,3 +84,9 @@ def module_at_depth(module: str | None, depth: int) -> str:
     if module is None:
         return "(no module)"
     return ".".join(module.split(".")[:depth]) if module else "(root)"
+
+
+def part_of(capture: Capture, graph: Graph) -> str | None:
+    """Which of several callables the graph belongs to; None where there is only one."""
+    names = capture.entry.callables
+    return names[graph.callable] if len(names) > 1 and graph.callable < len(names) else None

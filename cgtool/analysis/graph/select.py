@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from cgtool.analysis.graph.demangle import demangle
-from cgtool.analysis.graph.names import short_kernel
+from cgtool.analysis.graph.kernel_names import demangle, short_kernel
 from cgtool.analysis.graph.places import Places
 from cgtool.analysis.graph.view import View, only, whole
 from cgtool.model.capture import Capture, Frame, Graph, Node

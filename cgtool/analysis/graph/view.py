@@ -2,14 +2,20 @@
 
 A view is true: there is a path between two shown nodes in the view exactly when there is one in
 the graph (inside a group, the group stands for all of its nodes).
+
+Grouping everything of one module can make two groups wait for each other, which the graph never
+does. So a node joins the last group of its kind only when no other group stands between them, and
+else begins a new one: the groups always stand in a topological order, and a module that runs
+twice is two groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from cgtool.model.capture import Graph, topological
+from cgtool.analysis.graph.places import Place, Places, file_line, module_at_depth
+from cgtool.model.capture import Capture, Graph, topological
 
 
 @dataclass(slots=True)
@@ -158,3 +164,174 @@ def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[
         if len(hidden) == count:
             break
     return stands
+
+
+Kind = tuple[Hashable, str, str | None]
+"""What nodes have in common, the title of their group, and its module."""
+
+
+def by_module(capture: Capture, view: View, depth: int) -> View:
+    """Groups of the modules down to ``depth`` names of their path (``layers.0`` is 2); nodes that
+    no module ran are grouped by op and line."""
+    graph = capture.graphs[view.graph]
+
+    def kind(place: Place) -> Kind:
+        if place.module is None:
+            line = place.line
+            title = " ".join(word for word in (place.short_op, file_line(line)) if word)
+            return (line, place.op), title or "(no op)", None
+        module = module_at_depth(place.module, depth) if depth else ""
+        return module, module or graph.name, module
+
+    return _by_place(capture, view, kind)
+
+
+def by_op(capture: Capture, view: View) -> View:
+    """Groups of what one op at one line of one module launched, one call after another."""
+
+    def kind(place: Place) -> Kind:
+        line = place.line
+        title = " ".join(word for word in (place.short_op, file_line(line)) if word)
+        return (place.module, line, place.op), title or "(no op)", place.module
+
+    return _by_place(capture, view, kind)
+
+
+def by_count(view: View, limit: int) -> View:
+    """At most ``limit`` groups of neighbours in topological order."""
+    size = max(-(-len(view.items) // max(limit, 1)), 1)
+    kinds: list[Kind] = []
+    for start in range(0, len(view.items), size):
+        part = view.items[start : start + size]
+        nodes = [node for item in part for node in item.members]
+        title = f"nodes {min(nodes)} to {max(nodes)}" if nodes else "hidden nodes"
+        kinds += [(start, title, None)] * len(part)
+    return _group(view, kinds)
+
+
+def fit(capture: Capture, views: Sequence[View], limit: int) -> tuple[list[View], str | None]:
+    """The finest grouping whose boxes are at most ``limit`` in all, and what it was, in words;
+    the views as they are, and None, when they fit."""
+    if sum(len(view.items) for view in views) <= limit:
+        return list(views), None
+    depths = range(_deepest(capture, views), -1, -1)
+    ways: list[tuple[str, Callable[[View], View]]] = [
+        ("calls of one op at one line", lambda view: by_op(capture, view)),
+        *(
+            (
+                f"modules to depth {depth}",
+                lambda view, depth=depth: by_module(capture, view, depth),
+            )
+            for depth in depths
+        ),
+    ]
+    # Coarser ways never give more boxes, so the finest that fits is found by halving.
+    low, high = 0, len(ways)
+    best: list[View] | None = None
+    while low < high:
+        middle = (low + high) // 2
+        tried = [ways[middle][1](view) for view in views]
+        if sum(len(view.items) for view in tried) <= limit:
+            best, high = tried, middle
+        else:
+            low = middle + 1
+    if best is not None:
+        return best, ways[high][0]
+    share = max(limit // max(len(views), 1), 1)
+    return [by_count(view, share) for view in views], "runs of neighbouring nodes"
+
+
+def _deepest(capture: Capture, views: Sequence[View]) -> int:
+    used = {node.origin for view in views for node in capture.graphs[view.graph].nodes}
+    modules = {capture.origins[index].module for index in used if index is not None}
+    return max((module.count(".") + 1 for module in modules if module), default=0)
+
+
+def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> View:
+    places = Places(capture)
+    nodes = capture.graphs[view.graph].nodes
+    known: dict[int | None, Kind] = {}
+    kinds: list[Kind | None] = []
+    for item in view.items:
+        if not item.members:
+            kinds.append(None)
+            continue
+        origin = nodes[item.members[0]].origin
+        found = known.get(origin)
+        if found is None:
+            found = known[origin] = kind(places.of_origin(origin))
+        kinds.append(found)
+    return _group(view, kinds)
+
+
+def visits(
+    view: View, modules: Sequence[str | None], depth: int
+) -> list[tuple[tuple[str, int], ...]]:
+    """For each item, the visits to modules that it is part of: (path, number), outermost first.
+
+    ``modules`` names the module of each item. A step runs a module in forward and again in
+    backward: those are two visits.
+    """
+    paths: list[tuple[tuple[str, int], ...]] = [()] * len(view.items)
+    for level in range(1, depth + 1):
+        names = [
+            None if not module or module.count(".") + 1 < level else module_at_depth(module, level)
+            for module in modules
+        ]
+        runs = _runs(
+            view, [(path, name) if name else None for path, name in zip(paths, names, strict=True)]
+        )
+        paths = [
+            (*path, (name, run)) if name else path
+            for path, name, run in zip(paths, names, runs, strict=True)
+        ]
+    return paths
+
+
+def _runs(view: View, kinds: Sequence[Hashable | None]) -> list[int]:
+    """The number of each item's group; items of the kind None are alone. Linear."""
+    before: list[list[int]] = [[] for _ in view.items]
+    for link in view.links:
+        before[link.target].append(link.source)
+    group_of: list[int] = []
+    count = 0
+    last: dict[Hashable, int] = {}
+    for position, kind in enumerate(kinds):
+        latest = max((group_of[source] for source in before[position]), default=-1)
+        known = last.get(kind, -1) if kind is not None else -1
+        if known >= 0 and known >= latest:
+            # Every link leads from a group to itself or to one that was begun later.
+            group_of.append(known)
+            continue
+        group_of.append(count)
+        if kind is not None:
+            last[kind] = count
+        count += 1
+    return group_of
+
+
+def _group(view: View, kinds: Sequence[Kind | None]) -> View:
+    """One item for each group of items that have a kind in common."""
+    group_of = _runs(view, [None if kind is None else kind[0] for kind in kinds])
+    groups: list[Item] = []
+    for item, kind, group in zip(view.items, kinds, group_of, strict=True):
+        if group < len(groups):
+            groups[group].members.extend(item.members)
+            continue
+        title, module = (kind[1], kind[2]) if kind is not None else (None, None)
+        groups.append(Item(list(item.members), title, module))
+    for made in groups:
+        if len(made.members) == 1:
+            made.title = made.module = None
+    links: dict[tuple[int, int], Link] = {}
+    for link in view.links:
+        pair = (group_of[link.source], group_of[link.target])
+        if pair[0] == pair[1]:
+            continue
+        known_link = links.get(pair)
+        if known_link is None:
+            links[pair] = Link(*pair, link.hidden, link.programmatic)
+        else:
+            known_link.hidden &= link.hidden
+            known_link.programmatic &= link.programmatic
+    return View(view.graph, groups, list(links.values()), view.node_count)

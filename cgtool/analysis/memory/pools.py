@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from cgtool.analysis.graph.places import Places, file_line, module_at_depth
-from cgtool.analysis.graph.summary import part_of
+from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
 from cgtool.model.capture import Allocation, Capture, Pool
 
 DEFINITIONS = {

@@ -1,16 +1,26 @@
-"""What ``cgtool bench`` found: one row a phase, and what makes it doubtful."""
+"""The report of ``cgtool bench``: one row a phase, warnings, findings, and a verdict on each phase
+that is compared with a baseline or with another entry."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 import msgspec
 
-from cgtool.analysis.timing import bench_findings, stats
-from cgtool.analysis.timing.bench_verdicts import PhaseVerdict
-from cgtool.analysis.timing.runs import by_side
-from cgtool.model.capture import Capture
+from cgtool.analysis.gate import baseline_times
+from cgtool.analysis.gate.baseline_times import BaselineComparison
+from cgtool.analysis.gate.metrics import BY_NAME, runs_of
+from cgtool.analysis.graph.places import short_op
+from cgtool.analysis.timing import stats
+from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
+from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
+from cgtool.analysis.timing.stats import midmean
+from cgtool.findings.registry import code
+from cgtool.model.baseline import Baseline
+from cgtool.model.capture import Capture, Frame, Graph
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import Finding
 from cgtool.model.measurements import Bench, Samples
 
@@ -68,17 +78,11 @@ def report(capture: Capture) -> BenchReport:
     for phase, sides in by_phase.items():
         if "eager" in sides and "replay" in sides and all(map(_timed, sides.values())):
             rows.append(_row(capture, phase, sides["eager"], sides["replay"]))
-    timed = [
-        bench_findings.Timed(
-            row.phase, row.eager_ns, row.eager_host_ns, row.replay_ns, row.speedup_high
-        )
-        for row in rows
-    ]
     return BenchReport(
         capture.environment.device,
         tuple(rows),
         tuple(_doubts(bench, rows)),
-        bench_findings.look(capture, timed),
+        _findings(capture, rows),
         runs=1 + max((one.run for one in bench.samples), default=0),
     )
 
@@ -163,3 +167,148 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
                 f"the SM clock moved between {min(busy)} and {max(busy)} MHz while measuring"
             )
     return found
+
+
+REPLAY = BY_NAME["replay-us"]
+NS = 1e3
+"""Of a microsecond, the unit of the metric."""
+
+
+class PhaseVerdict(msgspec.Struct, frozen=True):
+    """One phase. Times are nanoseconds a replay."""
+
+    phase: str
+    base_ns: float
+    """Of the baseline, or of the other entry."""
+    head_ns: float
+    answer: Answer | None
+    """None where the two must not be compared."""
+    reasons: tuple[str, ...] = ()
+    """Why they must not."""
+
+    @property
+    def verdict(self) -> str:
+        return CANNOT_TELL if self.answer is None else self.answer.verdict
+
+
+def against_baseline(
+    base: Baseline, now: Baseline, tolerance: float, looks: int
+) -> dict[str, BaselineComparison]:
+    """Replays of each phase that both have. The level is shared between looks and phases."""
+    phases = [
+        one
+        for one in dict.fromkeys(one.phase for one in now.samples)
+        if runs_of(base, REPLAY, one) and runs_of(now, REPLAY, one)
+    ]
+    return {
+        one: baseline_times.hold(base, now, REPLAY, one, tolerance, looks=looks, among=len(phases))
+        for one in phases
+    }
+
+
+def verdicts(held: Mapping[str, BaselineComparison]) -> tuple[PhaseVerdict, ...]:
+    """What was held against a baseline, as the report has it."""
+    return tuple(
+        PhaseVerdict(phase, NS * one.base, NS * one.here, one.answer, one.reasons.all)
+        for phase, one in held.items()
+    )
+
+
+def against_entry(capture: Capture, tolerance: float) -> tuple[PhaseVerdict, ...]:
+    """The verdict on the pairs of a capture that was timed against another entry."""
+    bench = capture.bench
+    if bench is None:
+        return ()
+    reasons = tuple(disturbances(bench.clock, "meanwhile"))
+    found = []
+    for phase, sides in by_side(bench.samples).items():
+        if "against" in sides and "replay" in sides:
+            base, head = sides["against"], sides["replay"]
+            answer = None
+            if not reasons:
+                answer = judge_pairs(by_capture(base), by_capture(head), tolerance, looks=1)
+            found.append(
+                PhaseVerdict(
+                    phase, midmean(base.device_ns), midmean(head.device_ns), answer, reasons
+                )
+            )
+    return tuple(found)
+
+
+def exit_code(verdicts: Iterable[PhaseVerdict]) -> int:
+    """1 when a phase is slower, 5 when none is and one cannot be told."""
+    seen = {one.verdict for one in verdicts}
+    if SLOWER in seen:
+        return EXIT_FOUND
+    return EXIT_UNKNOWN if CANNOT_TELL in seen else EXIT_OK
+
+
+GPU_BOUND_NO_GAIN = code("gpu-bound-no-gain")
+REPLAY_EXTRA_FILL_KERNELS = code("replay-extra-fill-kernels")
+SPEEDUP_TOO_GOOD = code("speedup-too-good")
+
+_NO_GAIN = 1.1
+_TINY = 8
+"""Nodes of a graph in which two fills are seen."""
+_MISSING = 0.8
+_RANDOM = frozenset(
+    (
+        "native_dropout", "rand", "randn", "rand_like", "randn_like", "randint", "randint_like",
+        "bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "exponential_", "random_",
+        "randperm", "multinomial", "cauchy_", "log_normal_", "geometric_",
+    )
+)  # fmt: skip
+
+
+def _findings(capture: Capture, rows: Iterable[BenchRow]) -> tuple[Finding, ...]:
+    """Findings of a capture that was timed."""
+    found = [one for row in rows for one in _gain(row)]
+    for graph in capture.graphs:
+        found += [*_fills(capture, graph), *_missing(capture, graph)]
+    return tuple(found)
+
+
+def _gain(row: BenchRow) -> Iterator[Finding]:
+    if row.speedup_high < _NO_GAIN and row.eager_host_ns < row.eager_ns:
+        yield Finding(
+            GPU_BOUND_NO_GAIN,
+            f"{row.phase}: the GPU works for {row.eager_ns / 1e3:.0f} us in eager mode and "
+            f"{row.replay_ns / 1e3:.0f} us in a replay, while the host needs only "
+            f"{row.eager_host_ns / 1e3:.0f} us to launch it: launches are hidden already",
+            phase=row.phase,
+        )
+
+
+def _op_names(capture: Capture, graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        if node.origin is not None and (op := capture.origins[node.origin].op):
+            yield short_op(op)
+
+
+def _fills(capture: Capture, graph: Graph) -> Iterator[Finding]:
+    random = [name for name in _op_names(capture, graph) if name in _RANDOM]
+    if random and len(graph.nodes) <= _TINY:
+        yield Finding(
+            REPLAY_EXTRA_FILL_KERNELS,
+            f"{graph.name} has {len(graph.nodes)} nodes and draws random numbers: two fills of "
+            "seed and offset run before every replay",
+            phase=graph.phase,
+            evidence=(f"random: {', '.join(dict.fromkeys(random))}",),
+        )
+
+
+def _missing(capture: Capture, graph: Graph) -> Iterator[Finding]:
+    eager = graph.eager_launches
+    if not eager or len(graph.nodes) >= _MISSING * eager:
+        return
+    frames: tuple[Frame, ...] = ()
+    if graph.eager_only:
+        origin = capture.origins[graph.eager_only[0]]
+        frames = tuple(capture.frames[index] for index in origin.frames)
+    yield Finding(
+        SPEEDUP_TOO_GOOD,
+        f"{graph.name} has {len(graph.nodes)} nodes where an eager iteration launches {eager}: "
+        "work is missing from the graph",
+        frames,
+        phase=graph.phase,
+    )

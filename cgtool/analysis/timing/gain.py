@@ -6,19 +6,21 @@ measured around single replays (``Profile``) and on the time of each node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph.critical_path import Path
+from cgtool.analysis.graph.schedule import Path
 from cgtool.analysis.timing import bench
 from cgtool.analysis.timing.bench import BenchReport, BenchRow
-from cgtool.analysis.timing.durations import time_text
-from cgtool.analysis.timing.gain_findings import copies_ns, findings_of
 from cgtool.analysis.timing.gaps import Timeline
+from cgtool.analysis.units import time_text
+from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
-from cgtool.model.measurements import whole
+from cgtool.model.measurements import InputCopy, whole
 
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
 _GAIN = 1.1
@@ -121,3 +123,215 @@ def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | 
         f"of eager's {eager} the GPU works {work} ({min(1.0, busy / row.eager_ns):.0%}), which no "
         f"graph makes shorter: {max(1.0, at_most):.2f} times is the most that one could gain"
     )
+
+
+CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
+FIRST_REPLAY_LATENCY = code("first-replay-latency")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
+MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
+PADDING_WASTE = code("padding-waste")
+PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
+TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
+
+_MANY_REPLAYS = 10_000
+_MANY_GRAPHS = 3
+"""A forward, its backward and one more: less is what most workloads have."""
+_FIRST_NS = 100e3
+_WAIT = 0.25
+"""Share of a replay that a wait behind it adds."""
+_PADDED = 0.5
+_MOVES = 0.4
+"""Share of the nodes' time in copies, casts and fills."""
+_COULD, _DID = 0.2, 0.25
+_MOVING_OPS = frozenset(
+    (
+        "aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_",
+        "aten::zeros", "aten::contiguous", "aten::zeros_like", "aten::_foreach_zero_",
+        "aten::_foreach_copy_",
+    )
+)  # fmt: skip
+
+
+def findings_of(
+    capture: Capture,
+    lines: Sequence[Timeline],
+    paths: Sequence[Path],
+    row: BenchRow | None,
+    copies: float,
+) -> Iterator[Finding]:
+    """``row`` is the whole iteration, ``copies`` the nanoseconds in which its inputs are copied."""
+    yield from _copied_inputs(capture, lines, row, copies)
+    yield from _padding(capture)
+    yield from _small_graphs(capture, lines)
+    yield from _moves(capture)
+    yield from _lost_concurrency(capture, lines, paths)
+    if row is not None and row.break_even is not None and row.break_even > _MANY_REPLAYS:
+        yield Finding(
+            CAPTURE_TIME_NOT_AMORTISED,
+            f"a replay saves {time_text(row.eager_ns - row.replay_ns)}: the capture has paid "
+            f"for itself after {row.break_even:,} replays only",
+            phase=row.phase,
+        )
+    yield from _around(capture)
+
+
+def copies_ns(capture: Capture) -> float:
+    """Copying every input from elsewhere on the device, one after the other."""
+    inputs = capture.profile.inputs if capture.profile else ()
+    return sum(_copy_ns(capture, one) for one in inputs)
+
+
+def _copy_ns(capture: Capture, one: InputCopy) -> float:
+    known = capture.profile.graphs if capture.profile else ()
+    empty = next((median(each.empty_ns) for each in known if each.empty_ns), 0.0)
+    return max(one.copy_ns - empty, 0.0)
+
+
+def _copied_inputs(
+    capture: Capture, lines: Sequence[Timeline], row: BenchRow | None, copies: float
+) -> Iterator[Finding]:
+    inputs = capture.profile.inputs if capture.profile else ()
+    total = sum(one.replay_ns or 0.0 for one in lines)
+    if not copies or not total:
+        return
+    saved = row.eager_ns - row.replay_ns if row is not None else None
+    eaten = saved is not None and 0 < saved <= copies
+    if copies < total and not eaten:
+        return
+    much = f"copying the inputs takes {time_text(copies)} before each replay of {time_text(total)}"
+    if eaten and saved is not None:
+        much += f", and the replay saves {time_text(saved)}"
+    costly = sorted(inputs, key=lambda one: -one.copy_ns)[:3]
+    yield Finding(
+        INPUT_COPY_DOMINATES,
+        much,
+        evidence=tuple(
+            f"{one.name}: {one.bytes / 2**20:.1f} MiB, {time_text(_copy_ns(capture, one))} from "
+            "the device"
+            + (f", {time_text(one.host_copy_ns)} from pinned memory" if one.host_copy_ns else "")
+            for one in costly
+        ),
+    )
+
+
+def _padding(capture: Capture) -> Iterator[Finding]:
+    padded = [
+        one
+        for one in (capture.profile.inputs if capture.profile else ())
+        if one.rows and one.padding_rows and one.padding_rows >= _PADDED * one.rows
+    ]
+    if padded:
+        worst = max(padded, key=lambda one: (one.padding_rows or 0) / (one.rows or 1))
+        yield Finding(
+            PADDING_WASTE,
+            f"{worst.padding_rows} of the {worst.rows} rows of {worst.name} hold one and the same "
+            "value: if that is padding, each replay computes it",
+            evidence=tuple(f"{one.name}: {one.padding_rows} of {one.rows} rows" for one in padded),
+        )
+
+
+def _small_graphs(capture: Capture, lines: Sequence[Timeline]) -> Iterator[Finding]:
+    small = [
+        (one, median(launches))
+        for one in lines
+        if one.replay_ns is not None
+        and (launches := capture.graphs[one.graph].launch_ns)
+        and one.replay_ns < median(launches)
+    ]
+    if len(small) < _MANY_GRAPHS:
+        return
+    host, device = sum(launch for _, launch in small), sum(one.replay_ns or 0 for one, _ in small)
+    yield Finding(
+        TOO_MANY_SMALL_GRAPHS,
+        f"{len(small)} graphs are shorter than their launch: the host needs {time_text(host)} to "
+        f"launch what the GPU ends in {time_text(device)}",
+        evidence=tuple(
+            f"{one.name}: {one.nodes} nodes, {time_text(one.replay_ns or 0)}, launched in "
+            f"{time_text(launch)}"
+            for one, launch in small[:4]
+        ),
+    )
+
+
+def _moves(capture: Capture) -> Iterator[Finding]:
+    """Copies, casts and fills by their time; by their number they are found by ``check``."""
+    origins: Counter[int | None] = Counter()
+    total = moving = count = nodes = 0
+    for graph in capture.graphs:
+        for node in graph.nodes:
+            nodes += node.duration_ns is not None
+            duration = node.duration_ns or 0
+            total += duration
+            origin = None if node.origin is None else capture.origins[node.origin]
+            op = origin.op.partition(".")[0] if origin is not None and origin.op else None
+            if node.type in ("memcpy", "memset") or op in _MOVING_OPS:
+                moving += duration
+                count += 1
+                origins[node.origin] += duration
+    if not total or moving < _MOVES * total:
+        return
+    index = origins.most_common(1)[0][0]
+    origin = None if index is None else capture.origins[index]
+    frames = origin.frames if origin is not None else ()
+    yield Finding(
+        MEMCPY_MEMSET_NODE_OVERHEAD,
+        f"copies, casts and fills take {time_text(moving)} of the {time_text(total)} in which "
+        f"nodes run ({moving / total:.0%}), {count} of {nodes} nodes; most of it comes from here",
+        tuple(capture.frames[frame] for frame in frames),
+        module=origin.module if origin is not None else None,
+    )
+
+
+def _lost_concurrency(
+    capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]
+) -> Iterator[Finding]:
+    """Branches that the edges allow to run side by side, and that ran in turn."""
+    for line, path in zip(lines, paths, strict=True):
+        could, did = line.work_ns - path.length_ns, line.work_ns - line.busy_ns
+        if line.span_ns is None or could < _COULD * line.work_ns or did > _DID * could:
+            continue
+        yield Finding(
+            CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
+            f"{line.name}: branches of the graph could run side by side for {time_text(could)}, "
+            f"and did for {time_text(did)}: kernels that fill the device leave no room, or the "
+            "branches share a hardware queue",
+            phase=capture.graphs[line.graph].phase,
+            fix="make the kernels of one branch smaller, or leave the second stream out; "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32 for many branches",
+            evidence=(
+                f"sum of its nodes {time_text(line.work_ns)}, critical path "
+                f"{time_text(path.length_ns)}, busy {time_text(line.busy_ns)}",
+            ),
+        )
+
+
+def _around(capture: Capture) -> Iterator[Finding]:
+    known = [
+        one
+        for one in (capture.profile.graphs if capture.profile else ())
+        if one.synced_ns and one.queued_ns
+    ]
+    if not known:
+        return
+    synced = sum(median(one.synced_ns) for one in known)
+    first = sum(one.first_ns or 0.0 for one in known)
+    queued = sum(one.queued_ns or 0.0 for one in known)
+    graphs = [capture.graphs[one.graph] for one in known]
+    every = "each of its graphs" if len(known) > 1 else "the graph"
+    measured = all(one.first_ns is not None for one in known)
+    if measured and first - synced >= max(_FIRST_NS, synced):
+        instantiate = sum(one.instantiate_ns or 0 for one in graphs)
+        yield Finding(
+            FIRST_REPLAY_LATENCY,
+            f"the first replay of {every} takes {time_text(first)} in all, later ones take "
+            f"{time_text(synced)}",
+            evidence=(f"instantiating took {time_text(instantiate)} before",),
+        )
+    if synced - queued >= _WAIT * queued:
+        yield Finding(
+            PER_STEP_SYNC_AROUND_REPLAY,
+            f"a loop that waits for each replay of {every} (.item(), print, synchronize) takes "
+            f"{time_text(synced)} an iteration, one that does not {time_text(queued)}: "
+            f"{synced / queued - 1:.0%} more",
+        )

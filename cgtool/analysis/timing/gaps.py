@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph.summary import WORK
+from cgtool.analysis.graph.places import WORK
 from cgtool.analysis.timing.stats import spread
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.measurements import GraphTimes

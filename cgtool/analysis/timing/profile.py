@@ -8,10 +8,10 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph import critical_path, overlap
-from cgtool.analysis.graph.critical_path import Path
+from cgtool.analysis.graph import overlap
 from cgtool.analysis.graph.overlap import Overlap
 from cgtool.analysis.graph.places import Place, Places, file_line
+from cgtool.analysis.graph.schedule import Path, critical_path
 from cgtool.analysis.timing import gain, gaps, roofline
 from cgtool.analysis.timing.gain import Gain
 from cgtool.analysis.timing.gaps import Gap, Timeline
@@ -115,7 +115,7 @@ def explain(
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
     lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
     reached = [roofline.reaches(capture, graph) for graph in capture.graphs]
-    paths = [critical_path.find(capture, index) for index in top_level]
+    paths = [critical_path(capture, index) for index in top_level]
     overlaps = [overlap.find(capture, index) for index in top_level]
     total = sum(one.total_ns for one in lines)
     tables = Tables(capture, reached, total)

@@ -17,8 +17,8 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.timing.durations import time_text
 from cgtool.analysis.timing.gaps import Timeline
+from cgtool.analysis.units import time_text
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.model.measurements import Peak
 

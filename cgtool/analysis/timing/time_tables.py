@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cgtool.analysis.graph.names import short_kernels
-from cgtool.analysis.graph.places import Place, Places, module_at_depth, short_op
-from cgtool.analysis.graph.summary import part_of
+from cgtool.analysis.graph.kernel_names import short_kernels
+from cgtool.analysis.graph.places import Place, Places, module_at_depth, part_of, short_op
 from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Reach
 from cgtool.model.capture import Capture, Frame, Graph, Node
 

@@ -19,7 +19,8 @@ from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.compiled import left_alone
-from cgtool.program.boundary import first_line, innermost, load_error
+from cgtool.observe.frames import call_user
+from cgtool.program.boundary import first_line, innermost, load_error, own_fault
 
 
 def _source(path: str) -> types.CodeType:
@@ -41,7 +42,7 @@ def _execute(code: types.CodeType, path: str, arguments: tuple[str, ...]) -> typ
     sys.modules["__main__"] = module
     sys.argv = [path, *arguments]
     sys.path.insert(0, str(Path(code.co_filename).parent))
-    exec(code, module.__dict__)
+    call_user(exec, code, module.__dict__)
     return module
 
 
@@ -88,6 +89,8 @@ def _ended(path: str, error: BaseException, watch: Watch) -> str:
     explained = told(error) or told(root) or watch.explain(root, "script")
     if explained:
         return f"the script up to its end with {type(error).__name__}: {first_line(error)}"
+    if own_fault(error):
+        raise error
     failure = load_error(path, error).failure
     raise CgtoolError(
         msgspec.structs.replace(failure, phase="script", findings=watch.findings.all())

@@ -11,6 +11,7 @@ from torch.utils import _device
 from cgtool.detectors import rules
 from cgtool.detectors.region import Region
 from cgtool.findings.registry import code
+from cgtool.observe.frames import call_op
 from cgtool.observe.placement import DEVICE, HOST, is_cpu_device, is_cuda_device, place_of
 
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -62,13 +63,13 @@ class FunctionWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         region, kwargs = self.region, kwargs or {}
         if not region.capturing:
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         self._look(func, args, kwargs)
         before = region.function, region.fills_mask
         region.function = func
         region.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
         try:
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         finally:
             region.function, region.fills_mask = before
 

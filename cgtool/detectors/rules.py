@@ -20,7 +20,7 @@ from cgtool.detectors.region import Region
 from cgtool.detectors.syncs import sync_code
 from cgtool.findings.registry import code
 from cgtool.model.finding import Code, Finding
-from cgtool.observe.frames import here
+from cgtool.observe.frames import call_op, here
 from cgtool.observe.ops import OpCall
 from cgtool.observe.placement import HOST, on_host, place_of, tensors_of
 
@@ -183,7 +183,7 @@ class _RandomOps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.names.append(str(func._schema.name))
-        return func(*args, **(kwargs or {}))
+        return call_op(func, args, kwargs or {})
 
 
 def refuse_copy(region: Region, code: Code, what: str, fix: str) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from cgtool.observe.frames import call_user
+
 
 class Annotations(threading.local):
     """``current()`` is the tuple of ranges open on this thread, outermost first."""
@@ -132,7 +134,7 @@ def _wrap(
         if before is not None:
             before(*args, **kwargs)
         try:
-            return original(*args, **kwargs)
+            return call_user(original, *args, **kwargs)
         finally:
             if after is not None:
                 after()
@@ -200,7 +202,7 @@ def _wrap_annotate(annotate: Any) -> None:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             _opened(function.__name__ if message is None else message)
             try:
-                return inner(*args, **kwargs)
+                return call_user(inner, *args, **kwargs)
             finally:
                 _closed()
 

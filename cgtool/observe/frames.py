@@ -10,12 +10,29 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 from cgtool.model.capture import Frame
+
+Result = TypeVar("Result")
+
+
+def call_user(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+    """Call something of the user's: whatever is raised beyond this frame is the user's.
+
+    ``cgtool.program.boundary.own_fault`` looks for this frame in a traceback.
+    """
+    return function(*args, **kwargs)
+
+
+def call_op(func: Any, args: Any, kwargs: Any) -> Any:
+    """Run the op that a mode intercepted: what it raises belongs to whoever called the op."""
+    return func(*args, **kwargs)
+
 
 Site = tuple[CodeType, int]
 """Code object and offset of the last instruction."""

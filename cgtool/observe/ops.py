@@ -20,7 +20,7 @@ from cgtool.model.capture import Call
 from cgtool.observe.access import UNKNOWN, AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled import left_alone
-from cgtool.observe.frames import Site, chain_of
+from cgtool.observe.frames import Site, call_op, chain_of
 from cgtool.observe.modules import ModuleStack
 
 
@@ -136,7 +136,7 @@ class OpRecorder(TorchDispatchMode):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the op. Owners override this to keep arguments, outputs, or to refuse."""
-        return func(*args, **kwargs)
+        return call_op(func, args, kwargs)
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         """Note the place of a call that is about to run."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType
 
 import msgspec
 import torch
@@ -18,7 +15,7 @@ import torch
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import exception_frames, is_internal
+from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
 from cgtool.program.guarded_access import short, text_of
 from cgtool.program.workload import Part
 
@@ -187,105 +184,74 @@ def load_error(
     )
 
 
-_OWN = str(Path(__file__).parent.parent) + "/"
-_MODES = ("__torch_function__", "__torch_dispatch__")
-_OP = "func"
-"""What the modes of this project call the op that they were handed."""
-_USERS = frozenset((_OP, "function"))
+_OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 _STATEFUL = tuple(
     f"{folder}/" for module in (torch.nn.modules, torch.optim) for folder in module.__path__
 )
-"""PyTorch's classes that the user's objects are of: what fails in them, fails for their state."""
-_ANSWERS = ("torch.autograd.", "torch.cuda.")
-_STORAGE = {
+"""Folders of PyTorch's classes that hold the user's state: an exception there is the user's."""
+_MODE_METHODS = ("__torch_function__", "__torch_dispatch__")
+_NO_STORAGE = {
     "Cannot access storage of SparseCsr": "a compressed sparse tensor (CSR, CSC, BSR, BSC)",
     "Cannot access storage of Sparse": "a sparse tensor",
     "Cannot access storage of Nested": "a nested tensor",
     "Cannot access storage of Batched": "a tensor inside torch.vmap",
     "Cannot access storage of": "a tensor without a storage",
-    "on an invalid python storage": "a tensor subclass that wraps others",
-    "Cannot access data pointer": "a tensor that has no memory",
+    "on an invalid python storage": "a tensor subclass that wraps other tensors",
+    "Cannot access data pointer": "a tensor without memory",
 }
-"""PyTorch's sentences for reading the memory of a tensor that has none of its own."""
-
-
-def is_own(code: CodeType) -> bool:
-    """True for cgtool's own functions."""
-    return code.co_filename.startswith(_OWN)
+"""PyTorch's messages for a tensor without memory of its own, and what such a tensor is."""
 
 
 def unreadable(error: BaseException) -> str | None:
-    """``a sparse tensor``: what cgtool could not read the storage of, if that is the error."""
+    """``a sparse tensor``: the kind of tensor whose storage could not be read, if that failed."""
     text = text_of(error)
-    return next((what for words, what in _STORAGE.items() if words in text), None)
+    return next((kind for words, kind in _NO_STORAGE.items() if words in text), None)
 
 
 def own_fault(error: BaseException) -> bool:
-    """True when cgtool's code raised this where neither an op nor the user's code was running."""
+    """True for a bug in cgtool: its code raised this, and neither the user's code nor an op did.
+
+    Decided by the innermost frames of the traceback. ``call_user`` is the boundary: whatever it
+    called is the user's. ``call_op`` is transparent: an op that fails belongs to its caller.
+    """
     if not isinstance(error, Exception) or isinstance(error, MemoryError):
         return False
     if isinstance(error, torch.OutOfMemoryError) or "CUDA" in text_of(error)[:40]:
-        # The device answers late, at whatever call comes next.
+        # The GPU reports errors late, at whatever call comes next.
         return False
-    entries = list(_entries(error.__traceback__))
-    inner: FrameType | None = None
-    """cgtool's frame that the frame at hand called, when nothing stands between."""
-    while entries:
-        frame, lasti = entries.pop()
-        code = frame.f_code
-        if not is_own(code):
-            if not is_internal(code) or code.co_filename.startswith(_STATEFUL):
-                return False
-            inner = None
-        elif inner is None or inner.f_code.co_name in _MODES:
-            called = _called(code, lasti)
-            if not (isinstance(called, ast.Name) and called.id == _OP):
-                return not _hands_over(called, code) and not _stands_in(frame, entries)
-            inner = frame
-        else:
-            inner = frame
-    return False
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if isinstance(error, RecursionError):
+        # The limit is reached anywhere; whoever has most of the frames recurses.
+        return 2 * sum(map(_is_own, codes)) > len(codes)
+    has_failed_op = False
+    while codes:
+        code = codes.pop()
+        if code is call_user.__code__:
+            return False
+        if code is call_op.__code__:
+            has_failed_op = True
+            while codes and _is_own(codes[-1]) and codes[-1] is not call_user.__code__:
+                codes.pop()
+        elif _is_own(code):
+            return not _replaces_pytorch(code, codes)
+        elif not is_internal(code) or code.co_filename.startswith(_STATEFUL):
+            return False
+    # No frame of the user's at all: an op that failed was cgtool's own call.
+    return has_failed_op
 
 
-def _entries(step: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    while step is not None:
-        yield step.tb_frame, step.tb_lasti
-        step = step.tb_next
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN_FOLDER)
 
 
-def _stands_in(frame: FrameType, outer: list[tuple[FrameType, int]]) -> bool:
-    """True when the user's line called this: it takes the place of a function of PyTorch's, and
-    raises where that would raise too."""
-    while outer and is_own(outer[-1][0].f_code):
-        frame, _ = outer.pop()
-    is_called_by_user = bool(outer) and not is_internal(outer[-1][0].f_code)
-    return is_called_by_user and frame.f_code.co_name not in _MODES
-
-
-def _called(code: CodeType, lasti: int) -> ast.expr | None:
-    """What the instruction calls, as it is written; None when it is no call."""
-    line, end_line, start, end = next(islice(code.co_positions(), lasti // 2, None))
-    if line is None or end_line is None or start is None or end is None:
-        # Compiled without columns (python -X no_debug_ranges): nobody is accused.
-        return ast.Name(_OP)
-    rows = [linecache.getline(code.co_filename, one) for one in range(line, end_line + 1)]
-    rows[-1] = rows[-1][:end]
-    rows[0] = rows[0][start:]
-    try:
-        expression = ast.parse("".join(rows).strip(), mode="eval").body
-    except SyntaxError:
-        return None
-    return expression.func if isinstance(expression, ast.Call) else None
-
-
-def _hands_over(called: ast.expr | None, code: CodeType) -> bool:
-    """True for a callable that a frame was given, for autograd, which runs the user's, and for
-    the device, which answers for what ran before."""
-    if isinstance(called, ast.Name):
-        return called.id in code.co_varnames or called.id in code.co_freevars
-    if isinstance(called, ast.Attribute):
-        return called.attr in _USERS or ast.unparse(called).startswith(_ANSWERS)
-    return False
+def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
+    """True when the user's line called this in place of a function of PyTorch's: it raises where
+    that function would raise."""
+    callers = callers.copy()
+    while callers and _is_own(callers[-1]):
+        code = callers.pop()
+    is_called_by_user = bool(callers) and not is_internal(callers[-1])
+    return is_called_by_user and code.co_name not in _MODE_METHODS
 
 
 _FOLDER = str(Path(torch.optim.__file__).parent) + "/"

@@ -11,6 +11,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
+from cgtool.observe.frames import call_user
 from cgtool.program import callables, returned
 from cgtool.program.boundary import load_error
 from cgtool.program.grammar import InputSpec
@@ -62,7 +63,7 @@ class Classifier:
     def _run(self, function: Any, *args: Any, hint: Sequence[str] = (), **kwargs: Any) -> Any:
         """Call something of the user's. ``hint`` is why it was called so, and what to do."""
         try:
-            return function(*args, **kwargs)
+            return call_user(function, *args, **kwargs)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -20,6 +20,7 @@ from typing import Any
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import is_file
+from cgtool.observe.frames import call_user
 from cgtool.program.boundary import load_error
 from cgtool.program.spec import FORMS, EntrySpec
 
@@ -102,7 +103,7 @@ def _import_file(spec: EntrySpec) -> ModuleType:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        loader.exec_module(module)
+        call_user(loader.exec_module, module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -157,7 +158,7 @@ class _OneSpec(importlib.abc.MetaPathFinder):
 
 def _import_module(name: str, spec: EntrySpec) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return call_user(importlib.import_module, name)
     except KeyboardInterrupt:
         raise
     except ModuleNotFoundError as error:
@@ -223,7 +224,7 @@ def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
     for index, piece in enumerate(pieces):
         owner = value
         try:
-            value = getattr(owner, piece)
+            value = call_user(getattr, owner, piece)
         except AttributeError:
             raise _no_such_name(spec, owner, piece, pieces[:index]) from None
         except KeyboardInterrupt:

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cgtool.model.failure import user_code
+from cgtool.observe.frames import call_user
 from cgtool.observe.storage import strided_parts
 from cgtool.program.guarded_access import attribute, is_a
 from cgtool.program.reach import reach
@@ -204,7 +205,7 @@ def _of_optimizer(
 
 def call(part: Part) -> Any:
     """Call a part with its sample arguments."""
-    return part.function(*part.args, **part.kwargs)
+    return call_user(part.function, *part.args, **part.kwargs)
 
 
 def grads(
@@ -216,7 +217,8 @@ def grads(
     allowed.
     """
     try:
-        return torch.autograd.grad(
+        return call_user(
+            torch.autograd.grad,
             outputs=tuple(tensor for _, tensor in surface.outputs),
             inputs=tuple(tensor for _, tensor in surface.inputs),
             grad_outputs=tuple(incoming),

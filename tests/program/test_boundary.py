@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from cgtool.observe import annotations, ops
 from cgtool.program import boundary, inputs, surface
 from cgtool.program.boundary import innermost
 from cgtool.program.workload import Part
@@ -81,6 +83,69 @@ def test_a_mode_that_hands_an_op_on_is_transparent():
     with Mode():
         error = raised(surface.call, part(torch.matmul, torch.ones(2, 3), torch.ones(2, 3)))
     assert not boundary.own_fault(error)
+
+
+def in_thread(function, *args):
+    """As autograd's threads do it: the traceback goes on in the thread that waits."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(function, *args).result()
+
+
+@pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
+def test_an_op_under_cgtools_mode_belongs_to_its_caller(run):
+    def f(x):
+        return x @ x
+
+    def ours():
+        with ops.OpRecorder({}, annotations.Annotations()):
+            return torch.ones(2, 3) @ torch.ones(2, 3)
+
+    def theirs():
+        with ops.OpRecorder({}, annotations.Annotations()):
+            return surface.call(part(f, torch.ones(2, 3)))
+
+    assert not boundary.own_fault(raised(run, theirs))
+    # The same op, called by cgtool itself.
+    owned = types.FunctionType(
+        ours.__code__.replace(co_filename=surface.__file__), globals(), "ours"
+    )
+    error = raised_without_users(owned)
+    assert isinstance(error, RuntimeError)
+    assert boundary.own_fault(error)
+
+
+@pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
+def test_a_mode_that_fails_itself_is_a_bug(run, monkeypatch):
+    monkeypatch.setattr(ops, "op_name", None)
+
+    def f(x):
+        with ops.OpRecorder({}, annotations.Annotations()):
+            return torch.mm(x, x)
+
+    error = raised(run, surface.call, part(f, torch.ones(2, 2)))
+    assert isinstance(error, TypeError)
+    assert boundary.own_fault(error)
+
+
+def test_whoever_recurses_is_at_fault(monkeypatch):
+    def f(x):
+        return surface.tensors_in([x]) and f(x)
+
+    error = raised(surface.call, part(f, torch.ones(1)))
+    assert isinstance(error, RecursionError)
+    assert not boundary.own_fault(error)
+    monkeypatch.setattr(surface, "is_a", surface.tensors_in)
+    error = raised_without_users(surface.tensors_in, [1], [1])
+    assert isinstance(error, RecursionError)
+    assert boundary.own_fault(error)
+
+
+def test_no_memory_is_no_bug(monkeypatch):
+    def no_memory(*_args):
+        raise MemoryError
+
+    monkeypatch.setattr(surface, "is_a", no_memory)
+    assert not boundary.own_fault(raised_without_users(surface.tensors_in, [1]))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 
 from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
+from cgtool.observe.frames import call_user
 from cgtool.observe.script.state import Op, WatchedGraph
 
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
@@ -68,7 +69,7 @@ class Collectives(Check):
     def _noted(self, before: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(before)
         def call(*args: Any, **kwargs: Any) -> Any:
-            work = before(*args, **kwargs)
+            work = call_user(before, *args, **kwargs)
             if isinstance(work, torch.distributed.Work) and self.watch.capture is None:
                 self._works[id(work)] = weakref.ref(work)
             return work

@@ -14,7 +14,7 @@ from cgtool.detectors.script.modes import DispatchObserver, FunctionObserver
 from cgtool.detectors.script.run import Watch
 from cgtool.detectors.script.threads import followed
 from cgtool.detectors.script.warned import heard, hook_backward
-from cgtool.observe.frames import here, is_internal
+from cgtool.observe.frames import call_user, here, is_internal
 
 
 def _replaced(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
@@ -32,7 +32,7 @@ def _guarded(watch: Watch, before: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(before)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return before(self, *args, **kwargs)
+            return call_user(before, self, *args, **kwargs)
         except Exception as error:
             watch.explain(error, "script", here())
             raise
@@ -149,7 +149,7 @@ def _hook_streams(stack: contextlib.ExitStack, watch: Watch) -> None:
 
         @functools.wraps(before)
         def call(*args: Any, **kwargs: Any) -> Any:
-            made = before(*args, **kwargs)
+            made = call_user(before, *args, **kwargs)
             if watch.capture is None and not watch.closed:
                 after(made, *args, **kwargs)
             return made

@@ -17,6 +17,7 @@ from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.compiled import left_alone
+from cgtool.observe.frames import call_user
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.source import tree_of
 
@@ -101,7 +102,7 @@ class Budget(Check):
 
         @functools.wraps(before)
         def mem_get_info(*args: Any, **kwargs: Any) -> Any:
-            found = before(*args, **kwargs)
+            found = call_user(before, *args, **kwargs)
             if self.watch.capture is None:
                 allocated = int(torch.cuda.memory_allocated())
                 self._asked = self.watch.place(), int(found[0]), allocated
@@ -192,7 +193,7 @@ class Calls(Check):
             # Compiled under the watcher's mode it would be other code; it runs eagerly instead.
             importlib.import_module("torch._dynamo")
             stack.enter_context(left_alone())
-            made = compile_it(model, **options)
+            made = call_user(compile_it, model, **options)
             return made if isinstance(model, torch.nn.Module) else self._first(made)
 
         if not self.watch.machine.simulated:
@@ -213,6 +214,6 @@ class Calls(Check):
                     phase="capture",
                 )
             warm = True
-            return function(*args, **kwargs)
+            return call_user(function, *args, **kwargs)
 
         return call

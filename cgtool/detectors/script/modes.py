@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.detectors.script.run import Watch
+from cgtool.observe.frames import call_op
 
 _READS = frozenset(
     (
@@ -37,7 +38,7 @@ class DispatchObserver(TorchDispatchMode):
         recorder = self.watch.machine.recorder
         if recorder is not None:
             return recorder.__torch_dispatch__(func, types, args, kwargs)
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         self.watch.eager(func, args, kwargs, made)
         return made
 
@@ -51,7 +52,7 @@ class FunctionObserver(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         if func in _READS or func in _MOVES:
             self._look(func, args, kwargs, made)
         elif isinstance(made, torch.Tensor):

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.detectors.script.run import Watch
 from cgtool.findings.registry import code
+from cgtool.observe.frames import call_op
 from cgtool.observe.storage import tensors_in
 
 MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
@@ -38,8 +39,8 @@ class ThreadObserver(TorchDispatchMode):
         graph = self.watch.capture
         if graph is not None and threading.get_ident() != self.watch.thread:
             self._told(func, args, kwargs)
-            return func(*args, **kwargs)
-        made = func(*args, **kwargs)
+            return call_op(func, args, kwargs)
+        made = call_op(func, args, kwargs)
         self.watch.eager(func, args, kwargs, made)
         return made
 

@@ -18,6 +18,7 @@ from torch.utils import _device
 from cgtool.detectors import rules
 from cgtool.detectors.functions import is_number, refuse_move, target_of
 from cgtool.devices.simulated.streams import Device
+from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
     DEVICE,
     HOST,
@@ -64,7 +65,7 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in _NAMES_DEVICES:
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         if func in _GETTERS:
             return _ask(func, args[0])
         if self.device.capturing:
@@ -102,7 +103,7 @@ class FunctionMode(TorchFunctionMode):
         device.function = func
         device.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
         try:
-            made = func(*args, **kwargs)
+            made = call_op(func, args, kwargs)
         finally:
             device.on_host, device.fills_mask, device.function = before
         if place != DEVICE:
@@ -147,7 +148,7 @@ class FunctionMode(TorchFunctionMode):
         kwargs.pop("non_blocking", None)
         before, self.device.on_host = self.device.on_host, source != DEVICE and target != DEVICE
         try:
-            made: torch.Tensor = func(tensor, *converted, **kwargs)
+            made: torch.Tensor = call_op(func, (tensor, *converted), kwargs)
             if crosses and made.data_ptr() == tensor.data_ptr():
                 made = made.clone()
         finally:

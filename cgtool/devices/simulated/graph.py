@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from cgtool.detectors.rules import host_work, refuse_op
 from cgtool.devices.simulated.streams import Device
 from cgtool.observe.access import AccessLog
+from cgtool.observe.frames import call_op, call_user
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
@@ -61,7 +62,7 @@ class SimulatedGraph:
         inference = any(one.is_inference() for step in self.steps for one in step.results)
         with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
-                made = step.func(*step.args, **step.kwargs)
+                made = call_user(step.func, *step.args, **step.kwargs)
                 fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
                 for old, new in zip(step.results, fresh, strict=True):
                     _overwrite(old, new)
@@ -133,7 +134,7 @@ class CaptureRecorder(OpRecorder):
         if self.device.on_host or host_work(args):
             # The host computes now and never again: what it makes is frozen.
             self.graph.host_ops += 1
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         self.device.call, self.device.record = call, self.record
         try:
             refuse_op(self.device, call, args, kwargs)
@@ -142,7 +143,7 @@ class CaptureRecorder(OpRecorder):
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return made

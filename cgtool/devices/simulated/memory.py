@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from cgtool.detectors.rules import host_work
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
+from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.storage import strided_parts
@@ -297,13 +298,13 @@ class LifetimeRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self.device.on_host or host_work(args):
-            return func(*args, **kwargs)
+            return call_op(func, args, kwargs)
         self.sweep()
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.
         stream = "capture stream" if current is self.device.default else current.name
         before = {one._cdata for one in _storages((args, kwargs))}
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         for storage in _storages(made):
             key = storage._cdata
             if key in before or key in self._open or storage.nbytes() == 0:

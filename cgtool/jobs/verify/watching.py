@@ -23,6 +23,7 @@ from cgtool.jobs.verify.runs import Trial, TrialRunner, fill_sentinel
 from cgtool.jobs.verify.state import raw
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.program.phases import roots_of
 
@@ -90,7 +91,7 @@ class LivenessRecorder(OpRecorder):
     ) -> Any:
         given = [one.untyped_storage() for one in strided((args, kwargs))]
         known = {storage._cdata for storage in given}
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         self.uses_empty |= call.name.startswith(EMPTY)
         for one in strided(made):
             storage = one.untyped_storage()
@@ -132,7 +133,7 @@ class ProbeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         if not self.target.on_host(made if tensors(made) else args):
             results = written(func, args, made)
             if results is not None:
@@ -154,7 +155,7 @@ class SpoilRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         if call.name.startswith(EMPTY):
             for one in strided(made):
                 if self.only is None or self.only == len(self.calls):

@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder
 
 
@@ -90,6 +91,6 @@ class CaptureWatcher(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = func(*args, **kwargs)
+        made = call_op(func, args, kwargs)
         self._told(call, func, args, kwargs, made)
         return made

@@ -22,6 +22,7 @@ from cgtool.analysis.timing.profile import explain
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model import capture
 from cgtool.model.capture_file import read
+from cgtool.model.options import capture_options
 from cgtool.render import dot, picture, profile_table, summary_table
 from tests.recorded import recorded
 
@@ -104,8 +105,45 @@ def options_of(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_stands_in_the_section_of_its_command(command):
-    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section_of(command)))
+    section = section_of(command)
+    if "[capture options](#capture-options)" in section:
+        section += capture_options_table().replace(
+            "`--pool", "`--capture-pool" if command == "pools" else "`--pool"
+        )
+    documented = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section))
     assert documented == options_of(command)
+
+
+def capture_options_table():
+    rows = []
+    for option in capture_options():
+        value = f" {option.metavar or 'N'}" if option.default in ((), None) else ""
+        flags = f"`{option.flag}{value}`"
+        if option.choices:
+            flags = " or ".join(f"`{option.flag} {choice}`" for choice in option.choices[:1])
+            flags += "".join(f" or `{choice}`" for choice in option.choices[1:])
+        elif option.default is True:
+            flags = f"`{option.flag}`, `--no-{option.flag.removeprefix('--')}`"
+        default = {True: "on", False: "off", None: "", (): ""}.get(option.default)
+        default = f"`{option.default}`" if default is None else default
+        rows.append(f"| {flags} | {default} | {option.help} |\n".replace("|  |", "| |"))
+    return "| option | default | means |\n|---|---|---|\n" + "".join(rows)
+
+
+def test_the_table_of_capture_options_is_derived():
+    check_derived("docs/cli.md", "capture-options", capture_options_table())
+
+
+def check_derived(page, name, text):
+    """The part of a page between ``<!-- NAME: ... -->`` and ``<!-- end -->``."""
+    path = ROOT / page
+    pattern = re.compile(rf"(<!-- {name}: [^\n]*-->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    derived = f"\n{text}\n"
+    if os.environ.get("UPDATE_GOLD"):
+        written = pattern.sub(lambda match: match[1] + derived + match[3], path.read_text())
+        path.write_text(written)
+    (match,) = pattern.finditer(path.read_text())
+    assert match[2] == derived
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from cgtool.analysis.findings import place_of
 from cgtool.analysis.graph.summary import graph_findings
@@ -32,7 +32,6 @@ def attempt(
     spec: str,
     output: Path,
     *,
-    inputs: tuple[str, ...] = (),
     options: CaptureOptions | None = None,
     bench: BenchOptions | None = None,
     profile: ProfileOptions | None = None,
@@ -42,7 +41,7 @@ def attempt(
     """Capture an ENTRY in a worker process; the file is in place when this returns."""
     with atomic(output) as temporary:
         asked = options or CaptureOptions()
-        request = Request(spec, str(temporary), inputs, asked, bench, profile)
+        request = Request(spec, str(temporary), asked, bench, profile)
         try:
             _work(request, timeout=timeout, quiet=quiet)
         except CgtoolError as error:
@@ -54,13 +53,12 @@ def report_of(
     spec: str,
     asked: CheckOptions | VerifyOptions,
     *,
-    inputs: tuple[str, ...] = (),
     options: CaptureOptions | None = None,
     timeout: float | None = None,
     quiet: bool = False,
 ) -> Report:
     """Check or verify an ENTRY in a worker process; a graph that was captured is looked at too."""
-    request = Request(spec, "", inputs, options or CaptureOptions())
+    request = Request(spec, "", options or CaptureOptions())
     if isinstance(asked, CheckOptions):
         request = structs.replace(request, check=asked)
     else:
@@ -132,6 +130,7 @@ def open_capture(
     check_name(target)
     path = Path(target)
     if target.endswith(".cgt") or (is_file(path) and ":" not in target):
+        refuse_for_file(target, options or CaptureOptions())
         return read(path), path
     if ":" not in target:
         raise usage(
@@ -142,6 +141,23 @@ def open_capture(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
     return attempt(target, saved, options=options, quiet=quiet, timeout=timeout), saved
+
+
+def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
+    """Raises CgtoolError (exit 2) for an option of a capture or a measurement that was given for
+    ``target``, a saved capture, which is only shown."""
+    given = dict(others)
+    for struct in options:
+        for field in structs.fields(struct):
+            value = getattr(struct, field.name)
+            given[field.name] = None if value == field.default else value
+    for name, value in given.items():
+        if value is not None:
+            raise usage(
+                f"--{name.replace('_', '-')} says how an ENTRY is captured or measured, and "
+                f"{target} is a saved capture, which is only shown",
+                fix="leave the option out, or give an ENTRY",
+            )
 
 
 def check_name(target: str) -> None:

@@ -14,10 +14,7 @@ from cgtool.cli import options as opt
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions
 
-EPILOG = (
-    "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell.\n\n"
-    + opt.INPUT_GRAMMAR
-)
+EPILOG = "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell."
 
 
 class Phase(StrEnum):
@@ -27,7 +24,9 @@ class Phase(StrEnum):
     STEP = "step"
 
 
+@opt.captures
 def bench(
+    *,
     entry: opt.Entry,
     phase: Annotated[
         Phase | None,
@@ -68,13 +67,7 @@ def bench(
     ] = None,
     output: opt.Output = None,
     format_: opt.FormatOption = opt.Format.TABLE,
-    input_: opt.Inputs = None,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    pool: opt.Pool = opt.PoolMode.SHARED,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -119,15 +112,7 @@ def bench(
         # Opened first: a place that cannot be written is told before anything is measured.
         kept = None if save is None else stack.enter_context(atomic(save))
         measuring = Measuring(
-            CaptureOptions(
-                device=device,
-                warmup_iters=warmup_iters,
-                allow_unused_input=allow_unused_input,
-                pool=pool.value,
-                backward=not no_backward,
-                seed=seed,
-            ),
-            tuple(input_ or ()),
+            capture_options,
             Path(folder),
             timeout,
             quiet,

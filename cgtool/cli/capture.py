@@ -8,8 +8,6 @@ from pathlib import Path
 from cgtool.cli import options as opt
 from cgtool.model.options import CaptureOptions
 
-EPILOG = opt.INPUT_GRAMMAR
-
 
 def default_file(spec: str) -> Path:
     """``model.py:build`` is saved as ``model-build.cgt`` in the current folder."""
@@ -18,22 +16,13 @@ def default_file(spec: str) -> Path:
     return Path(f"{stem or 'capture'}-{name or 'entry'}.cgt".replace("/", "-"))
 
 
+@opt.captures
 def capture(
+    *,
     entry: opt.Entry,
     output: opt.Output = None,
-    input_: opt.Inputs = None,
     format_: opt.FormatOption = opt.Format.TABLE,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    pool: opt.Pool = opt.PoolMode.SHARED,
-    stream: opt.StreamOption = opt.StreamKind.NORMAL,
-    capture_error_mode: opt.CaptureErrorMode = opt.ErrorMode.GLOBAL,
-    check_input_liveness: opt.Liveness = False,
-    annotations: opt.AnnotationsOption = True,
-    times: opt.Times = False,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -46,20 +35,7 @@ def capture(
     captured = attempt(
         entry,
         target,
-        inputs=tuple(input_ or ()),
-        options=CaptureOptions(
-            device=device,
-            warmup_iters=warmup_iters,
-            allow_unused_input=allow_unused_input,
-            pool=pool.value,
-            stream=stream.value,
-            capture_error_mode=capture_error_mode.value,
-            check_input_liveness=check_input_liveness,
-            annotations=annotations,
-            backward=not no_backward,
-            times=times,
-            seed=seed,
-        ),
+        options=capture_options,
         timeout=timeout,
         quiet=quiet,
     )

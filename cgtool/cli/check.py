@@ -17,7 +17,9 @@ class FindingsFormat(StrEnum):
     SARIF = "sarif"
 
 
+@opt.captures
 def check(
+    *,
     entry: Annotated[
         str,
         typer.Argument(
@@ -33,13 +35,7 @@ def check(
     format_: Annotated[
         FindingsFormat, typer.Option("--format", help="How to print.")
     ] = FindingsFormat.TABLE,
-    input_: opt.Inputs = None,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    capture_error_mode: opt.CaptureErrorMode = opt.ErrorMode.GLOBAL,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -52,15 +48,7 @@ def check(
     report = report_of(
         entry,
         CheckOptions(tuple(arguments or ())),
-        inputs=tuple(input_ or ()),
-        options=CaptureOptions(
-            device=device,
-            warmup_iters=warmup_iters,
-            allow_unused_input=allow_unused_input,
-            capture_error_mode=capture_error_mode.value,
-            backward=not no_backward,
-            seed=seed,
-        ),
+        options=capture_options,
         timeout=timeout,
         quiet=quiet,
     )

@@ -10,13 +10,16 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
+from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
     from cgtool.analysis.diff.report import Diff
     from cgtool.model.capture import Capture
 
 
+@opt.captures
 def diff(
+    *,
     a: Annotated[
         str, typer.Argument(metavar="A", help="a .cgt file, or an ENTRY to capture first")
     ],
@@ -26,6 +29,7 @@ def diff(
     ] = 20,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -37,7 +41,7 @@ def diff(
     # Nothing here is garbage before the end, and looking for it takes a tenth of the time.
     gc.disable()
     try:
-        one, other = _open(a, b, timeout=timeout, quiet=quiet)
+        one, other = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
         report = compare(one, other, names=(a, b))
         _show(report, format_, rows, output, quiet=quiet)
     finally:
@@ -63,22 +67,36 @@ def _show(
         show_table(render(report, rows=rows), output)
 
 
-def _open(*targets: str, timeout: float | None, quiet: bool) -> list[Capture]:
+def _open(
+    *targets: str, options: CaptureOptions, timeout: float | None, quiet: bool
+) -> list[Capture]:
     """Both captures. Files come first: they say at once what is wrong with them, and on what an
     ENTRY has to be captured to be compared."""
-    from cgtool.cli.attempts import open_capture
-    from cgtool.model.options import CaptureOptions
+    from msgspec import structs
 
+    from cgtool.cli.attempts import open_capture, refuse_for_file
+
+    if not any(map(_is_entry, targets)):
+        refuse_for_file(" and ".join(targets), options)
     opened: dict[str, Capture] = {}
     for target in sorted(dict.fromkeys(targets), key=_is_entry):
         known = next(iter(opened.items()), None)
         if known is None:
-            opened[target], _ = open_capture(target, timeout=timeout, quiet=quiet)
+            of_target = options if _is_entry(target) else None
+            opened[target], _ = open_capture(
+                target, options=of_target, timeout=timeout, quiet=quiet
+            )
             continue
-        device = "simulated" if known[1].environment.simulated else "cuda"
-        options = CaptureOptions(device=device)
+        if options.device is None:
+            device = "simulated" if known[1].environment.simulated else "cuda"
+            options = structs.replace(options, device=device)
         try:
-            opened[target], _ = open_capture(target, options=options, timeout=timeout, quiet=quiet)
+            opened[target], _ = open_capture(
+                target,
+                options=options if _is_entry(target) else None,
+                timeout=timeout,
+                quiet=quiet,
+            )
         except CgtoolError as error:
             if error.failure.exit_code != EXIT_MACHINE:
                 raise

@@ -12,6 +12,7 @@ import typer
 from cgtool.analysis.graph.select import GRAMMAR
 from cgtool.cli import options as opt
 from cgtool.model.failure import machine, usage
+from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,9 @@ class Color(StrEnum):
     TIME = "time"
 
 
+@opt.captures
 def dump(
+    *,
     capture: opt.CaptureOrEntry,
     dot: Annotated[bool, typer.Option("--dot", help="Readable DOT text (the default).")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="A picture, laid out.")] = False,
@@ -76,6 +79,7 @@ def dump(
         ),
     ] = None,
     output: opt.Output = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -101,7 +105,7 @@ def dump(
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
     check_place(output, capture)
-    opened, path = open_capture(capture, quiet=quiet, timeout=timeout)
+    opened, path = open_capture(capture, options=capture_options, quiet=quiet, timeout=timeout)
     # The capture stays until the end: no collection needs to look through it again.
     gc.freeze()
     chosen = _graphs(opened, graph)

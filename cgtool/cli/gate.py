@@ -26,15 +26,14 @@ EPILOG = (
     "A budget holds for the whole, or for one phase: --max-nodes 400, --max-nodes backward=300. "
     "The same names stand in pyproject.toml under [tool.cgtool.gate], and under "
     '[tool.cgtool.gate."model.py:build"] for one entry; options go before them.\n\n'
-    "Exit codes: 0 all pass, 1 one fails, 5 none fails and one cannot be told, 2 wrong use.\n\n"
-    + opt.INPUT_GRAMMAR
+    "Exit codes: 0 all pass, 1 one fails, 5 none fails and one cannot be told, 2 wrong use."
 )
 
 
+@opt.captures
 @with_budgets
 def gate(
     *,
-    limits: dict[str, list[str] | None],
     targets: Annotated[
         list[str],
         typer.Argument(
@@ -43,6 +42,7 @@ def gate(
             "measured as its budgets need.",
         ),
     ],
+    limits: dict[str, list[str] | None],
     baseline: Annotated[
         list[Path] | None,
         typer.Option(
@@ -80,13 +80,7 @@ def gate(
             help="table, json, junit, github or benchmark-action; repeatable.",
         ),
     ] = None,
-    input_: opt.Inputs = None,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    pool: opt.Pool = opt.PoolMode.SHARED,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -115,15 +109,7 @@ def gate(
     )
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         measuring = Measuring(
-            CaptureOptions(
-                device=device,
-                warmup_iters=warmup_iters,
-                allow_unused_input=allow_unused_input,
-                pool=pool.value,
-                backward=not no_backward,
-                seed=seed,
-            ),
-            tuple(input_ or ()),
+            capture_options,
             Path(folder),
             timeout,
             quiet,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,20 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from cgtool.analysis.gate.budgets import NAMES
+from cgtool.cli.options import with_options
 
 
 def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option a budget (``--max-nodes``) behind its first parameter. It is
-    given what was typed as ``limits``: the name of the budget to its texts."""
-
-    @functools.wraps(command)
-    def called(**given: Any) -> None:
-        limits = {name: given.pop(_parameter(name)) for name in NAMES}
-        command(**given, limits=limits)
-
-    signature = inspect.signature(command, eval_str=True)
-    targets, *rest = (one for one in signature.parameters.values() if one.name != "limits")
-    budgets = [
+    """The command with one option for each budget (``--max-nodes``), received as ``limits``: the
+    name of the budget to its texts."""
+    options = [
         inspect.Parameter(
             _parameter(name),
             inspect.Parameter.KEYWORD_ONLY,
@@ -32,11 +24,12 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
         )
         for name in NAMES
     ]
-    # Typer reads the options from the signature.
-    called.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[targets, *budgets, *rest]
+    return with_options(
+        command,
+        "limits",
+        options,
+        lambda values: {name: values[_parameter(name)] for name in NAMES},
     )
-    return called
 
 
 def _parameter(name: str) -> str:

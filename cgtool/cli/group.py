@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -36,12 +37,18 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"cgtool.cli.{cmd_name}")
+        command = getattr(module, cmd_name)
+        epilog = getattr(module, "EPILOG", None)
+        if "input" in inspect.signature(command).parameters:
+            from cgtool.cli.options import INPUT_GRAMMAR
+
+            epilog = f"{epilog}\n\n{INPUT_GRAMMAR}" if epilog else INPUT_GRAMMAR
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(
             cmd_name,
             context_settings={"help_option_names": ["-h", "--help"]},
-            epilog=getattr(module, "EPILOG", None),
-        )(getattr(module, cmd_name))
+            epilog=epilog,
+        )(command)
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

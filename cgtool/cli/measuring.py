@@ -30,7 +30,6 @@ class Measuring:
     """How entries are measured."""
 
     options: CaptureOptions
-    inputs: tuple[str, ...]
     folder: Path
     """For what the workers write."""
     timeout: float | None
@@ -56,7 +55,6 @@ class Measuring:
         return attempt(
             spec,
             self.file(next(self._numbers)),
-            inputs=self.inputs,
             options=self.options,
             bench=bench,
             timeout=self.timeout,
@@ -75,7 +73,6 @@ class Measuring:
         return report_of(
             spec,
             asked,
-            inputs=self.inputs,
             options=self.options,
             timeout=self.timeout,
             quiet=self.quiet,

@@ -1,13 +1,18 @@
-"""Options that several commands share, in PyTorch's words."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from cgtool.model.failure import usage
+from cgtool.model.options import CaptureOption, CaptureOptions, capture_options, unexpected
 from cgtool.program.grammar import GRAMMAR
 
 INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
@@ -15,28 +20,12 @@ INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
     f"\b\n{paragraph}"
     for paragraph in GRAMMAR.rstrip().split("\n\n")
 )
-"""Below the options of a command that takes ``--input``."""
+"""Below the options of a command that captures."""
 
 
 class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
-
-
-class PoolMode(StrEnum):
-    SHARED = "shared"
-    SEPARATE = "separate"
-
-
-class ErrorMode(StrEnum):
-    GLOBAL = "global"
-    THREAD_LOCAL = "thread_local"
-    RELAXED = "relaxed"
-
-
-class StreamKind(StrEnum):
-    NORMAL = "normal"
-    HIGH = "high"
 
 
 Entry = Annotated[
@@ -46,60 +35,106 @@ CaptureOrEntry = Annotated[
     str, typer.Argument(metavar="CAPTURE", help="a .cgt file, or an ENTRY to capture first")
 ]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here instead.")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the result to FILE.")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input",
-        metavar="SPEC",
-        help="An input of a module or a function, as described below; repeatable.",
-    ),
-]
-WarmupIters = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Warm-up iterations before the capture: 3, or 11 with DistributedDataParallel."
-    ),
-]
-AllowUnused = Annotated[
-    bool,
-    typer.Option("--allow-unused-input", help="Inputs that backward does not reach are allowed."),
-]
-Pool = Annotated[PoolMode, typer.Option(help="One memory pool for all graphs, or one each.")]
-StreamOption = Annotated[StreamKind, typer.Option(help="Priority of the capturing stream.")]
-CaptureErrorMode = Annotated[
-    ErrorMode, typer.Option(help="As torch.cuda.graph(capture_error_mode=...).")
-]
-Liveness = Annotated[
-    bool,
-    typer.Option(
-        "--check-input-liveness", help="Fail when a captured kernel points into freed memory."
-    ),
-]
-AnnotationsOption = Annotated[
-    bool,
-    typer.Option(
-        "--annotations/--no-annotations",
-        help="Record the ranges of record_function, NVTX and mark_kernels.",
-    ),
-]
-Times = Annotated[
-    bool,
-    typer.Option("--times", help="Time every node, in a few traced replays."),
-]
-NoBackward = Annotated[bool, typer.Option("--no-backward", help="Capture the forward alone.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the random generators.")]
-DeviceOption = Annotated[
-    str | None,
-    # Named, because typer 0.27 would take the name from a metavar that reads the same.
-    typer.Option(
-        "--device", metavar="DEVICE", help="cuda, cuda:N or simulated; a GPU if there is one."
-    ),
-]
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),
 ]
+
+
+# --- options that are derived from a table
+
+
+def with_options(
+    command: Callable[..., None],
+    parameter: str,
+    options: Sequence[inspect.Parameter],
+    collect: Callable[[dict[str, Any]], Any],
+) -> Callable[..., None]:
+    """``command`` with ``options`` in place of its keyword-only ``parameter``, which receives what
+    ``collect`` makes of their values."""
+    names = [option.name for option in options]
+
+    @functools.wraps(command)
+    def called(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name in names}
+        command(**arguments, **{parameter: collect(values)})
+
+    # Typer reads the options from the signature.
+    signature = inspect.signature(command, eval_str=True)
+    at = list(signature.parameters).index(parameter)
+    others = [one for one in signature.parameters.values() if one.name != parameter]
+    called.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in (*others[:at], *options, *others[at:])
+        ]
+    )
+    return called
+
+
+def captures(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one option for each field of ``CaptureOptions``, of which it receives the
+    struct as ``capture_options``.
+
+    An option whose name the command itself uses is spelled ``--capture-NAME``.
+    """
+    taken = inspect.signature(command).parameters
+    prefixes = {
+        option.name: "capture_" if option.name in taken else "" for option in capture_options()
+    }
+    return with_options(
+        command,
+        "capture_options",
+        [_parameter(option, prefixes[option.name]) for option in capture_options()],
+        lambda values: read_capture_options(
+            {name: values[f"{prefix}{name}"] for name, prefix in prefixes.items()}
+        ),
+    )
+
+
+def _parameter(option: CaptureOption, prefix: str) -> inspect.Parameter:
+    name = f"{prefix}{option.name}"
+    flag = f"--{name.replace('_', '-')}"
+    default = option.default
+    annotation: Any
+    if option.choices:
+        choices: Callable[..., Any] = StrEnum
+        annotation = choices(option.name, [(choice.upper(), choice) for choice in option.choices])
+        default = annotation(default)
+    elif isinstance(default, bool):
+        annotation = bool
+        flag += f"/--no-{flag.removeprefix('--')}" if default else ""
+    elif default == ():
+        annotation, default = list[str] | None, None
+    else:
+        annotation = int | None if "integer" in option.expected else str | None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[
+            annotation, typer.Option(flag, metavar=option.metavar, help=option.help)
+        ],
+    )
+
+
+def read_capture_options(values: Mapping[str, Any]) -> CaptureOptions:
+    """Capture options from the values of the command line.
+
+    Raises CgtoolError (exit 2) for a value that the option does not take.
+    """
+    read: dict[str, Any] = {}
+    for option in capture_options():
+        value = values[option.name]
+        if isinstance(value, StrEnum):
+            value = value.value
+        elif option.default == ():
+            value = tuple(value or ())
+        if expected := unexpected(option.name, value):
+            raise usage(f"{option.flag} {value}: expected {expected}")
+        read[option.name] = value
+    return CaptureOptions(**read)

@@ -9,6 +9,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import usage
+from cgtool.model.options import CaptureOptions
 
 
 class By(StrEnum):
@@ -18,7 +19,9 @@ class By(StrEnum):
     LINE = "line"
 
 
+@opt.captures
 def pools(
+    *,
     capture: opt.CaptureOrEntry,
     pool: Annotated[
         list[str] | None,
@@ -32,6 +35,7 @@ def pools(
     exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -41,7 +45,7 @@ def pools(
     from cgtool.cli.output import check_place, show_table, write_bytes
 
     check_place(output, capture)
-    opened, _ = open_capture(capture, quiet=quiet, timeout=timeout)
+    opened, _ = open_capture(capture, options=capture_options, quiet=quiet, timeout=timeout)
     names = list(dict.fromkeys(one.name for one in opened.memory.pools))
     for name in pool or ():
         if name not in names:

@@ -12,29 +12,13 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.cli.capture import default_file
-from cgtool.model.failure import machine, usage
+from cgtool.model.failure import machine
 from cgtool.model.files import is_file
 from cgtool.model.options import CaptureOptions, ProfileOptions
 
 if TYPE_CHECKING:
     from cgtool.model.capture import Capture
     from cgtool.model.failure import CgtoolError
-
-EPILOG = opt.INPUT_GRAMMAR
-_MEASURING = {
-    "save": "--save",
-    "replays": "--replays",
-    "rounds": "--rounds",
-    "max_seconds": "--max-seconds",
-    "input_": "--input",
-    "device": "--device",
-    "warmup_iters": "--warmup-iters",
-    "allow_unused_input": "--allow-unused-input",
-    "pool": "--pool",
-    "no_backward": "--no-backward",
-    "seed": "--seed",
-}
-"""Options that say how an ENTRY is measured."""
 
 
 class By(StrEnum):
@@ -51,8 +35,9 @@ class ProfileFormat(StrEnum):
     PERFETTO = "perfetto"
 
 
+@opt.captures
 def profile(
-    context: typer.Context,
+    *,
     target: Annotated[
         str,
         typer.Argument(
@@ -91,26 +76,21 @@ def profile(
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Begin no further round after this long.")
     ] = 60.0,
-    input_: opt.Inputs = None,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    pool: opt.Pool = opt.PoolMode.SHARED,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.timing.profile import explain, has_times
-    from cgtool.cli.attempts import attempt, check_name
+    from cgtool.cli.attempts import attempt, check_name, refuse_for_file
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.model.capture_file import read
 
+    profiling = ProfileOptions(replays, rounds, max_seconds)
     check_name(target)
     check_place(output, target)
     if _is_file(target):
-        _only_to_show(context)
+        refuse_for_file(target, capture_options, profiling, save=save)
         measured, saved = read(Path(target)), None
         if not has_times(measured):
             raise _without(target, measured, "no times of its nodes")
@@ -121,16 +101,8 @@ def profile(
         measured = attempt(
             target,
             saved,
-            inputs=tuple(input_ or ()),
-            options=CaptureOptions(
-                device=device,
-                warmup_iters=warmup_iters,
-                allow_unused_input=allow_unused_input,
-                pool=pool.value,
-                backward=not no_backward,
-                seed=seed,
-            ),
-            profile=ProfileOptions(replays, rounds, max_seconds),
+            options=capture_options,
+            profile=profiling,
             timeout=timeout,
             quiet=quiet,
         )
@@ -164,17 +136,6 @@ def _default_file(spec: str) -> Path:
     """``model.py:build`` is saved as ``model-build-profile.cgt`` in the current folder."""
     plain = default_file(spec)
     return plain.with_name(f"{plain.stem}-profile.cgt")
-
-
-def _only_to_show(context: typer.Context) -> None:
-    """Raises CgtoolError: exit 2 for an option that a saved capture cannot heed."""
-    for name, option in _MEASURING.items():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise usage(
-                f"{option} says how an ENTRY is measured; a saved capture is only shown",
-                fix=f"leave it out, or give an ENTRY instead of {context.params['target']}",
-            )
 
 
 def _without(target: str, capture: Capture, what: str) -> CgtoolError:

@@ -11,7 +11,9 @@ from cgtool.cli.check import FindingsFormat
 from cgtool.model.options import CaptureOptions, VerifyOptions
 
 
+@opt.captures
 def verify(
+    *,
     entry: opt.Entry,
     replays: Annotated[
         int, typer.Option(min=1, help="Replays in a row, against as many eager iterations.")
@@ -21,15 +23,7 @@ def verify(
     format_: Annotated[
         FindingsFormat, typer.Option("--format", help="How to print.")
     ] = FindingsFormat.TABLE,
-    input_: opt.Inputs = None,
-    device: opt.DeviceOption = None,
-    warmup_iters: opt.WarmupIters = None,
-    allow_unused_input: opt.AllowUnused = False,
-    pool: opt.Pool = opt.PoolMode.SHARED,
-    stream: opt.StreamOption = opt.StreamKind.NORMAL,
-    capture_error_mode: opt.CaptureErrorMode = opt.ErrorMode.GLOBAL,
-    no_backward: opt.NoBackward = False,
-    seed: opt.Seed = None,
+    capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -45,17 +39,7 @@ def verify(
     report = report_of(
         entry,
         VerifyOptions(replays, trials),
-        inputs=tuple(input_ or ()),
-        options=CaptureOptions(
-            device=device,
-            warmup_iters=warmup_iters,
-            allow_unused_input=allow_unused_input,
-            pool=pool.value,
-            stream=stream.value,
-            capture_error_mode=capture_error_mode.value,
-            backward=not no_backward,
-            seed=seed,
-        ),
+        options=capture_options,
         timeout=timeout,
         quiet=quiet,
     )

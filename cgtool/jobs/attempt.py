@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import msgspec
 import cgtool
 from cgtool.model import capture_file
 from cgtool.model.capture import Capture, Caveat, Entry, Environment
-from cgtool.model.failure import machine, usage
+from cgtool.model.failure import machine
 from cgtool.model.files import atomic
 from cgtool.model.finding import Finding, Report
 from cgtool.model.options import BenchOptions, Request
@@ -24,15 +23,12 @@ from cgtool.program.inputs import seed_all
 from cgtool.program.workload import Workload
 
 Progress = Callable[[str], None]
-_DEVICE = re.compile(r"simulated|cuda(:[0-9]{1,4})?")
 
 
 def choose_device(wanted: str | None) -> tuple[str, str | None]:
     """(device for factories, why it is the simulated one or None)."""
     import torch
 
-    if wanted is not None and not _DEVICE.fullmatch(wanted):
-        raise usage(f"device {wanted}: one of cuda, cuda:N, simulated")
     if wanted == "simulated":
         return "simulated", "--device simulated was asked for"
     if torch.cuda.is_available():
@@ -70,7 +66,8 @@ def attempt(request: Request, progress: Progress, before_load: Callable[[], None
 def _load(request: Request, device: str) -> Workload:
     from cgtool.program.load import load
 
-    return load(request.spec, device=device, inputs=request.inputs, seed=request.capture.seed)
+    options = request.capture
+    return load(request.spec, device=device, inputs=options.input, seed=options.seed)
 
 
 def is_script(spec: str) -> bool:

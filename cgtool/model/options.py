@@ -2,33 +2,141 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 Progress = Callable[[str], None]
 """Called with the name of each step that begins: ``warm-up 1/3 of f``."""
 
 
 class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Options of every command that captures, in PyTorch's words."""
+    """How an ENTRY is captured: the one declaration of every capture option.
 
-    device: str | None = None
-    """``cuda``, ``cuda:1``, ``simulated``; None takes a GPU if there is one."""
-    warmup_iters: int | None = None
-    """None: 3, or 11 with DistributedDataParallel."""
-    allow_unused_input: bool = False
-    pool: str = "shared"
-    """``shared`` (one pool for all graphs of the workload) or ``separate``."""
-    stream: str | None = None
-    """None and ``normal``: a fresh stream; ``high``: a fresh one of high priority."""
-    capture_error_mode: str = "global"
-    check_input_liveness: bool = False
-    annotations: bool = True
-    backward: bool = True
-    times: bool = False
-    """Time every node with PyTorch's profiler (needs a GPU)."""
-    seed: int | None = None
+    The options of the command line, the arguments of the pytest marker and of ``cudagraph()``,
+    their validation, and what a capture file records are all derived from these fields. The
+    description is the help text; ``CaptureOption`` has what else a field can declare.
+    """
+
+    input: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="An input of a module or a function, as described below; repeatable.",
+            extra={"metavar": "SPEC", "expected": "text, or several texts"},
+        ),
+    ] = ()
+    device: Annotated[
+        Annotated[str, Meta(pattern=r"^(simulated|cuda(:[0-9]{1,4})?)\Z")] | None,
+        Meta(
+            description="cuda, cuda:N or simulated; a GPU if there is one.",
+            extra={"metavar": "DEVICE", "expected": "cuda, cuda:N or simulated"},
+        ),
+    ] = None
+    warmup_iters: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="Warm-up iterations before the capture: 3, or 11 with "
+            "DistributedDataParallel.",
+            extra={"expected": "an integer of at least 0"},
+        ),
+    ] = None
+    allow_unused_input: Annotated[
+        bool,
+        Meta(
+            description="Allow inputs that backward does not reach.", extra={"changes_graph": True}
+        ),
+    ] = False
+    pool: Annotated[
+        Literal["shared", "separate"],
+        Meta(
+            description="One memory pool for all graphs, or one each.",
+            extra={"changes_graph": True},
+        ),
+    ] = "shared"
+    stream: Annotated[
+        Literal["normal", "high"], Meta(description="Priority of the capturing stream.")
+    ] = "normal"
+    capture_error_mode: Annotated[
+        Literal["global", "thread_local", "relaxed"],
+        Meta(description="As torch.cuda.graph(capture_error_mode=...)."),
+    ] = "global"
+    check_input_liveness: Annotated[
+        bool, Meta(description="Fail when a captured kernel points into freed memory.")
+    ] = False
+    annotations: Annotated[
+        bool, Meta(description="Record the ranges of record_function, NVTX and mark_kernels.")
+    ] = True
+    backward: Annotated[
+        bool,
+        Meta(description="Capture backward too, or forward alone.", extra={"changes_graph": True}),
+    ] = True
+    times: Annotated[
+        bool, Meta(description="Time every node in a few traced replays (needs a GPU).")
+    ] = False
+    seed: Annotated[int | None, Meta(description="Seed of the random number generators.")] = None
+
+
+class CaptureOption(NamedTuple):
+    """One field of ``CaptureOptions``, as the command line and the pytest plugin read it."""
+
+    name: str
+    flag: str
+    """``--warmup-iters``."""
+    annotation: Any
+    """The type, with its ``Meta``."""
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    """Of a ``Literal``."""
+    metavar: str | None
+    expected: str
+    """What a value must be, for the message about a value that is not."""
+    changes_graph: bool
+    """Whether a gate notes that its two sides were captured with different values."""
+
+
+@functools.cache
+def capture_options() -> tuple[CaptureOption, ...]:
+    """Every capture option, in the order of the fields."""
+    hints = get_type_hints(CaptureOptions, include_extras=True)
+    return tuple(
+        _option(field.name, hints[field.name], field.default)
+        for field in msgspec.structs.fields(CaptureOptions)
+    )
+
+
+def _option(name: str, hint: Any, default: Any) -> CaptureOption:
+    type_, meta = get_args(hint)
+    extra = meta.extra or {}
+    choices = get_args(type_) if get_origin(type_) is Literal else ()
+    expected = {
+        bool: "True or False",
+        int | None: "an integer",
+    }.get(type_, f"{', '.join(choices[:-1])} or {choices[-1]}" if choices else "")
+    return CaptureOption(
+        name=name,
+        flag=f"--{name.replace('_', '-')}",
+        annotation=hint,
+        default=default,
+        help=meta.description,
+        choices=choices,
+        metavar=extra.get("metavar"),
+        expected=extra.get("expected", expected),
+        changes_graph=extra.get("changes_graph", False),
+    )
+
+
+def unexpected(name: str, value: object) -> str | None:
+    """What the capture option ``name`` takes, where ``value`` is not that; else None."""
+    option = next(option for option in capture_options() if option.name == name)
+    try:
+        msgspec.convert(value, option.annotation)
+    except msgspec.ValidationError:
+        return option.expected
+    return None
 
 
 FEWEST_PAIRS, PAIRS_A_LOOK = 16, 8
@@ -85,7 +193,6 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     spec: str
     output: str
     """Where the worker writes the capture file, or a Report as JSON."""
-    inputs: tuple[str, ...] = ()
     capture: CaptureOptions = CaptureOptions()
     bench: BenchOptions | None = None
     """Set for ``cgtool bench``: time what was captured."""

@@ -7,7 +7,6 @@ the fixture needs is imported when a test asks for it. docs/ci.md shows how it i
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,10 @@ _MARKER = (
 
 
 def _device(text: str) -> str:
-    if not re.fullmatch(r"simulated|cuda(:[0-9]{1,4})?", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: one of cuda, cuda:N, simulated")
+    from cgtool.model.options import unexpected
+
+    if expected := unexpected("device", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
     return text
 
 

@@ -33,9 +33,8 @@ class Factory:
 
         ``entry`` is text as ``cgtool capture`` takes it, files from pytest's root or from the
         folder of the test; or a function at the top level of a module. Options are those of the
-        command line: ``input`` (a text or several), ``device``, ``warmup_iters``,
-        ``allow_unused_input``, ``pool``, ``backward``, ``seed``, ``timeout``; they go before those
-        of the marker.
+        command line (``input``, ``device``, ``warmup_iters``, ..., all fields of
+        ``CaptureOptions``) and ``timeout``; they go before those of the marker.
 
         Raises AssertionError where the code cannot be captured: its message is that of cgtool,
         with the user's line.
@@ -50,7 +49,6 @@ class Factory:
         found = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
             options=asked.capture,
-            inputs=asked.inputs,
             folder=self._folders.mktemp("cudagraph"),
             timeout=asked.timeout,
             quiet=True,

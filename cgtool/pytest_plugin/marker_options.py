@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,37 +21,21 @@ from cgtool.analysis.gate.budgets import (
     phase_of,
 )
 from cgtool.model.failure import usage
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, unexpected
 
 
-class Options(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Options of a capture, as the command line has them."""
+class Options(CaptureOptions, frozen=True, omit_defaults=True):
+    """Every capture option, and what else a marker and ``cudagraph()`` take."""
 
-    input: str | tuple[str, ...] = ()
-    device: str | None = None
-    warmup_iters: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    allow_unused_input: bool = False
-    pool: Literal["shared", "separate"] = "shared"
-    backward: bool = True
-    seed: int | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Seconds for each worker process."""
     requires_gpu: bool = False
     """Of the marker only."""
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.input,) if isinstance(self.input, str) else self.input
-
-    @property
     def capture(self) -> CaptureOptions:
         return CaptureOptions(
-            device=self.device,
-            warmup_iters=self.warmup_iters,
-            allow_unused_input=self.allow_unused_input,
-            pool=self.pool,
-            backward=self.backward,
-            seed=self.seed,
+            **{name: getattr(self, name) for name in CaptureOptions.__struct_fields__}
         )
 
 
@@ -106,6 +90,11 @@ def marked_options(where: str, given: Mapping[str, object]) -> Options:
 
 
 def _converted(where: str, given: Mapping[str, object], before: Options) -> Options:
+    if isinstance(given.get("input"), str):
+        given = {**given, "input": (given["input"],)}
+    for name in CaptureOptions.__struct_fields__:
+        if name in given and (expected := unexpected(name, given[name])):
+            raise usage(f"{where}: {name}={given[name]!r}: expected {expected}")
     made = typed(where, given, Options)
     return replace(before, **{name: getattr(made, name) for name in given})
 

@@ -511,7 +511,7 @@ class Made(Measuring):
         gpu: bool = True,
         clocks: Sequence[Clock | None] = (),
     ):
-        super().__init__(CaptureOptions(), (), Path(), None, True, 100.0, max_runs)
+        super().__init__(CaptureOptions(), Path(), None, True, 100.0, max_runs)
         self.replay_us, self.spread, self.gpu = replay_us, spread, gpu
         self.clocks = iter(clocks)
         self.runs: list[str] = []

@@ -116,7 +116,7 @@ def test_a_trace_needs_starts(run, tmp_path: Path):
 def test_an_option_that_a_saved_capture_cannot_heed(run, option):
     code, out, err = run(RECORDED, *option)
     assert (code, out) == (2, "")
-    assert f"{option[0]} says how an ENTRY is measured" in err
+    assert f"{option[0]} says how an ENTRY is captured or measured" in err
 
 
 def test_a_file_that_is_not_there(run):

@@ -37,7 +37,7 @@ def used(spec: str) -> list[int]:
 
 
 def run(spec: str, output: Path) -> None:
-    supervisor.run(Request(spec, str(output), (), SIMULATED), progress=lambda _text: None)
+    supervisor.run(Request(spec, str(output), SIMULATED), progress=lambda _text: None)
     assert read(output).entry.spec == spec
 
 
@@ -87,7 +87,7 @@ def test_runs_start_together_where_there_are_processors(
     real, seen = supervisor.ahead, []
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     monkeypatch.setattr(supervisor, "ahead", lambda count: seen.append(count) or real(count))
-    measuring = Measuring(SIMULATED, (), tmp_path, None, True)
+    measuring = Measuring(SIMULATED, tmp_path, None, True)
     runs = Runs(lambda: measuring.capture(spec), 100.0, ahead=measuring.ahead)
     assert runs.up_to(3)
     assert len(runs.captures) == 3 == len(set(used(spec)))

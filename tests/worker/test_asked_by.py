@@ -41,9 +41,8 @@ def project(tmp_path, monkeypatch):
 
 def attempt(project):
     output = project / "out.cgt"
-    options = CaptureOptions(device="simulated")
-    inputs = ("x=float32[4]",)
-    request = Request(f"{project / 'model.py'}:step", str(output), inputs, options)
+    options = CaptureOptions(device="simulated", input=("x=float32[4]",))
+    request = Request(f"{project / 'model.py'}:step", str(output), options)
     supervisor.run(request, progress=lambda _phase: None)
     return read(output)
 

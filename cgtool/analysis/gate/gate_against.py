@@ -24,6 +24,7 @@ from cgtool.analysis.gate.metrics import (
 )
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
+from cgtool.model.options import capture_options
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -231,9 +232,9 @@ def _options(there: Baseline, here: Baseline) -> Iterator[tuple[str, str | None,
     """Options that change what is captured."""
     before = {one.name: one.value for one in there.entry.options}
     now = {one.name: one.value for one in here.entry.options}
-    for name in ("backward", "pool", "allow_unused_input"):
-        if name in before and name in now:
-            yield name, before[name], now[name]
+    for option in capture_options():
+        if option.changes_graph and option.name in before and option.name in now:
+            yield option.name, before[option.name], now[option.name]
 
 
 def _not_alike(here: Environment, there: Environment) -> Verdict:

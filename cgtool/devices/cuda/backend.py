@@ -14,7 +14,7 @@ from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
 from cgtool.devices.cuda.cupti import CuptiUnavailable
 from cgtool.model.capture import Capture, Caveat
-from cgtool.model.failure import machine, usage, user_code
+from cgtool.model.failure import machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.program.inputs import seed_all
@@ -36,14 +36,7 @@ def open_session(workload: Workload, options: CaptureOptions) -> Session:
     device = torch.device(options.device or "cuda")
     index = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.set_device(index)
-    if options.capture_error_mode not in ("global", "thread_local", "relaxed"):
-        raise usage(
-            f"--capture-error-mode {options.capture_error_mode}: "
-            "one of global, thread_local, relaxed"
-        )
-    priority = {None: 0, "normal": 0, "high": -1}.get(options.stream)
-    if priority is None:
-        raise usage(f"--stream {options.stream}: one of normal, high")
+    priority = {"normal": 0, "high": -1}[options.stream]
     return Session(workload, options, index, torch.cuda.Stream(index, priority=priority))
 
 

@@ -21,9 +21,11 @@ class Shown(msgspec.Struct, frozen=True):
     reason: str
     fix: str
     place: Frame | None
-    """The nearest line that the user can edit."""
+    """The innermost line that the user can edit."""
+    columns: tuple[int, int] | None
+    """Of the expression in the line of ``place``; see ``Finding.columns``."""
     library: Frame | None
-    """The line of an installed library that did it, when that is not the user's own."""
+    """The line of an installed library that did it, where that is not the user's own code."""
     chain: tuple[Frame, ...]
     """The calls that lead to ``place``, innermost first, without it."""
     module: str | None
@@ -62,6 +64,7 @@ def _shown(one: Finding) -> Shown:
         reason=one.reason,
         fix=one.fix or (known.head.fix if known else ""),
         place=place,
+        columns=one.columns,
         library=one.frames[0] if at else None,
         chain=one.frames[at + 1 :],
         module=one.module,

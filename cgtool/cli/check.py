@@ -62,7 +62,7 @@ def check(
 
         write_bytes(sarif.encode(found), output)
     elif output is not None or not quiet:
-        from cgtool.render.findings_table import render_report
+        from cgtool.render.findings import render_report
 
         show_table(render_report(report), output)
     if any(is_hazard(one) for one in found):

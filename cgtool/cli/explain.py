@@ -19,33 +19,33 @@ def explain(
     code: Annotated[
         str | None, typer.Argument(metavar="CODE", help="As check and capture print it.")
     ] = None,
-    example: Annotated[
-        Example | None, typer.Option(help="Print this example alone, to run it.")
-    ] = None,
+    example: Annotated[Example | None, typer.Option(help="Print only this example.")] = None,
     output: opt.Output = None,
 ) -> None:
-    """Explain the CODE of a finding, with a wrong and a right example; without one, list them."""
+    """Explain a finding CODE with a wrong and a right example; without CODE, list all codes."""
     from difflib import get_close_matches
 
     from cgtool.cli.output import show_table, write_bytes
     from cgtool.findings.registry import codes, page
     from cgtool.model.failure import usage
-    from cgtool.render.page import render, render_list
+    from cgtool.render.findings import render_page, render_pages
 
     if code is None:
-        show_table(render_list([one for name in codes() if (one := page(name))]), output)
+        show_table(render_pages([known for name in codes() if (known := page(name))]), output)
         return
-    found = page(code)
-    if found is None:
+    known = page(code)
+    if known is None:
         close = get_close_matches(code, codes(), n=3, cutoff=0.4)
         raise usage(
-            f"{code}: no such code",
-            fix=f"did you mean {', '.join(close)}?" if close else "cgtool explain lists them all",
+            f"no finding code `{code}`",
+            fix=f"did you mean {', '.join(close)}?"
+            if close
+            else "`cgtool explain` lists all codes",
         )
     if example is not None:
-        source = found.examples.get(example.value)
+        source = known.examples.get(example.value)
         if source is None:
-            raise usage(f"{code} has no {example.value} example")
+            raise usage(f"`{code}` has no {example.value} example")
         write_bytes(source.encode(), output)
         return
-    show_table(render(found), output)
+    show_table(render_page(known), output)

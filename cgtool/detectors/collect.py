@@ -9,7 +9,7 @@ import msgspec
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import frames_of
+from cgtool.observe.frames import columns_of, frames_of
 from cgtool.observe.ops import OpCall, Record
 
 
@@ -49,6 +49,7 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
     return msgspec.structs.replace(
         finding,
         frames=frames_of(call.chain) or finding.frames,
+        columns=columns_of(call.chain) or finding.columns,
         module=module[0] if module is not None else None,
         forward=frames_of(forward.chain) if forward is not None else (),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from cgtool.detectors.collect import Findings, at_call, refusal
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
-from cgtool.observe.frames import here
+from cgtool.observe.frames import chain_of, columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
 
 HOST_WAITS = (
@@ -65,11 +66,13 @@ class Region:
     ) -> None:
         """Answer a call that may not happen during capture as CUDA does."""
         if self.capturing:
+            chain = chain_of(sys._getframe(1))
             self.report(
                 Finding(
                     code,
                     f"{what} is not permitted when a stream is capturing",
-                    here(2),
+                    frames_of(chain),
+                    columns=columns_of(chain),
                     phase=self.phase,
                     fix=fix,
                     evidence=(why,),

@@ -33,6 +33,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence: what is so here, and what becomes of it."""
     frames: tuple[Frame, ...] = ()
     """The Python call chain outside torch, innermost first; empty when no line is to blame."""
+    columns: tuple[int, int] | None = None
+    """The expression in the line of the innermost frame that is not an installed library's: UTF-8
+    offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 where it is in a
+    later line. None where only the line is known."""
     module: str | None = None
     """Path of the innermost ``nn.Module``; ``""`` is the root module."""
     forward: tuple[Frame, ...] = ()

@@ -7,6 +7,7 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import sysconfig
 import traceback
@@ -153,6 +154,23 @@ def frame_of(site: Site) -> Frame:
 def frames_of(chain: Iterable[Site]) -> tuple[Frame, ...]:
     """The sites as plain data, in the same order."""
     return tuple(frame_of(site) for site in chain)
+
+
+def columns_of(chain: Iterable[Site]) -> tuple[int, int] | None:
+    """The expression that runs in the innermost site outside installed libraries, as UTF-8 offsets
+    in its line: (start, end), with end 0 where it ends in a later line. None where unknown."""
+    for code, lasti in chain:
+        if in_library(frame_of((code, lasti))) or lasti < 0:
+            continue
+        position = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
+        if position is None:
+            return None
+        line, end_line, start, end = position
+        if line is None or start is None or end is None:
+            # Python runs with -X no_debug_ranges.
+            return None
+        return start, end if end_line == line else 0
+    return None
 
 
 def here(depth: int = 1) -> tuple[Frame, ...]:

@@ -47,7 +47,7 @@ def check(workers: Workers, allow: tuple[str, ...]) -> Report:
     hazards = [one for one in show(report.findings) if is_hazard(one)]
     if not hazards:
         return report
-    from cgtool.render.findings_table import render_report
+    from cgtool.render.findings import render_report
 
     found = ", ".join(dict.fromkeys(one.code for one in hazards))
     raise NotHeld(f"{report.entry.spec}: {found}\n{drawn(render_report(report))}")

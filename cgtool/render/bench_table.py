@@ -8,7 +8,7 @@ from rich.text import Text
 from cgtool.analysis.timing.bench import BenchReport
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.analysis.units import count_text, time_text
-from cgtool.render.findings_table import render as render_findings
+from cgtool.render.findings import render as render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, add, explained, plain, table
 
 _VERDICTS = {

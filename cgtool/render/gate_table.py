@@ -12,7 +12,7 @@ from cgtool.analysis.gate.gate import GateReport, Judged
 from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.gate.metrics import BY_NAME
 from cgtool.model.failure import Failure
-from cgtool.render.findings_table import shown_file
+from cgtool.render.source import shown_file
 from cgtool.render.table import BAD, GOOD, WARNING, Fitted, add, plain, table
 
 _FRAMES = 6

@@ -15,8 +15,8 @@ from xml.etree import ElementTree as ET
 from cgtool.analysis.gate.gate import GateReport, Judged
 from cgtool.analysis.gate.gate_verdict import FAIL, UNKNOWN, Verdict
 from cgtool.model.failure import Failure
-from cgtool.render.findings_table import shown_file
 from cgtool.render.gate_table import details, error_lines, place_text, sentence
+from cgtool.render.source import shown_file
 from cgtool.render.text import visible
 
 

@@ -14,7 +14,7 @@ from cgtool.analysis.timing.roofline import MEANS
 from cgtool.analysis.timing.time_tables import KERNEL, MIXED, NODE, OP
 from cgtool.analysis.units import count_text, rate_text, time_text
 from cgtool.render import time_table
-from cgtool.render.findings_table import render as render_findings
+from cgtool.render.findings import render as render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}

@@ -8,7 +8,7 @@ from rich.text import Text
 from cgtool.analysis.verify import Row, exit_code, rows
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import Report
-from cgtool.render.findings_table import render as render_findings
+from cgtool.render.findings import render as render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
 
 

@@ -88,7 +88,7 @@ def test_innocent_code_exits_0(tmp_path):
     )
     done = check(tmp_path, source)
     assert done.returncode == 0, done.stdout
-    assert "nothing found" in done.stdout
+    assert "no findings" in done.stdout
 
 
 ODD = {

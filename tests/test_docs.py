@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from cgtool.model import capture
 from cgtool.model.capture_file import read
 from cgtool.model.options import capture_options
 from cgtool.render import dot, picture, profile_table, summary_table
+from tests.forked_workers import run_cgtool
 from tests.recorded import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -228,3 +230,31 @@ def test_the_picture_in_the_readme_is_what_dump_draws():
     text = dot.render(made, [whole(0, made.graphs[0])], color="stream")
     kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
     assert told(picture.render(text, "svg")) == told(kept)
+
+
+ENTRIES = ROOT / "docs" / "entries.md"
+
+
+def test_code_in_the_page_on_entries_is_that_of_the_samples():
+    blocks = re.findall(r"^```python from=(\S+)\n(.*?)^```", ENTRIES.read_text(), re.M | re.S)
+    assert len(blocks) == 4
+    for file, block in blocks:
+        assert block.strip() in (ROOT / file).read_text(), file
+
+
+@pytest.mark.parametrize("script", ["train", "generate"])
+def test_a_script_of_the_page_on_entries_runs(script):
+    folder = ROOT / "samples" / "from_script"
+    limit = ["--epochs=1"] if script == "train" else ["--tokens=4"]
+    command = [sys.executable, str(folder / f"{script}.py"), "--device=cpu", *limit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", ["train", "generate"])
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_an_entry_of_the_page_on_entries_holds(command, script):
+    entry = f"samples/from_script/{script}_entry.py:build"
+    done = run_cgtool(command, entry, "--device", "simulated", "--format", "json", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["findings"] == []

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 
 from cgtool.detectors import rules
 from cgtool.detectors.region import Region
 from cgtool.findings.registry import code
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import DEVICE, HOST, is_cpu_device, is_cuda_device, place_of
+from cgtool.torch_compat.private import current_device
 
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
 SYNC_D2H_COPY = code("sync-d2h-copy")
@@ -93,5 +93,5 @@ class FunctionWatch(TorchFunctionMode):
     def _for_gpu(kwargs: dict[str, Any]) -> bool:
         wanted = kwargs.get("device")
         if wanted is None:
-            wanted = _device.CURRENT_DEVICE
+            wanted = current_device()
         return is_cuda_device(wanted) or (isinstance(wanted, int) and not isinstance(wanted, bool))

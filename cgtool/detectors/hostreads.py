@@ -21,6 +21,13 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.placement import on_host
 from cgtool.observe.source import Use, uses_of
+from cgtool.torch_compat.private import (
+    MODULE_TABLES,
+    children_of,
+    no_dispatch,
+    no_torch_function,
+    version_of_tensor,
+)
 
 _SMALL = 64
 """Host tensors up to this many elements are compared by value."""
@@ -215,7 +222,7 @@ def _item(value: Any, key: str | int) -> Any:
     if isinstance(value, list | tuple) and isinstance(key, int):
         return value[key] if -len(value) <= key < len(value) else _MISSING
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
-        return value._modules.get(str(key), _MISSING)
+        return children_of(value).get(str(key), _MISSING)
     return _MISSING
 
 
@@ -228,7 +235,7 @@ def _attribute(value: Any, name: str) -> Any:
         if name in table:
             return table[name]
         if isinstance(value, torch.nn.Module):
-            for part in ("_parameters", "_buffers", "_modules"):
+            for part in MODULE_TABLES:
                 inner = table.get(part) or {}
                 if name in inner:
                     return inner[name]
@@ -280,9 +287,11 @@ def _tensor(value: torch.Tensor) -> Value | None:
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         return None
     shape = tuple(value.shape)
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with no_dispatch(), no_torch_function():
         if on_host(value):
-            content = value.detach().tolist() if value.numel() <= _SMALL else value._version
+            content = (
+                value.detach().tolist() if value.numel() <= _SMALL else version_of_tensor(value)
+            )
             return Value("host tensor", (shape, repr(content)), repr(content)[:60])
         address = value.data_ptr()
     return Value("tensor", (shape, address), f"{list(shape)} at {address:#x}")

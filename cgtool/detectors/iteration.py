@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors.hostreads import HostReads, Snapshot
 from cgtool.observe.annotations import Annotations
@@ -25,6 +24,7 @@ from cgtool.observe.frames import Site, call_op, chain_of, is_internal, package_
 from cgtool.observe.op_memory import UNINITIALISED, Uninitialised
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.placement import on_host
+from cgtool.torch_compat.private import pytree, storage_key
 
 _FEW = 64
 SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
@@ -113,7 +113,7 @@ class _Recorder(OpRecorder):
         if op is not None:
             op.reads_nothing_of = unread
             op.writes_input = any(
-                one.untyped_storage()._cdata in self.inputs
+                storage_key(one.untyped_storage()) in self.inputs
                 for one in written_by(func, args, kwargs)
                 if _plain(one)
             )
@@ -140,7 +140,7 @@ class _Recorder(OpRecorder):
                     continue
                 host = on_host(one)
                 places.append(host)
-                storage = one.untyped_storage()._cdata
+                storage = storage_key(one.untyped_storage())
                 from_outside = storage not in self._storages
                 if host:
                     # What a device op leaves on the host (the seed of an attention kernel) is
@@ -171,7 +171,7 @@ def storages_in(value: Any) -> dict[int, torch.UntypedStorage]:
         for one in pytree.tree_leaves(value)
         if isinstance(one, torch.Tensor) and _plain(one)
     )
-    return {one._cdata: one for one in found}
+    return {storage_key(one): one for one in found}
 
 
 def _all_on_host(value: Any) -> bool:

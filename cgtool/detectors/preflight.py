@@ -15,6 +15,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.program.callables import real_module
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
@@ -22,9 +23,6 @@ CUDNN_BENCHMARK_IN_CAPTURE = code("cudnn-benchmark-in-capture")
 EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
 RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
-
-_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 
 
 def look(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
@@ -99,7 +97,7 @@ def _modules(part: Part) -> Iterator[Finding]:
 
 
 def _hooks(path: str, module: torch.nn.Module) -> Iterator[Finding]:
-    for kind, names in (("forward", _FORWARD_HOOKS), ("backward", _BACKWARD_HOOKS)):
+    for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
         for table in names:
             for hook in (getattr(module, table, None) or {}).values():
                 yield Finding(

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.detectors.region import Region
 from cgtool.detectors.syncs import sync_code
@@ -23,6 +21,7 @@ from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import call_op, here
 from cgtool.observe.ops import OpCall
 from cgtool.observe.placement import HOST, on_host, place_of, tensors_of
+from cgtool.torch_compat.private import TorchDispatchMode, fake_tensor_mode, schema_of
 
 CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -156,7 +155,7 @@ def _cond(region: Region, args: Sequence[Any]) -> None:
     """Random ops in a branch of torch.cond, which becomes a conditional node."""
     branches, operands = args[1:3], args[3]
     for branch in branches:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, _RandomOps() as found:
+        with fake_tensor_mode()(allow_non_fake_inputs=True) as fake, _RandomOps() as found:
             branch(
                 *(
                     fake.from_tensor(one) if isinstance(one, torch.Tensor) else one
@@ -182,7 +181,7 @@ class _RandomOps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.names.append(str(func._schema.name))
+            self.names.append(str(schema_of(func).name))
         return call_op(func, args, kwargs or {})
 
 

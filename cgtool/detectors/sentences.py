@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cgtool.findings.registry import code
 from cgtool.model.finding import Code
+from cgtool.torch_compat.private import pins_memory
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,7 @@ def other_threads(_raised: Raised) -> bool:
 
 
 def pinning_thread(_raised: Raised) -> bool:
-    return any(
-        "pin_memory" in one.name or "_pin_memory_loop" in repr(getattr(one, "_target", ""))
-        for one in threading.enumerate()
-    )
+    return any(map(pins_memory, threading.enumerate()))
 
 
 # In order: the first that matches is the answer.

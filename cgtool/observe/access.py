@@ -18,6 +18,7 @@ from cgtool.model.capture import Call
 from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
 from cgtool.observe.flops import FlopCounter
 from cgtool.observe.storage import strided_parts
+from cgtool.torch_compat.private import free_weak_storage, storage_key, weak_storage
 
 UNKNOWN = Call()
 """Writes nothing, as no op that owns a node does."""
@@ -100,7 +101,7 @@ class AccessLog:
 
     def __init__(self) -> None:
         self._shells: list[Any] = []
-        self._free = torch.UntypedStorage._free_weak_ref
+        self._free = free_weak_storage
         self._numbers: dict[int, int] = {}
         self._plans: dict[Any, _Plan] = {}
         self._flops = FlopCounter()
@@ -169,11 +170,11 @@ class AccessLog:
                 continue
             size = tensor.nbytes if tensor.is_contiguous() else _bytes(tensor)
             storage = tensor.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             number = all_numbers.get(key)
             if number is None:
                 number = all_numbers[key] = len(all_numbers)
-                self._shells.append(storage._weak_ref())
+                self._shells.append(weak_storage(storage))
             if not size or number in without:
                 continue
             if number not in found:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import call_user
+from cgtool.torch_compat.private import MARK_KERNELS_MODULES, NVTX
 
 
 class Annotations(threading.local):
@@ -75,8 +76,8 @@ def install() -> None:
     _wrap(record_function, "__exit__", after=_closed)
     # Beneath range_push and range_pop, which torch.compile knows by identity: with another function
     # in their place it would break the graph there, and compile other kernels.
-    vars(torch.cuda.nvtx)["_nvtx"] = _Nvtx(vars(torch.cuda.nvtx)["_nvtx"])
-    for name in ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations"):
+    setattr(*NVTX, _Nvtx(getattr(*NVTX)))
+    for name in MARK_KERNELS_MODULES:
         with contextlib.suppress(ImportError):
             _wrap_marks(importlib.import_module(name))
     package = _nvtx_package()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 
 import torch
+
+from cgtool.torch_compat.private import dynamo_is_loaded
 
 
 def left_alone() -> contextlib.AbstractContextManager[object]:
@@ -16,7 +17,7 @@ def left_alone() -> contextlib.AbstractContextManager[object]:
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     # Asking would import torch._dynamo, for a second, where nothing was compiled.
-    if set_stance is None or "torch._dynamo" not in sys.modules:
+    if set_stance is None or not dynamo_is_loaded():
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[object] = set_stance("eager_on_recompile")
     return stance

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from cgtool.torch_compat.private import schema_of
+
 # Batch norm moves its statistics without saying so in its schema.
 _STATISTICS = {
     "aten::batch_norm": (3, 4, 5),
@@ -21,7 +23,7 @@ _STATISTICS = {
 
 @cache
 def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None:
         return (), ()
     positions: list[int] = []
@@ -36,7 +38,7 @@ def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 def may_write(func: Any) -> bool:
     """False for ops that never change an argument."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     return any(_written_positions(func)) or (schema is not None and schema.name in _STATISTICS)
 
 
@@ -57,7 +59,7 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iter
     for name in names:
         if name in kwargs:
             yield from _tensors(kwargs[name])
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     statistics = _STATISTICS.get(schema.name) if schema is not None else None
     if statistics is not None and len(args) > statistics[2] and args[statistics[2]]:
         yield from _tensors(list(args[statistics[0] : statistics[1] + 1]))
@@ -88,7 +90,7 @@ _LOOKS_AT_SHAPES = (
 
 @cache
 def _is_view(func: Any) -> bool:
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None:
         return False
     if any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments):

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
-_aten = torch.ops.aten
+from cgtool.torch_compat.private import packet_of
+
+aten = torch.ops.aten
 _RAGGED: dict[Any, int] = {
-    _aten._flash_attention_forward: 3,
-    _aten._flash_attention_backward: 6,
-    _aten._efficient_attention_forward: 4,
-    _aten._efficient_attention_backward: 6,
+    aten._flash_attention_forward: 3,
+    aten._flash_attention_backward: 6,
+    aten._efficient_attention_forward: 4,
+    aten._efficient_attention_backward: 6,
 }
 """Formulas that are given tensors, not shapes, and the position of the offsets that they would read
 from the device, which makes the host wait and a capture fail."""
@@ -73,13 +75,13 @@ class FlopCounter:
         return flops
 
     def _formula(self, func: Any) -> Callable[..., Any] | None:
-        packet: Any = getattr(func, "_overloadpacket", func)
+        packet = packet_of(func)
         found = (registry.get(packet) for registry in self._registries)
         return next((formula for formula in found if formula is not None), None)
 
     def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, made: Any) -> int | None:
         if formula.__code__ is not self._of_shapes:
-            offsets = _RAGGED.get(getattr(func, "_overloadpacket", None))
+            offsets = _RAGGED.get(packet_of(func))
             if offsets is None or len(args) <= offsets or args[offsets] is not None:
                 return None
         return int(formula(*args, **kwargs, out_val=made))
@@ -117,21 +119,21 @@ def _more(library: Any) -> dict[Any, Callable[..., Any]]:
         return int(library.sdpa_flop_count(query, key, value))
 
     found: dict[Any, Callable[..., Any]] = {
-        _aten.linear: linear,
-        _aten.matmul: matmul,
-        _aten.scaled_dot_product_attention: attention,
+        aten.linear: linear,
+        aten.matmul: matmul,
+        aten.scaled_dot_product_attention: attention,
     }
-    found |= dict.fromkeys((_aten.conv1d, _aten.conv2d, _aten.conv3d), convolution)
+    found |= dict.fromkeys((aten.conv1d, aten.conv2d, aten.conv3d), convolution)
     found |= dict.fromkeys(
-        (_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d), transposed
+        (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d), transposed
     )
     wrapped = {op: library.shape_wrapper(formula) for op, formula in found.items()}
     # The same attention as the CPU spells it: what the simulated device runs.
     flash = library.flop_registry
-    wrapped[_aten._scaled_dot_product_flash_attention_for_cpu] = flash[
-        _aten._scaled_dot_product_flash_attention
+    wrapped[aten._scaled_dot_product_flash_attention_for_cpu] = flash[
+        aten._scaled_dot_product_flash_attention
     ]
-    wrapped[_aten._scaled_dot_product_flash_attention_for_cpu_backward] = flash[
-        _aten._scaled_dot_product_flash_attention_backward
+    wrapped[aten._scaled_dot_product_flash_attention_for_cpu_backward] = flash[
+        aten._scaled_dot_product_flash_attention_backward
     ]
     return wrapped

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from cgtool.torch_compat.private import schema_of
+
 _NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
@@ -37,7 +39,7 @@ def effect_of(func: Any) -> Effect:
 
 
 def _effect(func: Any) -> Effect:
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None:
         return Effect(False, False)
     if torch.Tag.inplace_view in getattr(func, "tags", ()):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.observe.effects import written_by
+from cgtool.torch_compat.private import pytree, schema_of, storage_key
 
 _OVERWRITES = frozenset(
     (
@@ -35,7 +35,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def _aliases(func: Any) -> bool:
     """True for views: nothing is read."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     return schema is not None and any(
         one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
     )
@@ -59,7 +59,7 @@ class Uninitialised:
         """After an op that asks for memory and writes nothing to it."""
         for tensor in tensors_in(result):
             if tensor.layout == torch.strided:
-                self._made[tensor.untyped_storage()._cdata] = call
+                self._made[storage_key(tensor.untyped_storage())] = call
 
     def read_by(self, func: Any, name: str, args: Any, kwargs: Any) -> int | None:
         """Before an op: the call whose memory it reads though nothing was written there."""
@@ -74,7 +74,7 @@ class Uninitialised:
         for tensor in tensors_in((args, kwargs)):
             if tensor.layout != torch.strided:
                 continue
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_key(tensor.untyped_storage())
             call = self._made.get(storage)
             if call is None:
                 continue
@@ -86,7 +86,7 @@ class Uninitialised:
                 continue
             found = call
         for tensor in writes.values():
-            self._made.pop(tensor.untyped_storage()._cdata, None)
+            self._made.pop(storage_key(tensor.untyped_storage()), None)
         if found is not None:
             self._made = {key: value for key, value in self._made.items() if value != found}
         return found

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.model.capture import Call
 from cgtool.observe.access import UNKNOWN, AccessLog
@@ -22,6 +21,13 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import Site, call_op, chain_of
 from cgtool.observe.modules import ModuleStack
+from cgtool.torch_compat.private import (
+    TorchDispatchMode,
+    next_sequence_number,
+    running_autograd_node,
+    schema_of,
+    sequence_number_of,
+)
 
 
 @dataclass(slots=True)
@@ -68,7 +74,7 @@ def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int
 
 def op_name(func: Any) -> str:
     """``aten::add.Tensor`` for an OpOverload; other callables by their own name."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None:
         return str(getattr(func, "__name__", func))
     overload = str(schema.overload_name)
@@ -92,10 +98,6 @@ class Record:
     def forward_of(self, call: OpCall) -> OpCall | None:
         """For a call in backward: the forward call that made its autograd node."""
         return self.maker_of(call.autograd_sequence)
-
-
-_next_sequence: Callable[[], int] = torch._C._autograd._get_sequence_nr
-_running_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
 class OpRecorder(TorchDispatchMode):
@@ -157,17 +159,17 @@ class OpRecorder(TorchDispatchMode):
             annotations=self.annotations.current(),
             thread=threading.get_ident(),
         )
-        node = _running_node()
+        node = running_autograd_node()
         if node is not None:
             call.autograd_node = type(node).__name__ if node.name is None else node.name()
-            call.autograd_sequence = node._sequence_nr()
+            call.autograd_sequence = sequence_number_of(node)
         self._note_made(call)
         self.record.calls.append(call)
         return call
 
     def _note_made(self, call: OpCall) -> None:
         """Autograd numbers its nodes just before the op itself runs, each thread from 0."""
-        following = _next_sequence()
+        following = next_sequence_number()
         before = getattr(self._counted, "next", following)
         self._counted.next = following
         if following != before:
@@ -196,7 +198,7 @@ class OpRecorder(TorchDispatchMode):
         self._stance = left_alone()
         self._stance.__enter__()
         self.modules.__enter__()
-        self._counted.next = _next_sequence()
+        self._counted.next = next_sequence_number()
         self._home = threading.get_ident()
         super().__enter__()
         return self

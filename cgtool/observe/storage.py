@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from cgtool.torch_compat.private import (
+    is_traceable_wrapper_subclass,
+    no_dispatch,
+    pytree,
+    sparse_indices,
+    sparse_values,
+)
 
 _COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
     torch.sparse_csr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
@@ -20,7 +26,7 @@ _COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ..
     torch.sparse_csc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
     torch.sparse_bsc: (torch.Tensor.ccol_indices, torch.Tensor.row_indices, torch.Tensor.values),
     # _indices and _values take an uncoalesced tensor as it is.
-    torch.sparse_coo: (torch.Tensor._indices, torch.Tensor._values),
+    torch.sparse_coo: (sparse_indices, sparse_values),
 }
 
 
@@ -30,7 +36,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     layouts, functorch's wrappers, fake and meta tensors)."""
     if tensor.is_meta:
         return []
-    with torch._C._DisableTorchDispatch():
+    with no_dispatch():
         readers = _COMPRESSED.get(tensor.layout)
         if readers is not None:
             return [(f".{one.__name__.lstrip('_')}", one(tensor)) for one in readers]

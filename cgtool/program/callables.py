@@ -17,6 +17,7 @@ import torch
 
 from cgtool.observe.frames import is_internal
 from cgtool.program.guarded_access import attribute, is_a, type_name
+from cgtool.torch_compat.private import COMPILED_MODULE
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -29,7 +30,7 @@ def real_module(module: torch.nn.Module) -> torch.nn.Module:
     anything and pass it on."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while True:
-        inner = attribute(module, "_orig_mod")
+        inner = attribute(module, COMPILED_MODULE)
         if inner is None and is_a(module, wrappers):
             inner = module.module
         if not is_a(inner, torch.nn.Module):

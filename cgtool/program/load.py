@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.observe.annotations import install as install_annotations
@@ -24,6 +23,7 @@ from cgtool.program.spec import parse
 from cgtool.program.surface import tensors_in
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import is_fake, pytree
 
 
 @contextlib.contextmanager
@@ -98,8 +98,7 @@ def _where(part: Part) -> list[tuple[str, torch.Tensor]]:
 def _without_data(tensor: torch.Tensor) -> str | None:
     if tensor.is_meta:
         return "on the meta device"
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return "a FakeTensor" if fake is not None and isinstance(tensor, fake.FakeTensor) else None
+    return "a FakeTensor" if is_fake(tensor) else None
 
 
 def _on_device(workload: Workload, device: str) -> tuple[str, ...]:

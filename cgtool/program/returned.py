@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.program import callables
 from cgtool.program.guarded_access import is_a, type_name
 from cgtool.program.surface import tensors_in
+from cgtool.torch_compat.private import pytree
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """A callable, its arguments, its keyword arguments."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import call_user
@@ -20,6 +19,7 @@ from cgtool.observe.storage import strided_parts
 from cgtool.program.guarded_access import attribute, is_a
 from cgtool.program.reach import reach
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.private import pytree
 
 Named = tuple[str, torch.Tensor]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.model.capture import Frame
 from cgtool.program.guarded_access import is_a, type_name
 from cgtool.program.reach import reach
+from cgtool.torch_compat.private import pytree
 
 
 @dataclass(frozen=True)

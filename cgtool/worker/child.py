@@ -26,6 +26,7 @@ import msgspec
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.options import Request
+from cgtool.torch_compat.private import PYTREE_MODULE
 from cgtool.worker.endings import write_stacks
 from cgtool.worker.originals import Originals, Replaced, described, frames_of
 from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message, encode
@@ -57,7 +58,7 @@ class Channel:
 
 
 _RELIED_ON = (
-    "torch", "torch.autograd", "torch.cuda", "torch.utils._pytree", "torch.Tensor",
+    "torch", "torch.autograd", "torch.cuda", PYTREE_MODULE, "torch.Tensor",
     "torch.nn.Module", "torch.nn.modules.module", "torch.autograd.Function",
 )  # fmt: skip
 

@@ -22,6 +22,13 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.storage import storage_of, tensors_in
+from cgtool.torch_compat.private import (
+    CALL_MODULE,
+    FORWARD_HOOKS,
+    no_dispatch,
+    no_torch_function,
+    storage_key,
+)
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
@@ -87,7 +94,7 @@ def _locals_above(name: str) -> dict[str, Any] | None:
 def _called_module() -> torch.nn.Module | None:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_code.co_name == "_call_impl":
+        if frame.f_code.co_name == CALL_MODULE:
             owner = frame.f_locals.get("self")
             return owner if isinstance(owner, torch.nn.Module) else None
         frame = frame.f_back
@@ -128,7 +135,7 @@ class Callables(Check):
             made.parts.append(_part(target, one))
             if isinstance(target, torch.nn.Module):
                 self._look_at_module(target, place)
-                with torch._C._DisableTorchDispatch():
+                with no_dispatch():
                     made.buffers += [(weakref.ref(b), b.detach().clone()) for b in target.buffers()]
         self._making = made
         try:
@@ -163,7 +170,7 @@ class Callables(Check):
                 phase="script",
             )
         for name, child in module.named_modules():
-            if child is not module and (child._forward_hooks or child._forward_pre_hooks):
+            if child is not module and any(getattr(child, hooks) for hooks in FORWARD_HOOKS):
                 self.watch.report(
                     CHILD_MODULE_HOOKS_CAPTURED,
                     f"{name} ({type(child).__name__}) has a hook, whose Python does not run in a "
@@ -220,7 +227,7 @@ class Callables(Check):
         inputs = found.get("inputs", ())
         count = found.get("len_user_args", 0)
         self._nodes[part.latest] = part
-        with torch._C.DisableTorchFunction():
+        with no_torch_function():
             self._inputs(inputs[:count], surface[:count], place)
         self._parameters(part, inputs[count:], place)
         self._state()
@@ -342,7 +349,7 @@ class Callables(Check):
 
 def _part(target: Any, samples: Any) -> Part:
     keys = frozenset(
-        storage._cdata
+        storage_key(storage)
         for one in tensors_in(list(samples) if isinstance(samples, list | tuple) else samples)
         if (storage := storage_of(one)) is not None
     )
@@ -353,7 +360,7 @@ def _part(target: Any, samples: Any) -> Part:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with no_dispatch(), no_torch_function():
         return one.shape == other.shape and bool(torch.equal(one, other))
 
 

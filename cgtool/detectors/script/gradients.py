@@ -20,6 +20,7 @@ from cgtool.observe.effects import written_by
 from cgtool.observe.frames import package_part
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.storage import storage_of, tensors_in
+from cgtool.torch_compat.private import no_dispatch, no_torch_function, storage_key
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
@@ -67,13 +68,13 @@ class Gradients(Check):
             stack.callback(setattr, owner, "zero_grad", before)
 
     def ended(self, graph: WatchedGraph) -> None:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with no_dispatch(), no_torch_function():
             for read in graph.reads.values():
                 leaf = read.tensor()
                 if leaf is None or not leaf.requires_grad or not leaf.is_leaf or leaf.grad is None:
                     continue
                 storage = storage_of(leaf.grad)
-                key = None if storage is None else storage._cdata
+                key = None if storage is None else storage_key(storage)
                 if key in graph.made:
                     self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, False))
                 elif key in graph.reads and graph.reads[key].written:
@@ -84,12 +85,12 @@ class Gradients(Check):
         if not self._gradients:
             return
         written = {
-            storage._cdata
+            storage_key(storage)
             for one in written_by(op.func, op.args, op.kwargs)
             if (storage := storage_of(one)) is not None
         }
         touched = {
-            storage._cdata
+            storage_key(storage)
             for one in tensors_in((op.args, op.kwargs))
             if (storage := storage_of(one)) is not None
         }
@@ -112,7 +113,7 @@ class Gradients(Check):
         graph = one.graph
         replays = graph.replays - one.replays
         if graph.live() and replays and graph.last is not None:
-            with torch._C.DisableTorchFunction():
+            with no_torch_function():
                 dropped = leaf.grad is None
             if dropped:
                 self.watch.report(

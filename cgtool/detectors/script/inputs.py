@@ -16,6 +16,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
 from cgtool.observe.script.state import Op, Read, WatchedGraph
 from cgtool.observe.storage import storage_of
+from cgtool.torch_compat.private import no_dispatch, no_torch_function, storage_key
 
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
@@ -89,7 +90,7 @@ class Inputs(Check):
             if not isinstance(now, torch.Tensor):
                 continue
             storage = storage_of(now)
-            if storage is None or storage._cdata == key:
+            if storage is None or storage_key(storage) == key:
                 continue
             if path.kind != "parameter" and not self._takes_its_place(graph, read, now, storage):
                 continue
@@ -108,7 +109,7 @@ class Inputs(Check):
         if write is not None and write.graph is None and write.at > since:
             return False
         # The next graph's input, or an output, under a name that is used again.
-        return self.watch.cells.known(storage._cdata) is None
+        return self.watch.cells.known(storage_key(storage)) is None
 
     def _report(
         self, graph: WatchedGraph, path: Path, read: Read, now: torch.Tensor, stack: Stack
@@ -119,7 +120,7 @@ class Inputs(Check):
             frames = changed_at(self.moved, module, graph) if module is not None else ()
         else:
             frames = binding_of(path, stack, graph.outer)
-        with torch._C.DisableTorchFunction():
+        with no_torch_function():
             address = now.data_ptr()
         self.watch.report(
             _CODES[path.kind],
@@ -167,7 +168,7 @@ class Inputs(Check):
 
 
 def _value(tensor: torch.Tensor) -> Any:
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+    with no_dispatch(), no_torch_function():
         return tensor.detach().reshape(-1).tolist()[0]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import functools
-import importlib
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.source import tree_of
+from cgtool.torch_compat.private import load_dynamo
 
 CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
 DRIVER_SIDE_GRAPH_MEMORY = code("driver-side-graph-memory")
@@ -191,7 +191,7 @@ class Calls(Check):
             if model is None:
                 return lambda function: compiled(function, **options)
             # Compiled under the watcher's mode it would be other code; it runs eagerly instead.
-            importlib.import_module("torch._dynamo")
+            load_dynamo()
             stack.enter_context(left_alone())
             made = call_user(compile_it, model, **options)
             return made if isinstance(model, torch.nn.Module) else self._first(made)

@@ -15,6 +15,7 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.storage import storage_of, tensors_in
+from cgtool.torch_compat.private import pins_memory, storage_key
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
@@ -85,10 +86,7 @@ class Misuse(Check):
 
 
 def _pinning() -> bool:
-    return any(
-        "pin_memory" in one.name or "_pin_memory_loop" in repr(getattr(one, "_target", ""))
-        for one in threading.enumerate()
-    )
+    return any(map(pins_memory, threading.enumerate()))
 
 
 class Autocast(Check):
@@ -120,11 +118,11 @@ class Autocast(Check):
             return
         for tensor in tensors_in((op.args, op.kwargs)):
             storage = storage_of(tensor)
-            if storage is None or storage._cdata not in fresh:
+            if storage is None or storage_key(storage) not in fresh:
                 continue
             half = tensor.dtype in (torch.float16, torch.bfloat16)
             if half and tensor.requires_grad and not tensor.is_leaf and self._only_cache(tensor):
-                graph.explained.add(storage._cdata)
+                graph.explained.add(storage_key(storage))
                 self.watch.report(
                     AUTOCAST_WEIGHT_CACHE,
                     "the graph reads a cast weight that autocast made before the capture: it "

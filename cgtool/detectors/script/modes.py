@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cgtool.detectors.script.run import Watch
 from cgtool.observe.frames import call_op
+from cgtool.torch_compat.private import TorchDispatchMode, no_torch_function
 
 _READS = frozenset(
     (
@@ -64,7 +64,7 @@ class FunctionObserver(TorchFunctionMode):
         if tensor is None:
             return
         place = self.watch.machine.place
-        with torch._C.DisableTorchFunction():
+        with no_torch_function():
             if func in _READS:
                 if place(tensor) == "device":
                     self.watch.waited(func.__name__, tensor)

@@ -15,14 +15,15 @@ from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.inputs import Changes, Inputs, changed_at
 from cgtool.findings.registry import code
 from cgtool.observe.script.state import WatchedGraph
+from cgtool.torch_compat.private import APPLY, Dropout
 
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 
 def depends_on_mode(module: torch.nn.Module) -> bool:
     """True when ``forward`` of a module looks at ``training``, and it makes a difference."""
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        return module.p > 0
+    if isinstance(module, Dropout):
+        return bool(module.p > 0)
     forward = getattr(type(module).forward, "__code__", None)
     if forward is None:
         return False
@@ -46,7 +47,7 @@ class Modes(Check):
         for name, places in (
             ("train", self._toggled),
             ("load_state_dict", inputs.moved),
-            ("_apply", inputs.moved),
+            (APPLY.name, inputs.moved),
         ):
             before = getattr(module, name)
             setattr(module, name, self._noted(before, places))

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from cgtool.detectors.hostreads import HostReads, Snapshot
 from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
@@ -22,6 +20,7 @@ from cgtool.observe.frames import frames_of, is_internal, line_of
 from cgtool.observe.script.names import Stack, locals_of, stack_of
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.source import tree_of
+from cgtool.torch_compat.private import pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")

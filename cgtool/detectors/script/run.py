@@ -27,6 +27,7 @@ from cgtool.observe.script.names import region_of
 from cgtool.observe.script.state import Cells, Made, Op, Read, WatchedGraph, Write
 from cgtool.observe.script.stream_order import Order
 from cgtool.observe.storage import storage_of, tensors_in
+from cgtool.torch_compat.private import storage_key
 
 _SYNCS = frozenset(
     (
@@ -158,7 +159,7 @@ class Watch:
         op = Op(call, func, call.name, args, kwargs, made)
         fresh: list[int] = []
         written = {
-            storage._cdata
+            storage_key(storage)
             for one in written_by(func, args, kwargs)
             if (storage := storage_of(one)) is not None
         }
@@ -167,7 +168,7 @@ class Watch:
             storage = storage_of(tensor)
             if storage is None:
                 continue
-            key = storage._cdata
+            key = storage_key(storage)
             given.add(key)
             if key in graph.made:
                 continue
@@ -179,9 +180,10 @@ class Watch:
                 known.written |= key in written
         for tensor in tensors_in(made):
             storage = storage_of(tensor)
-            key = None if storage is None else storage._cdata
-            known_key = key in given or key in graph.made or key in graph.reads
-            if storage is not None and not known_key:
+            if storage is None:
+                continue
+            key = storage_key(storage)
+            if key not in given and key not in graph.made and key not in graph.reads:
                 self._made(graph, call, tensor, storage)
         for check in self.checks:
             check.captured(graph, op, fresh)

@@ -12,6 +12,7 @@ from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.torch_compat.private import is_profiler_enabled
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
@@ -88,7 +89,7 @@ class Launches(Check):
                 place,
                 phase="replay",
             )
-        if torch.autograd.profiler._is_profiler_enabled:
+        if is_profiler_enabled():
             self.watch.report(
                 PROFILER_BLIND_INSIDE_GRAPH,
                 "a profiler runs: it sees the launch of the graph, and no op or line inside it",

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from cgtool.detectors.script.run import Watch
 from cgtool.findings.registry import code
 from cgtool.observe.frames import call_op
 from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat.private import TorchDispatchMode
 
 MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
 OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")

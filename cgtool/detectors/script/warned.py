@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 
 from cgtool.detectors.script.run import Watch
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import BACKWARD
 
 
 @contextlib.contextmanager
@@ -35,15 +36,11 @@ def heard(tell: Callable[[str], None]) -> Iterator[None]:
 
 def hook_backward(stack: contextlib.ExitStack, watch: Watch) -> None:
     """A captured backward tells its warnings."""
-    owner: Any = torch.autograd
-    run = owner._engine_run_backward
 
-    @functools.wraps(run)
-    def backward(*args: Any, **kwargs: Any) -> Any:
+    def backward(run_backward: Any, *args: Any, **kwargs: Any) -> Any:
         if watch.capture is None:
-            return run(*args, **kwargs)
+            return run_backward(*args, **kwargs)
         with heard(watch.warned):
-            return run(*args, **kwargs)
+            return run_backward(*args, **kwargs)
 
-    owner._engine_run_backward = backward
-    stack.callback(setattr, owner, "_engine_run_backward", run)
+    stack.enter_context(Patches()).wrap(*BACKWARD, backward)

@@ -186,6 +186,24 @@ TESTS: tuple[Test, ...] = (
 )
 
 
+def _private_names(torch: Any) -> list[Capability]:
+    """One capability for each part of cgtool that needs private names of PyTorch."""
+    from cgtool.torch_compat.private import PRIVATE_NAMES
+
+    names = [name for name in PRIVATE_NAMES if torch.version.cuda is not None or not name.gpu]
+    found = []
+    for part in dict.fromkeys(name.part for name in names):
+        needed = [name for name in names if name.part == part]
+        missing = [name for name in needed if not name.present]
+        label = f"PyTorch internals: {part}"
+        if missing:
+            how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
+            found.append(Capability(label, "degraded", how, "a PyTorch that cgtool was tested on"))
+        else:
+            found.append(Capability(label, "available", f"{len(needed)} names"))
+    return found
+
+
 def probe() -> list[Capability]:
     """Run every test; one that fails in a way of its own is absent, with the reason."""
     try:
@@ -199,7 +217,7 @@ def probe() -> list[Capability]:
         except Exception as error:
             name = test.__name__.strip("_").replace("_", " ")
             found.append(Capability(name, "absent", f"{type(error).__name__}: {error}"))
-    return found
+    return found + _private_names(torch)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors import procedure, shape
 from cgtool.detectors.errors import explain
@@ -40,6 +39,7 @@ from cgtool.program.inputs import seed_all
 from cgtool.program.phases import Phases, name_of, roots_of, through
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, pytree, storage_key
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -119,9 +119,10 @@ class _Recorder(OpRecorder):
 
 def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
     """True when a result has memory of its own."""
-    known = {one.untyped_storage()._cdata for one in given if one.layout == torch.strided}
+    known = {storage_key(one.untyped_storage()) for one in given if one.layout == torch.strided}
     return any(
-        one.layout == torch.strided and one.untyped_storage()._cdata not in known for one in results
+        one.layout == torch.strided and storage_key(one.untyped_storage()) not in known
+        for one in results
     )
 
 
@@ -198,10 +199,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         (torch.Tensor, "record_stream", record_stream),
         *(
             (torch.optim.Optimizer, name, health)
-            for name in (
-                "_cuda_graph_capture_health_check",
-                "_accelerator_graph_capture_health_check",
-            )
+            for name in CAPTURE_HEALTH_CHECKS
             if hasattr(torch.optim.Optimizer, name)
         ),
     ]

@@ -1,6 +1,6 @@
 """The allocator's side of a capture: its own trace of events and its snapshot at the end.
 
-Both are PyTorch's (``torch.cuda.memory._record_memory_history``, ``memory_snapshot``). Tracebacks
+Both are PyTorch's. Tracebacks
 are left off: they would cost more than the allocations, and on autograd's threads there are none.
 Which op an allocation belongs to follows from the clock instead: an op allocates and then
 launches, so an allocation belongs to the first node that was created after it.
@@ -17,6 +17,12 @@ import msgspec
 import torch
 
 from cgtool.model.capture import Allocation, Block, Pool, Segment
+from cgtool.torch_compat.private import (
+    MissingPrivateName,
+    clear_cublas_workspaces,
+    memory_snapshot,
+    record_memory_history,
+)
 
 _MAX_EVENTS = 20_000_000
 _GRAIN = 512
@@ -48,14 +54,14 @@ class Trace:
 def start(device: int) -> None:
     """Begin recording; what was recorded before is dropped."""
     if keeps_history():
-        torch.cuda.memory._record_memory_history(
+        record_memory_history(
             enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
         )
 
 
 def stop(device: int) -> None:
     if keeps_history():
-        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+        record_memory_history(enabled=None, device=device)
 
 
 def keeps_history() -> bool:
@@ -101,7 +107,7 @@ def read(
     """Snapshot and trace of the graphs' pools. ``streams`` maps handles to stream indices."""
     if not keeps_history():
         return Trace(problem="the allocator is cudaMallocAsync, which keeps no pools to look into")
-    snapshot = torch.cuda.memory._snapshot()
+    snapshot = memory_snapshot()
     raw_segments = [one for one in snapshot["segments"] if one["device"] == device]
     by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}
     others: list[Segment] = []
@@ -210,11 +216,13 @@ def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[i
     Found by the one sure sign: they are held before ``_cuda_clearCublasWorkspaces`` and free after
     it. Ruins the graphs for replay, so it comes last.
     """
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is None or not keeps_history():
+    if not keeps_history():
         return set()
     held = _held(device, pool_ids)
-    clear()
+    try:
+        clear_cublas_workspaces()
+    except MissingPrivateName:
+        return set()
     return held - _held(device, pool_ids)
 
 

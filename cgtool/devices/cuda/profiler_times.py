@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import pycxxfilt
 import torch
-from torch._C._autograd import DeviceType
 
 from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.nodes import TIMED
 from cgtool.devices.cuda.timing import busy
 from cgtool.model.capture import Capture, Caveat, Graph, Node
+from cgtool.torch_compat.private import DeviceType
 
 REPLAYS = 5
 _MOST_BRANCHED = 5_000

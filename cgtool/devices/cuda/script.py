@@ -20,6 +20,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.device import CaptureWatcher
+from cgtool.torch_compat.private import CUDAGraphBase
 
 
 class _Machine:
@@ -69,7 +70,7 @@ class _Machine:
     def keeps(self, graph: Any) -> bool:
         try:
             # Not the method of the class, whose errors the watcher reports.
-            torch._C._CUDAGraph.raw_cuda_graph(graph)
+            CUDAGraphBase.raw_cuda_graph(graph)
         except (RuntimeError, AttributeError):
             return False
         return True
@@ -79,7 +80,7 @@ class _Machine:
 
     def template(self, graph: Any) -> Hashable:
         try:
-            return contents(torch._C._CUDAGraph.raw_cuda_graph(graph))
+            return contents(CUDAGraphBase.raw_cuda_graph(graph))
         except (RuntimeError, AttributeError):
             return None
 

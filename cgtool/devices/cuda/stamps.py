@@ -26,6 +26,11 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, chain_of, is_internal
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.torch_compat.private import (
+    current_raw_stream,
+    running_autograd_node,
+    sequence_number_of,
+)
 
 
 class Stamp(NamedTuple):
@@ -97,13 +102,13 @@ class LaunchLog:
         else:
             # A launch outside any op: Triton, a custom extension.
             frame = sys._getframe(1).f_back
-            node = torch._C._current_autograd_node()
+            node = running_autograd_node()
             launch = Launch(
                 None,
                 (frame.f_code, frame.f_lasti) if frame is not None else None,
                 chain_of(frame),
                 node.name() if node is not None else None,
-                node._sequence_nr() if node is not None else None,
+                sequence_number_of(node) if node is not None else None,
                 recorder.modules.current(),
                 recorder.annotations.current(),
             )
@@ -127,8 +132,8 @@ def _stamper(
     append = seen.append
     getframe = sys._getframe
     now = time.time_ns
-    stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-    running_node: Callable[[], Any] = torch._C._current_autograd_node
+    stream_of: Callable[[int], int] = current_raw_stream
+    running_node: Callable[[], Any] = running_autograd_node
     pointer_at = cupti.pointer_at
     to_descriptor, to_node = cupti.DESCRIPTOR_OFFSET, cupti.NODE_OFFSET
     # By identity: hashing a code object hashes its bytecode. The sites keep the objects alive.
@@ -174,7 +179,7 @@ def _stamper(
                 user,
                 annotations.open,
                 None if node is None else node.name(),
-                None if node is None else node._sequence_nr(),
+                None if node is None else sequence_number_of(node),
             )
         )
 
@@ -307,7 +312,7 @@ class InCaptureRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        stream = current_raw_stream(self._device)
         start = time.time_ns()
         try:
             return super().execute(call, func, args, kwargs)

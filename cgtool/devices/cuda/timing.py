@@ -15,6 +15,7 @@ import torch
 
 from cgtool.devices.cuda import cupti
 from cgtool.model.measurements import Clock
+from cgtool.torch_compat.private import spin
 
 ROUNDS = 7
 BUSY_CYCLES = 200_000
@@ -32,7 +33,7 @@ _REASONS = {
 
 def busy() -> None:
     """Keep the device at work, so that what is launched next does not wait for its launch."""
-    sleep: Callable[[int], None] = torch.cuda._sleep
+    sleep: Callable[[int], None] = spin
     sleep(BUSY_CYCLES)
 
 

@@ -23,6 +23,7 @@ from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import here
+from cgtool.torch_compat.private import generator_key, no_dispatch, no_torch_function
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
@@ -62,7 +63,7 @@ class CUDAGraph:
     _registered: list[torch.Generator]
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        self.generators.add(generator._cdata)  # type: ignore[attr-defined]
+        self.generators.add(generator_key(generator))
         self._registered.append(generator)
 
     def capture_begin(
@@ -167,7 +168,7 @@ class CUDAGraph:
                 ),
                 why="",
             )
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with no_dispatch(), no_torch_function():
             self._graph.replay()
 
     def reset(self) -> None:

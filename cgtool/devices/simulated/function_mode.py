@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 
 from cgtool.detectors import rules
 from cgtool.detectors.functions import is_number, refuse_move, target_of
@@ -29,6 +28,13 @@ from cgtool.observe.placement import (
     put,
     tensors_of,
 )
+from cgtool.torch_compat.private import (
+    OpOverload,
+    current_device,
+    device_constructors,
+    pack_padded_sequence,
+    parse_to,
+)
 
 _FIELDS: Any = torch.Tensor
 _DEVICE_GETTER = _FIELDS.device.__get__
@@ -36,7 +42,7 @@ _IS_CUDA = _FIELDS.is_cuda.__get__
 _IS_CPU = _FIELDS.is_cpu.__get__
 _GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
 _GPU = torch.device("cuda", 0)
-_NAMES_DEVICES = frozenset((torch.device, torch._C._nn._parse_to))
+_NAMES_DEVICES = frozenset((torch.device, parse_to))
 """They answer with the device that they were asked for: ``Module.to`` passes it on."""
 
 
@@ -118,7 +124,7 @@ class FunctionMode(TorchFunctionMode):
     ) -> tuple[str, dict[str, Any]]:
         """Where the results of a call lie; with a device when only a context named one."""
         wanted = kwargs.get("device")
-        inner = isinstance(func, torch._ops.OpOverload)
+        inner = isinstance(func, OpOverload)
         if inner and not is_cuda_device(wanted):
             # Autograd's own ops, run again by a recorder: C++ names the CPU that they run on.
             wanted = None
@@ -129,9 +135,9 @@ class FunctionMode(TorchFunctionMode):
         tensors = list(tensors_of((*args, *kwargs.values())))
         if tensors:
             return (HOST if all(on_host(one) for one in tensors) else DEVICE), kwargs
-        chosen = _device.CURRENT_DEVICE
+        chosen = current_device()
         if chosen is not None and is_cuda_device(chosen):
-            makes = func in _device._device_constructors()
+            makes = func in device_constructors()
             return DEVICE, (kwargs | {"device": "cpu"} if makes else kwargs)
         return (DEVICE if inner else HOST), kwargs
 
@@ -209,7 +215,7 @@ def _packed(mode: FunctionMode, *args: Any, **kwargs: Any) -> Any:
     return data, sizes
 
 
-_PACK = torch._VF._pack_padded_sequence
+_PACK = pack_padded_sequence
 _DROPOUT = torch.nn.functional.dropout
 _LIKE_A_GPU: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,

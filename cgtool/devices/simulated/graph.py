@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors.rules import host_work, refuse_op
 from cgtool.devices.simulated.streams import Device
@@ -23,6 +22,7 @@ from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
 from cgtool.observe.storage import strided_parts
+from cgtool.torch_compat.private import dispatches_to_python, no_dispatch, pytree
 
 
 @dataclass
@@ -84,7 +84,7 @@ def _held(tensor: torch.Tensor) -> torch.Tensor:
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
     # A subclass with ops of its own has no memory of its own to alias.
-    own = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    own = dispatches_to_python(tensor)
     return tensor if own else tensor.detach()
 
 
@@ -150,7 +150,7 @@ class CaptureRecorder(OpRecorder):
         results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
         # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
         # must not reach the record.
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             kept = [_alias(one) for one in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept))

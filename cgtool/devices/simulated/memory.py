@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors.rules import host_work
 from cgtool.devices.simulated.streams import Device
@@ -19,6 +18,7 @@ from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.storage import strided_parts
+from cgtool.torch_compat.private import pytree, storage_key
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 WORKSPACE_BYTES = 32 << 20
@@ -303,10 +303,10 @@ class LifetimeRecorder(OpRecorder):
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.
         stream = "capture stream" if current is self.device.default else current.name
-        before = {one._cdata for one in _storages((args, kwargs))}
+        before = {storage_key(one) for one in _storages((args, kwargs))}
         made = call_op(func, args, kwargs)
         for storage in _storages(made):
-            key = storage._cdata
+            key = storage_key(storage)
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
             life = Life(

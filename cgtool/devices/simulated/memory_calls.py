@@ -15,6 +15,7 @@ from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
+from cgtool.torch_compat.private import DUMP_SNAPSHOT, RECORD_MEMORY_HISTORY, SLEEP, SNAPSHOT
 
 
 class _Stats(collections.OrderedDict[str, int]):
@@ -106,9 +107,9 @@ def memory_calls(device: Device) -> dict[str, Any]:
 
     return {
         "memory_snapshot": memory_snapshot,
-        "_snapshot": snapshot,
-        "_dump_snapshot": dump,
-        "_record_memory_history": answers(None),
+        SNAPSHOT.name: snapshot,
+        DUMP_SNAPSHOT.name: dump,
+        RECORD_MEMORY_HISTORY.name: answers(None),
         "memory_stats": memory_stats,
         "memory_summary": memory_summary,
         "host_memory_stats": answers(_Stats()),
@@ -132,7 +133,7 @@ def memory_calls(device: Device) -> dict[str, Any]:
         "get_sync_debug_mode": answers(0),
         "memory_usage": answers(0),
         "utilization": answers(0),
-        "_sleep": answers(None),
+        SLEEP.name: answers(None),
         # A class, which annotations can name.
         "MemPool": type("MemPool", (), {"__init__": _refused("MemPool")}),
         **{

@@ -10,18 +10,16 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.observe.storage import storage_of
-
-_use_count = torch._C._storage_Use_Count
+from cgtool.torch_compat.private import pytree, storage_key, storage_use_count
 
 
 def _wrapper_counts() -> int:
     """1 where PyTorch counts the Python object of a storage among its owners, else 0."""
     tensor = torch.empty(1)
-    return int(_use_count(tensor.untyped_storage()._cdata)) - 1
+    return int(storage_use_count(storage_key(tensor.untyped_storage()))) - 1
 
 
 class Owners:
@@ -36,7 +34,7 @@ class Owners:
             if isinstance(one, torch.Tensor):
                 storage = storage_of(one)
                 if storage is not None:
-                    key = storage._cdata
+                    key = storage_key(storage)
                     self.counts[key] = self.counts.get(key, 0) + change
 
     def dead(self, ref: StorageWeakRef) -> bool:
@@ -45,7 +43,7 @@ class Owners:
             return True
         # Every storage that was looked at has its Python object.
         own = self.counts.get(ref.cdata, 0) + self._wrapper
-        return int(_use_count(ref.cdata)) <= own
+        return int(storage_use_count(ref.cdata)) <= own
 
 
 class Places:
@@ -58,7 +56,7 @@ class Places:
         self._live: dict[int, tuple[StorageWeakRef, PrivatePool, PoolBlock]] = {}
 
     def allocate(self, storage: torch.UntypedStorage, pool: PrivatePool) -> None:
-        key = storage._cdata
+        key = storage_key(storage)
         if key in self._live or storage.nbytes() == 0:
             return
         block = pool.allocate(storage.nbytes())

@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
 from cgtool.devices.simulated.memory import PrivatePool
@@ -19,6 +18,7 @@ from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.device import caller_of_modes
 from cgtool.observe.storage import storage_of
+from cgtool.torch_compat.private import generator_key, pytree, storage_key
 
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 
@@ -70,10 +70,10 @@ class ScriptRecorder(CaptureRecorder):
             self._generators(call, args, kwargs)
         for tensor in written_by(func, args, kwargs):
             storage = storage_of(tensor)
-            if storage is None or storage._cdata in self.fresh:
+            if storage is None or storage_key(storage) in self.fresh:
                 continue
-            if storage._cdata not in self._before:
-                self._before[storage._cdata] = (storage, storage.clone())
+            if storage_key(storage) not in self._before:
+                self._before[storage_key(storage)] = (storage, storage.clone())
         given = {_key(one) for one in pytree.tree_leaves((args, kwargs))}
         steps = len(self.graph.steps)
         made = super().execute(call, func, args, kwargs)
@@ -83,8 +83,8 @@ class ScriptRecorder(CaptureRecorder):
             for one in pytree.tree_leaves(made):
                 if isinstance(one, torch.Tensor) and _key(one) not in given:
                     storage = storage_of(one)
-                    if storage is not None and storage._cdata not in self.fresh:
-                        self.fresh.add(storage._cdata)
+                    if storage is not None and storage_key(storage) not in self.fresh:
+                        self.fresh.add(storage_key(storage))
                         self.places.allocate(storage, self.pool)
             self.places.sweep()
         device.captured(call, func, args, kwargs, made)
@@ -92,9 +92,9 @@ class ScriptRecorder(CaptureRecorder):
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
         for one in pytree.tree_leaves((args, kwargs)):
-            if isinstance(one, torch._C.Generator):
+            if isinstance(one, torch.Generator):
                 # Ops are handed a new Python object for the same generator.
-                if one._cdata in (*self.generators, torch.default_generator._cdata):  # type: ignore[attr-defined]
+                if generator_key(one) in (*self.generators, generator_key(torch.default_generator)):
                     continue
                 device = self.script
                 device.call, device.record = call, self.record
@@ -115,4 +115,4 @@ class ScriptRecorder(CaptureRecorder):
 
 def _key(value: Any) -> int | None:
     storage = storage_of(value) if isinstance(value, torch.Tensor) else None
-    return None if storage is None else int(storage._cdata)
+    return None if storage is None else int(storage_key(storage))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import checkpoint
 
 from cgtool.detectors import rules
 from cgtool.devices.simulated.function_mode import FunctionMode
@@ -24,6 +23,15 @@ from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import here
 from cgtool.observe.placement import HOST, is_cuda_device, put
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import (
+    BACKWARD,
+    CAPTURABLE_DEVICES,
+    GROUP_TENSORS,
+    INITIALIZED,
+    LAZY_INIT,
+    MAKE_WRAPPER_SUBCLASS,
+    determinism_checks,
+)
 
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 RNG_NEW_GENERATOR = code("rng-new-generator")
@@ -155,7 +163,7 @@ def _cuda(device: Device) -> dict[str, Any]:
         "is_initialized": answers(True),
         "is_bf16_supported": answers(True),
         "init": answers(None),
-        "_lazy_init": answers(None),
+        LAZY_INIT.name: answers(None),
         "device_count": answers(1),
         "current_device": answers(0),
         "set_device": answers(None),
@@ -176,7 +184,7 @@ def _cuda(device: Device) -> dict[str, Any]:
         "manual_seed_all": reseeds("torch.cuda.manual_seed_all()", generator.manual_seed),
         "seed": reseeds("torch.cuda.seed()", generator.seed),
         "initial_seed": generator.initial_seed,
-        "_initialized": True,
+        INITIALIZED.name: True,
         "get_rng_state": get_state,
         "set_rng_state": set_state,
         "empty_cache": answers(None),
@@ -219,7 +227,7 @@ def _optimizers() -> list[Any]:
     return [
         module
         for name, module in sys.modules.items()
-        if name.startswith("torch.optim.") and hasattr(module, "_get_capturable_supported_devices")
+        if name.startswith("torch.optim.") and hasattr(module, CAPTURABLE_DEVICES)
     ]
 
 
@@ -227,10 +235,10 @@ def _optimizers() -> list[Any]:
 def redirected(device: Device) -> Iterator[None]:
     """``torch.cuda`` answers as one simulated GPU while the context is entered."""
     mode = FunctionMode(device)
-    run_backward = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    group_tensors = torch._C._group_tensors_by_device_and_dtype
+    run_backward = getattr(*BACKWARD)
+    group_tensors = getattr(*GROUP_TENSORS)
     load, from_numpy = torch.load, torch.from_numpy
-    make_wrapper: Any = torch.Tensor._make_wrapper_subclass
+    make_wrapper: Any = getattr(*MAKE_WRAPPER_SUBCLASS)
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -283,7 +291,7 @@ def redirected(device: Device) -> Iterator[None]:
             lambda kind=None: enabled("cpu" if kind in (None, "cuda") else kind),
         )
         replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
-        replace(torch._C, "_group_tensors_by_device_and_dtype", grouped)
+        replace(*GROUP_TENSORS, grouped)
         replace(torch, "load", load_to_cpu)
         replace(torch, "from_numpy", numpy_on_host)
 
@@ -291,26 +299,26 @@ def redirected(device: Device) -> Iterator[None]:
             rules.note_record_stream(device)
 
         replace(torch.Tensor, "record_stream", record_stream)
-        replace(torch.Tensor, "_make_wrapper_subclass", staticmethod(wrapper_on_cpu))
+        replace(*MAKE_WRAPPER_SUBCLASS, staticmethod(wrapper_on_cpu))
         replace(torch.nn.Module, "cuda", lambda self, *_: self.to("cuda"))
         replace(torch, "compile", _compile)
         replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
-        replace(torch.autograd, "_engine_run_backward", backward)
+        replace(*BACKWARD, backward)
         for module in _optimizers():
             # capturable=True refuses parameters of devices that have no graphs; tensors that
             # autograd or C++ hands over may still say that they are the CPU's.
-            before = module._get_capturable_supported_devices
+            before = getattr(module, CAPTURABLE_DEVICES)
             replace(
                 module,
-                "_get_capturable_supported_devices",
+                CAPTURABLE_DEVICES,
                 lambda *args, _before=before, **kwargs: [*_before(*args, **kwargs), "cpu"],
             )
         # Saved-tensor hooks run with the mode off in forward and on in backward: checkpointing
         # must not compare the devices that it sees there.
         patches.set_item(
-            checkpoint._allowed_determinism_checks_to_fns,
+            determinism_checks,
             "default",
             lambda x: {"shape": x.shape, "dtype": x.dtype},
         )

@@ -22,6 +22,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.placement import place_of
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import HOST_EMPTY_CACHE, storage_key
 
 
 class _Machine:
@@ -53,7 +54,7 @@ class _Machine:
         return place_of(tensor)
 
     def address(self, storage: torch.UntypedStorage) -> int:
-        return self._places.address.get(storage._cdata, storage.data_ptr())
+        return self._places.address.get(storage_key(storage), storage.data_ptr())
 
     def dead(self, ref: StorageWeakRef) -> bool:
         return self._owners.dead(ref)
@@ -96,7 +97,7 @@ def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
             patches.set(owner, "is_current_stream_capturing", is_current_stream_capturing)
         patches.set(torch.cuda, "graph", graphs.graph)
         patches.set(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
-        patches.set(torch._C, "_host_emptyCache", lambda: None)
+        patches.set(*HOST_EMPTY_CACHE, lambda: None)
         patches.set(graphs.graph, "default_capture_stream", None)
         yield
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors.errors import explain
 from cgtool.detectors.streams import capturing
@@ -24,6 +23,7 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
 from cgtool.program.phases import Phases, name_of, roots_of, through, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.private import pytree, schema_of
 
 
 class Simulated:
@@ -51,7 +51,7 @@ class Simulated:
             capture_all(self.session, annotations, progress)
         for one in self.session.captured:
             for step in one.graph.steps:
-                if hasattr(step.func, "_schema") and not effect_of(step.func).writes:
+                if schema_of(step.func) is not None and not effect_of(step.func).writes:
                     self._made |= {
                         part.untyped_storage().data_ptr()
                         for each in step.results

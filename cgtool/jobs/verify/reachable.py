@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cgtool.observe.frames import is_internal
 from cgtool.observe.storage import strided_parts
+from cgtool.torch_compat.private import MODULE_TABLES, is_traceable_wrapper_subclass
 
 _MOST_ITEMS = 10_000
 """Longer containers hold data, which nothing of interest hangs on."""
@@ -210,7 +210,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-_SHORT = {"_parameters", "_buffers", "_modules"}
+_SHORT = frozenset(MODULE_TABLES)
 
 
 def _joined(path: str, key: Any) -> str:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
 from cgtool.program.surface import inputs_of, named_tensors
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
 
 class RandomSource(Protocol):
@@ -37,7 +37,7 @@ class RandomSource(Protocol):
 def raw() -> Iterator[None]:
     """Tensors are read and written as they are: no autograd, no recorder and no stand-in for a GPU
     between."""
-    with _disable_current_modes(), torch.inference_mode(), torch._C.DisableTorchFunction():
+    with disable_current_modes(), torch.inference_mode(), no_torch_function():
         yield
 
 

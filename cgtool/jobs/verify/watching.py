@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
 
 from cgtool.detectors.collect import at_call
 from cgtool.findings.registry import code
@@ -26,6 +25,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.program.phases import roots_of
+from cgtool.torch_compat.private import pytree, schema_of, storage_key
 
 EMPTY = ("aten::empty", "aten::new_empty")
 """Ops that hand out memory as it is."""
@@ -42,7 +42,7 @@ def strided(value: Any) -> list[torch.Tensor]:
 
 def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
     """The tensors that an op leaves new values in; None for one that launches nothing."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is not None:
         if schema.name.startswith(_NOTHING) or torch.Tag.inplace_view in func.tags:
             return None
@@ -60,7 +60,7 @@ def _held() -> dict[int, StorageWeakRef]:
     for one in gc.get_objects():
         if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout == torch.strided:
             storage = one.untyped_storage()
-            found[storage._cdata] = StorageWeakRef(storage)
+            found[storage_key(storage)] = StorageWeakRef(storage)
     return found
 
 
@@ -90,19 +90,19 @@ class LivenessRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         given = [one.untyped_storage() for one in strided((args, kwargs))]
-        known = {storage._cdata for storage in given}
+        known = {storage_key(storage) for storage in given}
         made = call_op(func, args, kwargs)
         self.uses_empty |= call.name.startswith(EMPTY)
         for one in strided(made):
             storage = one.untyped_storage()
-            if storage._cdata not in known:
+            if storage_key(storage) not in known:
                 # The reference keeps the identity from being used again.
-                self._made[storage._cdata] = StorageWeakRef(storage)
+                self._made[storage_key(storage)] = StorageWeakRef(storage)
         if self.target.on_host(made if tensors(made) else args):
             return made
         for one in strided((args, kwargs)):
             storage = one.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             if key in self._made or key in self.outside or not storage.nbytes():
                 continue
             if self._before is not None and key not in self._before:

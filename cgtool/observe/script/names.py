@@ -20,6 +20,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal, line_of
 from cgtool.observe.source import tree_of
 from cgtool.observe.storage import storage_of
+from cgtool.torch_compat.private import buffers_of, parameters_of, storage_key
 
 _MISSING = object()
 _ATTRIBUTES = 64
@@ -94,7 +95,7 @@ def _holds(value: Any, key: int) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     storage = storage_of(value)
-    return storage is not None and storage._cdata == key
+    return storage is not None and storage_key(storage) == key
 
 
 def _inside(value: Any, key: int) -> Iterator[tuple[str, str | int]]:
@@ -160,13 +161,13 @@ class Modules:
             if id(module) in self._roots:
                 continue
             self._roots.add(id(module))
-            for table in (module._parameters, module._buffers):
+            for table in (parameters_of(module), buffers_of(module)):
                 for own, tensor in table.items():
                     storage = None if tensor is None else storage_of(tensor)
                     if storage is not None:
                         parts = [part for part in (name, prefix, own) if part]
                         self._where.setdefault(
-                            storage._cdata, (weakref.ref(module), own, ".".join(parts))
+                            storage_key(storage), (weakref.ref(module), own, ".".join(parts))
                         )
 
     def find(self, key: int) -> Path | None:
@@ -179,7 +180,7 @@ class Modules:
             alive = module()
             if alive is None:
                 return _MISSING
-            found = alive._parameters.get(own, alive._buffers.get(own))
+            found = parameters_of(alive).get(own, buffers_of(alive).get(own))
             return _MISSING if found is None else found
 
         return Path("parameter", text, own, None, look, module)

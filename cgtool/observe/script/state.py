@@ -14,6 +14,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import Site
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.storage import storage_of
+from cgtool.torch_compat.private import storage_key
 
 PoolId = tuple[int, int]
 
@@ -64,14 +65,14 @@ class Cells:
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of a tensor's storage, if a graph knows it."""
         storage = storage_of(tensor)
-        return None if storage is None else self._cells.get(storage._cdata)
+        return None if storage is None else self._cells.get(storage_key(storage))
 
     def known(self, key: int) -> Cell | None:
         return self._cells.get(key)
 
     def add(self, storage: torch.UntypedStorage, place: str, address: int) -> Cell:
         """The cell of a storage, made if need be."""
-        key = storage._cdata
+        key = storage_key(storage)
         cell = self._cells.get(key)
         if cell is None:
             # The weak reference keeps the number from being given to another storage.

@@ -1,0 +1,361 @@
+"""Every private name of PyTorch that cgtool uses, looked up once, under a public name.
+
+Each name is declared by one call of ``_private``: its path, the part of cgtool that needs it, and
+what is lost where a PyTorch does not have it. ``PRIVATE_NAMES`` is the table of these
+declarations, with the result of each lookup; ``cgtool doctor`` prints it. A missing name is not an
+error until it is used: then ``MissingPrivateName`` says what is missing.
+
+A test fails on a private name anywhere else in cgtool.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from operator import attrgetter, methodcaller
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _device, _python_dispatch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+__all__ = ["TorchDispatchMode", "is_traceable_wrapper_subclass", "pytree"]
+
+
+class PrivateName(NamedTuple):
+    """One private name of PyTorch."""
+
+    path: str
+    """``torch._C._current_autograd_node``."""
+    part: str
+    """The part of cgtool that needs it."""
+    without: str
+    """What is lost where it is missing."""
+    present: bool
+    gpu: bool
+    """Builds of PyTorch without CUDA do not have it."""
+
+
+class MissingPrivateName(RuntimeError):
+    """A private name was used that this PyTorch does not have."""
+
+
+PRIVATE_NAMES: list[PrivateName] = []
+_MISSING = object()
+
+
+def _look_up(path: str) -> Any:
+    """The object at a dotted path that begins with ``torch``, or ``_MISSING``."""
+    value: Any = torch
+    parts = path.split(".")
+    for index, part in enumerate(parts[1:], start=2):
+        owner, value = value, getattr(value, part, _MISSING)
+        if value is _MISSING and isinstance(owner, ModuleType):
+            try:
+                value = importlib.import_module(".".join(parts[:index]))
+            except ImportError:
+                return _MISSING
+        if value is _MISSING:
+            return _MISSING
+    return value
+
+
+def _private(path: str, part: str, without: str, *, gpu: bool = False, value: Any = None) -> Any:
+    """Declare a private name; return ``value``, or else the object at ``path``.
+
+    Where the name is missing, the result is a function that raises ``MissingPrivateName``.
+    """
+    target = _look_up(path)
+    PRIVATE_NAMES.append(PrivateName(path, part, without, target is not _MISSING, gpu))
+    if target is not _MISSING:
+        return target if value is None else value
+
+    def missing(*_args: Any, **_kwargs: Any) -> Any:
+        raise MissingPrivateName(f"PyTorch {torch.__version__} has no `{path}`: {without}")
+
+    return missing
+
+
+def _field(path: str, part: str, without: str) -> Callable[[Any], Any]:
+    """A function that reads an attribute of an instance; ``path`` names it on the class."""
+    getter: Callable[[Any], Any] = attrgetter(path.rpartition(".")[2])
+    reader: Callable[[Any], Any] = _private(path, part, without, value=getter)
+    return reader
+
+
+class PatchPoint(NamedTuple):
+    """An attribute that cgtool replaces while it runs: ``patches.wrap(*point, wrapper)``."""
+
+    owner: Any
+    name: str
+
+
+def _patch_point(path: str, part: str, without: str, *, gpu: bool = False) -> PatchPoint:
+    _private(path, part, without, gpu=gpu)
+    owner, _, name = path.rpartition(".")
+    return PatchPoint(_look_up(owner), name)
+
+
+# Ops.
+
+_OPS = "op recorder"
+
+for _path in (
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    "torch.utils._python_dispatch.is_traceable_wrapper_subclass",
+    "torch.utils._pytree.tree_leaves",
+    "torch.utils._pytree.tree_flatten_with_path",
+    "torch.utils._pytree.tree_map_only",
+    "torch.utils._pytree.keystr",
+):
+    _private(_path, _OPS, "cgtool does not start")
+
+PYTREE_MODULE = "torch.utils._pytree"
+"""Its name in ``sys.modules``."""
+
+OpOverload: Any = _private("torch._ops.OpOverload", _OPS, "ops cannot be told from functions")
+
+disable_current_modes: Any = _private(
+    "torch.utils._python_dispatch._disable_current_modes",
+    _OPS,
+    "state is copied under the user's modes",
+    value=_python_dispatch._disable_current_modes,
+)
+no_dispatch: Any = _private(
+    "torch._C._DisableTorchDispatch", _OPS, "cgtool's own tensor ops cannot be kept out of a record"
+)
+no_torch_function: Any = _private(
+    "torch._C.DisableTorchFunction", _OPS, "cgtool's own calls cannot be kept out of a record"
+)
+next_sequence_number: Callable[[], int] = _private(
+    "torch._C._autograd._get_sequence_nr", _OPS, "a backward op does not lead to its forward op"
+)
+"""The sequence number that autograd gives to the next node of this thread."""
+running_autograd_node: Callable[[], Any] = _private(
+    "torch._C._current_autograd_node", _OPS, "a backward op does not lead to its forward op"
+)
+"""The autograd node that runs on this thread, or None."""
+
+
+sequence_number_of: Callable[[Any], int] = _private(
+    "torch._C._functions.AccumulateGrad._sequence_nr",
+    _OPS,
+    "a backward op does not lead to its forward op",
+    value=methodcaller("_sequence_nr"),
+)
+"""The sequence number of an autograd node."""
+
+
+def schema_of(func: Any) -> Any:
+    """The ``FunctionSchema`` of an ATen op; None for other callables."""
+    return getattr(func, "_schema", None)
+
+
+def packet_of(func: Any) -> Any:
+    """``aten.add`` of ``aten.add.Tensor``; other callables themselves."""
+    return getattr(func, "_overloadpacket", func)
+
+
+_private("torch.ops.aten.add.Tensor._schema", _OPS, "ops cannot be named")
+_private("torch.ops.aten.add.Tensor._overloadpacket", _OPS, "FLOPs of ops are unknown")
+
+dispatches_to_python: Callable[[torch.Tensor], bool] = _private(
+    "torch._C._dispatch_keys",
+    _OPS,
+    "tensor subclasses cannot be simulated",
+    value=lambda tensor: torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python),
+)
+"""Whether a tensor is of a subclass with ops of its own."""
+
+BACKWARD = _patch_point(
+    "torch.autograd._engine_run_backward", _OPS, "backward cannot be simulated or watched"
+)
+
+
+def fake_tensor_mode() -> Any:
+    """The class ``FakeTensorMode``; importing it takes a while."""
+    return importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a FakeTensor; imports nothing."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(tensor, module.FakeTensor)
+
+
+def dynamo_is_loaded() -> bool:
+    """Whether ``torch.compile`` was used; imports nothing."""
+    return "torch._dynamo" in sys.modules
+
+
+def load_dynamo() -> None:
+    """Import what ``torch.compile`` needs: a second and more."""
+    importlib.import_module("torch._dynamo")
+
+
+def pins_memory(thread: threading.Thread) -> bool:
+    """Whether a thread is the one of a DataLoader that pins memory."""
+    target = repr(getattr(thread, "_target", ""))
+    return "pin_memory" in thread.name or "_pin_memory_loop" in target
+
+
+# Storages.
+
+_STORAGES = "storages and lifetimes"
+
+storage_key: Callable[[Any], int] = _field(
+    "torch.UntypedStorage._cdata", _STORAGES, "tensors that share memory cannot be told"
+)
+"""A number that is the storage's own while it lives."""
+weak_storage: Callable[[torch.UntypedStorage], int] = _private(
+    "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be numbered over their lifetime"
+)
+free_weak_storage: Callable[[int], None] = _private(
+    "torch.UntypedStorage._free_weak_ref", _STORAGES, "weak references to storages are not freed"
+)
+storage_use_count: Callable[[int], int] = _private(
+    "torch._C._storage_Use_Count", _STORAGES, "the simulated device frees no memory of a graph"
+)
+"""How many tensors and storages own the memory behind a ``storage_key``."""
+generator_key: Callable[[Any], int] = _field(
+    "torch.Generator._cdata", _STORAGES, "generators of a graph cannot be told apart"
+)
+version_of_tensor: Callable[[torch.Tensor], int] = _field(
+    "torch.Tensor._version", _STORAGES, "writes to large host tensors are not noticed"
+)
+sparse_indices: Callable[[torch.Tensor], torch.Tensor] = _private(
+    "torch.Tensor._indices", _STORAGES, "the memory of sparse tensors is unknown"
+)
+sparse_values: Callable[[torch.Tensor], torch.Tensor] = _private(
+    "torch.Tensor._values", _STORAGES, "the memory of sparse tensors is unknown"
+)
+
+
+# Modules.
+
+_MODULES = "modules"
+
+parameters_of: Callable[[Any], dict[str, Any]] = attrgetter("_parameters")
+buffers_of: Callable[[Any], dict[str, Any]] = attrgetter("_buffers")
+children_of: Callable[[Any], dict[str, Any]] = attrgetter("_modules")
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+"""Attributes of a module that hold what ``__getattr__`` finds."""
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+COMPILED_MODULE = "_orig_mod"
+"""Attribute of what ``torch.compile`` makes of a module: the module itself."""
+CALL_MODULE = "_call_impl"
+"""Name of the function that runs a module's hooks and ``forward``."""
+APPLY = _patch_point("torch.nn.Module._apply", _MODULES, "moved modules are not noticed")
+_private(f"torch.nn.Module.{CALL_MODULE}", _MODULES, "the module that calls is unknown")
+Dropout: Any = _private(
+    "torch.nn.modules.dropout._DropoutNd", _MODULES, "train() and eval() are not compared"
+)
+"""The base class of all dropout modules."""
+
+
+# The simulated device.
+
+_SIMULATED = "simulated device"
+_UNSIMULATED = "code for a GPU cannot run on the simulated device"
+
+LAZY_INIT = _patch_point("torch.cuda._lazy_init", _SIMULATED, _UNSIMULATED)
+INITIALIZED = _patch_point("torch.cuda._initialized", _SIMULATED, _UNSIMULATED)
+SLEEP = _patch_point("torch.cuda._sleep", _SIMULATED, "torch.cuda._sleep() fails there")
+SNAPSHOT = _patch_point("torch.cuda.memory._snapshot", _SIMULATED, "memory snapshots fail there")
+DUMP_SNAPSHOT = _patch_point(
+    "torch.cuda.memory._dump_snapshot", _SIMULATED, "memory snapshots fail there"
+)
+RECORD_MEMORY_HISTORY = _patch_point(
+    "torch.cuda.memory._record_memory_history", _SIMULATED, "memory snapshots fail there"
+)
+HOST_EMPTY_CACHE = _patch_point(
+    "torch._C._host_emptyCache", _SIMULATED, "pinned memory cannot be emptied", gpu=True
+)
+GROUP_TENSORS = _patch_point(
+    "torch._C._group_tensors_by_device_and_dtype", _SIMULATED, "foreach optimizers fail there"
+)
+MAKE_WRAPPER_SUBCLASS = _patch_point(
+    "torch.Tensor._make_wrapper_subclass", _SIMULATED, "wrapper subclasses fail there"
+)
+CAPTURABLE_DEVICES = "_get_capturable_supported_devices"
+"""Name of a function in the modules of ``torch.optim``."""
+determinism_checks: Any = _private(
+    "torch.utils.checkpoint._allowed_determinism_checks_to_fns",
+    _SIMULATED,
+    "checkpointing fails there",
+)
+parse_to: Any = _private("torch._C._nn._parse_to", _SIMULATED, "Module.to fails there")
+pack_padded_sequence: Any = _private(
+    "torch._VF._pack_padded_sequence", _SIMULATED, "packed sequences have the wrong device there"
+)
+device_constructors: Callable[[], set[Any]] = _private(
+    "torch.utils._device._device_constructors",
+    _SIMULATED,
+    "torch.device as a context fails there",
+    value=_device._device_constructors,
+)
+"""Functions that make a tensor on the device of the context."""
+_private("torch.utils._device.CURRENT_DEVICE", _SIMULATED, "torch.device as a context fails there")
+
+
+def current_device() -> torch.device | None:
+    """The device of the innermost ``with torch.device(...)``, or the default device; None for
+    none."""
+    device: torch.device | None = _device.CURRENT_DEVICE
+    return device
+
+
+# Capture on a GPU.
+
+_GPU = "captures on a GPU"
+
+current_raw_stream: Callable[[int], int] = _private(
+    "torch._C._cuda_getCurrentRawStream", _GPU, "the stream of a node is unknown", gpu=True
+)
+"""Handle of the current stream of a device."""
+CUDAGraphBase: Any = _private(
+    "torch._C._CUDAGraph", _GPU, "templates of a script's graphs cannot be read", gpu=True
+)
+"""The class of C++ behind ``torch.cuda.CUDAGraph``, whose methods cgtool replaces."""
+record_memory_history: Callable[..., None] = _private(
+    "torch.cuda.memory._record_memory_history", _GPU, "pools have no history"
+)
+memory_snapshot: Callable[[], Mapping[str, Any]] = _private(
+    "torch.cuda.memory._snapshot", _GPU, "pools have no history"
+)
+clear_cublas_workspaces: Callable[[], None] = _private(
+    "torch._C._cuda_clearCublasWorkspaces", _GPU, "cuBLAS workspaces are not named", gpu=True
+)
+"""Raises MissingPrivateName where it is missing."""
+spin: Callable[[int], None] = _private(
+    "torch.cuda._sleep", _GPU, "a replay is timed with its own launch"
+)
+"""Keep the current stream busy for a number of clock cycles."""
+DeviceType: Any = _private(
+    "torch._C._autograd.DeviceType", _GPU, "PyTorch's profiler gives no node times"
+)
+is_profiler_enabled: Callable[[], bool] = _private(
+    "torch.autograd.profiler._is_profiler_enabled",
+    _GPU,
+    "a profiler around a replay is not noticed",
+    value=lambda: bool(torch.autograd.profiler._is_profiler_enabled),
+)
+CAPTURE_HEALTH_CHECKS = (
+    "_cuda_graph_capture_health_check",
+    "_accelerator_graph_capture_health_check",
+)
+"""Methods of ``torch.optim.Optimizer``; a PyTorch has one of them or both."""
+
+
+# Named ranges.
+
+_RANGES = "named ranges"
+
+NVTX = _patch_point("torch.cuda.nvtx._nvtx", _RANGES, "NVTX ranges are not seen")
+MARK_KERNELS_MODULES = ("torch.cuda.graph_annotations", "torch.cuda._graph_annotations")
+"""Where the releases keep ``mark_kernels``."""

@@ -1,13 +1,12 @@
-"""The file that a gate compares with: what the graphs of one entry held, counted and timed.
+"""The file that a gate compares with: counts and times of the graphs of one entry.
 
-It is a small JSON text, made to lie beside the code: keys in a fixed order, one count a line, the
-times of one run in one line, so that a review can read what a change did to it. Times are kept
-raw, so that an old baseline can be judged by statistics that came later.
+It is a small JSON file, to be kept in the repository: keys in a fixed order, one count a line, the
+times of one run in one line, so that a review can read what a change did to it. Times are raw, so
+that later statistics can judge an old baseline.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,18 @@ import msgspec
 from cgtool.model.capture import Entry, Environment
 from cgtool.model.files import JsonFormat, atomic, encodable
 from cgtool.model.measurements import Clock, Samples
+from cgtool.model.schema import MAX_INT, Positive
 
 SCHEMA = "cgtool-baseline"
 SCHEMA_VERSION = 1
 
-_MOST = 1 << 63
 _FORMAT = JsonFormat(
     "baseline", {SCHEMA: SCHEMA_VERSION}, "with `cgtool gate TARGET --save-baseline FILE`"
 )
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was counted and timed of one entry on one machine."""
+    """Counts and times of one entry on one machine."""
 
     entry: Entry
     environment: Environment
@@ -40,29 +39,30 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """By name of the metric (``nodes``), and of the metric and the phase (``nodes.forward``), in
     the unit that the name says."""
     ops: dict[str, int] = {}
-    """Nodes by op (``addmm``): what a change of the counts is explained with."""
-    capture_ns: tuple[int, ...] = ()
+    """Nodes by op (``addmm``), which explain a change of the counts."""
+    capture_ns: tuple[Positive, ...] = ()
     """Host time to capture, instantiate and upload all graphs; one number a run."""
     samples: tuple[Samples, ...] = ()
     """Device times, eager and replay, per phase and run."""
     clock: Clock | None = None
-    """What the GPU did meanwhile, in one number each: the clocks at work, the highest temperature
-    and power."""
+    """The GPU meanwhile, one number each: clocks under load, highest temperature and power."""
 
 
 def write(path: Path, baseline: Baseline) -> None:
-    """Whole or not at all. Raises CgtoolError (exit 2) when the place cannot be written."""
+    """Write it, whole or not at all. Raises CgtoolError (exit 2) when that fails."""
     with atomic(path) as temporary:
         temporary.write_bytes(encode(baseline))
 
 
 def encode(baseline: Baseline) -> bytes:
     """The text of the file: equal baselines make equal texts."""
-    # Where the file lay on the machine that measured says nothing on another.
+    # The path on the machine that measured means nothing on another.
     entry = msgspec.structs.replace(baseline.entry, file=None, line=None)
     samples = tuple(
-        msgspec.structs.replace(one, device_ns=tuple(round(time, 3) for time in one.device_ns))
-        for one in baseline.samples
+        msgspec.structs.replace(
+            sample, device_ns=tuple(round(time, 3) for time in sample.device_ns)
+        )
+        for sample in baseline.samples
     )
     kept = msgspec.structs.replace(baseline, entry=entry, samples=samples)
     body = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **msgspec.to_builtins(kept)}
@@ -77,9 +77,9 @@ def _lines(value: Any, depth: int) -> Iterable[str]:
             yield f"{',' if number else '{'}\n{pad}{_compact(key)}: "
             yield from _lines(inner, depth + 1)
         yield f"\n{'  ' * depth}}}"
-    elif isinstance(value, list | tuple) and any(isinstance(one, dict | list) for one in value):
-        for number, one in enumerate(value):
-            yield f"{',' if number else '['}\n{pad}{_compact(one)}"
+    elif isinstance(value, list | tuple) and any(isinstance(item, dict | list) for item in value):
+        for number, item in enumerate(value):
+            yield f"{',' if number else '['}\n{pad}{_compact(item)}"
         yield f"\n{'  ' * depth}]"
     else:
         yield _compact(value)
@@ -90,7 +90,7 @@ def _compact(value: Any) -> str:
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline. Raises CgtoolError (exit 2) for every file that is not a sound one."""
+    """Read a baseline. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
     _, baseline = _FORMAT.read(path, Baseline)
     problem = inconsistency(baseline)
     if problem is not None:
@@ -99,22 +99,20 @@ def read(path: Path) -> Baseline:
 
 
 def inconsistency(baseline: Baseline) -> str | None:
-    """The first thing that no machine could have measured, in words; None for a sound baseline."""
+    """The first contradiction in a baseline, in words; None for a consistent one."""
     for name, count in (*baseline.counts.items(), *baseline.ops.items()):
-        if not 0 <= count < _MOST:
-            return f"{name[:80]!r} is {'negative' if count < 0 else 'beyond all bounds'}"
-    if not all(0 < one < _MOST for one in baseline.capture_ns):
-        return "a capture that took no time, or for ever"
-    seen = set()
-    for one in baseline.samples:
-        which = f"{one.name} {one.phase} of run {one.run}"[:80]
-        if one.name not in ("eager", "replay"):
-            return f"times of {one.name[:80]!r}, which is neither eager nor replay"
-        if one.run < 0 or not one.device_ns:
-            return f"{which} has no times"
-        if not all(math.isfinite(time) and time > 0 for time in one.device_ns):
-            return f"{which} has a time of {min(one.device_ns)} ns"
-        if which in seen:
-            return f"{which} is there twice"
-        seen.add(which)
+        if not 0 <= count <= MAX_INT:
+            return f"{name[:80]!r} is {'negative' if count < 0 else 'too large'}"
+    names = set()
+    for sample in baseline.samples:
+        name = f"{sample.name} {sample.phase} of run {sample.run}"[:80]
+        if sample.name not in ("eager", "replay"):
+            return f"times of {sample.name[:80]!r}, which is neither eager nor replay"
+        if not sample.device_ns:
+            return f"{name} has no times"
+        if min(sample.device_ns) == 0:
+            return f"{name} has a time of 0 ns"
+        if name in names:
+            return f"{name} is repeated"
+        names.add(name)
     return None

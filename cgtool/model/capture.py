@@ -1,18 +1,39 @@
 """What one capture holds. Everything that a table or a picture shows is made from this.
 
 All structs are frozen plain data: no torch object, no handle, no pointer that means anything
-outside the record. Sizes are bytes, durations are nanoseconds, addresses are device virtual
-addresses as plain integers. Where a field is an index, its comment names the list that it
-points into.
+outside the record. The type of a field says its unit, its range, and the list that an index refers
+to (``cgtool.model.schema``). docs/capture-format.md is generated from types and docstrings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from cgtool.model.measurements import Bench, Profile
+from cgtool.model.schema import (
+    IN_BOX,
+    UNLISTED,
+    Address,
+    AllocationIndex,
+    Byte,
+    Bytes,
+    Count,
+    Dim3,
+    DurationNs,
+    FrameIndex,
+    FunctionIndex,
+    GraphIndex,
+    NodeId,
+    OriginIndex,
+    PoolIndex,
+    Signed,
+    StreamIndex,
+    TensorIndex,
+)
 
 SCHEMA_VERSION = 1
 
@@ -21,7 +42,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     """One Python frame."""
 
     file: str
-    line: int
+    line: Count
     function: str
 
 
@@ -35,13 +56,13 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Path of the innermost ``nn.Module`` (``layers.0.linear1``); ``""`` is the root module, None
     means that no module was running."""
     module_type: str | None = None
-    frames: tuple[int, ...] = ()
-    """The Python call chain outside torch, innermost first: indices into ``Capture.frames``."""
+    frames: tuple[FrameIndex, ...] = ()
+    """The Python call chain outside torch, innermost first."""
     autograd_node: str | None = None
     """The autograd node that ran in backward (``AddmmBackward0``)."""
-    forward: int | None = None
-    """In backward: the origin of the forward op that made the autograd node; index into
-    ``Capture.origins``."""
+    forward: OriginIndex | None = None
+    """In backward: the origin of the forward op that created the autograd node; always an earlier
+    one."""
     annotations: tuple[str, ...] = ()
     """Ranges open around the op, outermost first: the user's own, and those that PyTorch opens in
     Python (``Optimizer.step#AdamW.step``)."""
@@ -50,26 +71,25 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 class PointerArgument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An eight-byte word of a kernel's arguments that is an address which the recorder knows."""
 
-    parameter: int
-    """Index of the kernel parameter."""
-    offset: int
+    parameter: Count
+    """Number of the kernel parameter, from 0."""
+    offset: Count
     """Bytes into that parameter (structs are passed by value)."""
-    address: int
-    allocation: int | None = None
-    """Index into ``Memory.allocations``: memory allocated while capturing."""
-    tensor: int | None = None
-    """Index into ``Memory.tensors``: a tensor that lived before the capture."""
+    address: Address
+    allocation: AllocationIndex | None = None
+    """Memory allocated while capturing."""
+    tensor: TensorIndex | None = None
+    """A tensor that existed before the capture."""
 
 
 class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     """The parameters of a kernel node."""
 
-    function: int
-    """Index into ``Capture.functions``."""
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    dynamic_shared_bytes: int = 0
-    active_blocks: int | None = None
+    function: FunctionIndex
+    grid: Annotated[Dim3, IN_BOX]
+    block: Annotated[Dim3, IN_BOX]
+    dynamic_shared_bytes: Annotated[Bytes, Meta(title="dynamic shared memory")] = 0
+    active_blocks: Annotated[Count | None, Meta(title="active blocks per multiprocessor")] = None
     """Blocks that fit on one multiprocessor at once, by
     cuOccupancyMaxActiveBlocksPerMultiprocessor."""
     pointers: tuple[PointerArgument, ...] = ()
@@ -78,83 +98,84 @@ class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A memcpy node. ``kind`` is ``dtod``, ``htod``, ``dtoh``, ``htoh`` or ``array``."""
+    """A memcpy node."""
 
-    kind: str
-    bytes: int
-    source: int = 0
-    destination: int = 0
-    source_allocation: int | None = None
-    source_tensor: int | None = None
-    destination_allocation: int | None = None
-    destination_tensor: int | None = None
+    kind: Annotated[str, UNLISTED]
+    """``dtod``, ``htod``, ``dtoh``, ``htoh`` or ``array``."""
+    bytes: Annotated[Bytes, Meta(title=""), IN_BOX]
+    source: Address = 0
+    destination: Address = 0
+    source_allocation: AllocationIndex | None = None
+    source_tensor: TensorIndex | None = None
+    destination_allocation: AllocationIndex | None = None
+    destination_tensor: TensorIndex | None = None
 
 
 class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
     """A memset node."""
 
-    bytes: int
-    value: int
-    destination: int = 0
-    destination_allocation: int | None = None
-    destination_tensor: int | None = None
+    bytes: Annotated[Bytes, Meta(title=""), IN_BOX]
+    value: Annotated[Signed, Meta(title="set to"), IN_BOX]
+    destination: Address = 0
+    destination_allocation: AllocationIndex | None = None
+    destination_tensor: TensorIndex | None = None
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """One node of a graph."""
 
-    id: int
+    id: Annotated[Count, UNLISTED]
     """Position in creation order, from 0: the driver's own number of the node."""
-    type: str
+    type: Annotated[str, UNLISTED]
     """``kernel``, ``memcpy``, ``memset``, ``host``, ``child``, ``empty``, ``event_wait``,
     ``event_record``, ``semaphore_signal``, ``semaphore_wait``, ``alloc``, ``free``,
     ``batch_mem_op``, ``conditional``, ``type_<n>`` for a number that this cgtool does not know,
     or, on the simulated device only, ``op``: one ATen op that would launch device work."""
-    origin: int | None = None
-    """Index into ``Capture.origins``."""
-    call: int | None = None
-    """Ordinal of the op call inside its graph: nodes of one call share it."""
-    stream: int | None = None
-    """Index into ``Capture.streams``: the stream that it was captured on."""
+    origin: OriginIndex | None = None
+    call: Annotated[Count | None, UNLISTED] = None
+    """Number of the op call in its graph: nodes of one call share it. Index into ``Graph.calls``
+    where that is not empty."""
+    stream: StreamIndex | None = None
+    """The stream that it was captured on."""
     kernel: KernelLaunch | None = None
     copy: Copy | None = None
     fill: Fill | None = None
-    body: tuple[int, ...] = ()
-    """For child and conditional nodes: indices into ``Capture.graphs``."""
-    duration_ns: int | None = None
+    body: tuple[GraphIndex, ...] = ()
+    """The graphs that a child or conditional node runs; they come later in the list."""
+    duration_ns: Annotated[DurationNs | None, UNLISTED] = None
     """GPU time of the node in one replay, median of several, where it was measured."""
-    start_ns: int | None = None
+    start_ns: Annotated[DurationNs | None, UNLISTED] = None
     """Its start in one replay, median of several, from the start of the graph's first node."""
-    shape: str | None = None
+    shape: Annotated[str | None, Meta(title=""), IN_BOX] = None
     """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
-    detail: str | None = None
+    detail: Annotated[str | None, Meta(title=""), IN_BOX] = None
     """Anything else worth a line (host function, event, unread parameters and why)."""
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """``target`` waits for ``source`` (node ids)."""
+    """``target`` waits for ``source``. The edges of a graph make no cycle."""
 
-    source: int
-    target: int
-    from_port: int = 0
+    source: NodeId
+    target: NodeId
+    from_port: Byte = 0
     """Of a kernel: 0 full completion, 1 programmatic, 2 launch order."""
-    to_port: int = 0
-    type: int = 0
+    to_port: Byte = 0
+    type: Byte = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one op call did, as the recorder saw its arguments and results."""
 
-    reads: tuple[int, ...] = ()
-    """Storages that it read. A number stands for one storage over one lifetime, within one graph
-    and its backward: memory that is given out anew is another storage."""
-    writes: tuple[int, ...] = ()
-    """Storages that it wrote or made."""
-    read_bytes: int = 0
+    reads: tuple[Count, ...] = ()
+    """Storages that it read. A number identifies one storage for its lifetime, in one graph and
+    its backward: memory that is given out again is another storage."""
+    writes: tuple[Count, ...] = ()
+    """Storages that it wrote or created."""
+    read_bytes: Bytes = 0
     """Of the tensors that it read, each once."""
-    written_bytes: int = 0
-    flops: int | None = None
+    written_bytes: Bytes = 0
+    flops: Count | None = None
     """Floating-point operations by the formulas of ``torch.utils.flop_counter``; None for ops that
     it has no formula for."""
     dtype: str | None = None
@@ -169,75 +190,73 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     ``forward/node 12``."""
     phase: str
     """``forward``, ``backward`` or ``step``."""
-    callable: int = 0
+    callable: Count = 0
     """Which of the workload's callables, in the order that the factory returned them."""
-    pool: int | None = None
-    """Index into ``Memory.pools``."""
+    pool: PoolIndex | None = None
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
-    parent: tuple[int, int] | None = None
-    """For a body: (index of the graph, id of the node) that owns it."""
-    capture_ns: int | None = None
-    instantiate_ns: int | None = None
-    upload_ns: int | None = None
-    launch_ns: tuple[int, ...] = ()
+    parent: tuple[Count, Count] | None = None
+    """Of a body: index into ``Capture.graphs`` and id of the node there that runs it."""
+    capture_ns: DurationNs | None = None
+    """Host time from the begin to the end of the capture."""
+    instantiate_ns: DurationNs | None = None
+    upload_ns: DurationNs | None = None
+    launch_ns: tuple[DurationNs, ...] = ()
     """Host time of single ``replay()`` calls on an idle stream."""
-    exec_bytes: int | None = None
+    exec_bytes: Bytes | None = None
     """Device memory that the driver took for the executable graph (cudaMemGetInfo before and
     after instantiate and upload)."""
     raw_dot: str | None = None
     """Name of the part of the file that holds the driver's debug_dump text."""
-    eager_launches: int | None = None
+    eager_launches: Count | None = None
     """Kernels, copies and fills that the recorded eager iteration launched in this phase."""
     calls: tuple[Call, ...] = ()
-    """What the op calls of its nodes read and wrote; ``Node.call`` is an index into it where it
-    is not empty."""
-    eager_only: tuple[int, ...] = ()
-    """Origins of launches of that iteration which no node came of, the first few; indices into
-    ``Capture.origins``."""
+    """What the op calls of its nodes read and wrote."""
+    eager_only: tuple[OriginIndex, ...] = ()
+    """Origins of launches of that iteration that have no node, the first few."""
 
 
 class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     """A kernel function, as cuFuncGetName and cuFuncGetAttribute report it."""
 
-    name: str
+    name: Annotated[str, UNLISTED]
     """Mangled."""
-    registers: int | None = None
-    static_shared_bytes: int | None = None
-    local_bytes: int | None = None
-    max_threads_per_block: int | None = None
-    binary_version: int | None = None
-    parameter_bytes: tuple[int, ...] = ()
+    registers: Count | None = None
+    """Of one thread."""
+    static_shared_bytes: Annotated[Bytes | None, Meta(title="static shared memory")] = None
+    local_bytes: Annotated[Bytes | None, Meta(title="local memory"), UNLISTED] = None
+    """Of one thread."""
+    max_threads_per_block: Annotated[Count | None, UNLISTED] = None
+    binary_version: Annotated[Count | None, UNLISTED] = None
+    """Compute capability that it was compiled for: 90 is 9.0."""
+    parameter_bytes: Annotated[tuple[Bytes, ...], UNLISTED] = ()
 
 
 class Stream(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stream that took part in a capture. The first is the capturing stream."""
 
-    handle: int
+    handle: Address
     name: str
-    priority: int | None = None
+    priority: Signed | None = None
 
 
 class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
     """One lifetime of a block: allocated while a graph was being captured."""
 
-    address: int
-    bytes: int
+    address: Address
+    bytes: Bytes
     """As the allocator rounded it."""
-    requested_bytes: int
-    pool: int
-    """Index into ``Memory.pools``."""
-    graph: int
-    """Index into ``Capture.graphs``: captured when this was allocated."""
-    allocated_at: int
+    requested_bytes: Bytes
+    pool: PoolIndex
+    graph: GraphIndex
+    """The graph that was being captured."""
+    allocated_at: Count
     """Position in the sequence of allocator events of the whole capture, from 0."""
-    freed_at: int | None = None
+    freed_at: Count | None = None
     """Likewise; None when it is alive at the end."""
-    stream: int | None = None
-    """Index into ``Capture.streams``."""
-    origin: int | None = None
-    """Index into ``Capture.origins``."""
-    node: int | None = None
+    stream: StreamIndex | None = None
+    origin: OriginIndex | None = None
+    node: Count | None = None
     """Id of the first node created after the allocation, in ``graph``."""
     label: str | None = None
     """What holds it at the end: ``output[0]``, ``gradient of layers.0.weight``,
@@ -247,9 +266,9 @@ class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
 class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A block of a segment at the end of the capture, as ``memory_snapshot()`` lists it."""
 
-    address: int
-    bytes: int
-    requested_bytes: int
+    address: Address
+    bytes: Bytes
+    requested_bytes: Bytes
     state: str
     """``active_allocated``, ``active_awaiting_free``, ``active_pending_free`` or ``inactive``."""
 
@@ -257,10 +276,9 @@ class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Memory that the allocator reserved with one cudaMalloc."""
 
-    address: int
-    bytes: int
-    stream: int | None
-    """Index into ``Capture.streams``."""
+    address: Address
+    bytes: Bytes
+    stream: StreamIndex | None
     size_class: str
     """``small`` or ``large``."""
     blocks: tuple[Block, ...] = ()
@@ -270,23 +288,23 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     """A memory pool of the caching allocator."""
 
-    id: tuple[int, int]
+    id: tuple[Signed, Signed]
     """PyTorch's MempoolId_t."""
     name: str
     segments: tuple[Segment, ...] = ()
 
 
 class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Memory that lived before the capture and that the graphs read or write."""
+    """Memory that existed before the capture and that the graphs read or write."""
 
     name: str
     """``parameter layers.0.weight``, ``buffer bn.running_mean``, ``input x``, ..."""
     kind: str
-    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``freed`` (nobody held it
+    """``parameter``, ``buffer``, ``input``, ``gradient``, ``optimizer``, ``freed`` (nothing held it
     any more when the capture ended) or ``other``."""
-    address: int
-    bytes: int
-    shape: tuple[int, ...] = ()
+    address: Address
+    bytes: Bytes
+    shape: tuple[Count, ...] = ()
     dtype: str = ""
 
 
@@ -310,18 +328,21 @@ class Caveat(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Option(msgspec.Struct, frozen=True, array_like=True):
+    """An option of the capture, as text."""
+
     name: str
     value: str
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the user pointed at."""
+    """What the user gave to capture."""
 
     spec: str
+    """``path/to/file.py:name``."""
     kind: str
     """``callable``, ``callables`` or ``step``."""
     file: str | None = None
-    line: int | None = None
+    line: Count | None = None
     callables: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
 
@@ -338,14 +359,14 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     driver: str | None = None
     driver_cuda: str | None = None
     cuda_bindings: str | None = None
-    compute_capability: tuple[int, int] | None = None
-    multiprocessors: int | None = None
-    max_threads_per_multiprocessor: int | None = None
-    device_bytes: int | None = None
+    compute_capability: tuple[Count, Count] | None = None
+    multiprocessors: Count | None = None
+    max_threads_per_multiprocessor: Count | None = None
+    device_bytes: Bytes | None = None
     platform: str = ""
     cpu: str | None = None
-    """The processor's name, as the kernel tells it."""
-    cpus: int | None = None
+    """The processor's name, as the operating system reports it."""
+    cpus: Count | None = None
     """Processors that the process could use."""
     allocator_config: str | None = None
 
@@ -365,8 +386,10 @@ class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
     memory: Memory = Memory()
-    warmup_iters: int = 0
-    warmup_ns: int | None = None
+    warmup_iters: Count = 0
+    """Eager iterations before the capture."""
+    warmup_ns: DurationNs | None = None
+    """Host time that they took."""
     recorder: str = ""
     """How provenance was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
     files), ``simulated``."""

@@ -41,6 +41,7 @@ from cgtool.model.capture import (
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import atomic, encodable, require_known_version, require_regular
 from cgtool.model.measurements import Bench, Profile
+from cgtool.model.schema import Count, DurationNs
 from cgtool.model.validation import inconsistency
 
 FORMAT = "cgtool-capture"
@@ -78,9 +79,9 @@ class Manifest(msgspec.Struct, frozen=True):
     created: str
     entry: Entry
     environment: Environment
-    graphs: int
-    warmup_iters: int = 0
-    warmup_ns: int | None = None
+    graphs: Count
+    warmup_iters: Count = 0
+    warmup_ns: DurationNs | None = None
     recorder: str = ""
     caveats: tuple[Caveat, ...] = ()
     has_bench: bool = False

@@ -10,8 +10,10 @@ from collections.abc import Container
 
 import msgspec
 
+from cgtool.model.schema import Bytes, Count, GraphIndex, MeasuredNs, PerSecond, Positive, Signed
+
 PHASES = ("forward", "backward", "both", "step")
-"""In the order of tables. ``both`` is no graph: it is forward and backward timed in one."""
+"""In the order of tables. ``both`` is not a graph: it is forward and backward timed together."""
 
 
 def whole(phases: Container[str]) -> str:
@@ -26,108 +28,109 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """Raw timings of one thing, one number a round."""
 
     name: str
-    """``eager``, ``replay``, or ``against``: replays of the entry that this one is held against."""
+    """``eager``, ``replay``, or ``against``: replays of the entry that this one is
+    compared with."""
     phase: str
     """``forward``, ``backward``, ``both`` or ``step``."""
-    device_ns: tuple[float, ...] = ()
+    device_ns: tuple[MeasuredNs, ...] = ()
     """Per round: mean device time of one iteration, between two CUDA events."""
-    host_ns: tuple[float, ...] = ()
+    host_ns: tuple[MeasuredNs, ...] = ()
     """Per round: mean host time to enqueue one iteration."""
-    iterations: int = 1
+    iterations: Positive = 1
     """Iterations inside each pair of events."""
-    pairs: int = 1
+    pairs: Positive = 1
     """Pairs of events in a round."""
-    run: int = 0
-    """Which worker process measured it, from 0: what is laid out in memory anew differs from
-    process to process."""
+    run: Count = 0
+    """Which worker process measured it, from 0: memory layout differs from process to process."""
     behind: str | None = None
     """The phase that ran, untimed, right before each iteration: ``forward`` for a backward."""
-    captures: int = 1
+    captures: Positive = 1
     """How many captures the rounds are spread over, in equal parts, one after the other: two
-    captures of the same code differ by where they lie. Those of ``replay`` and ``against`` at one
-    place were made and measured one right after the other."""
+    captures of the same code differ by their memory layout. The captures of ``replay`` and
+    ``against`` with the same number were made and measured one right after the other."""
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What NVML said beside the measurement."""
+    """What NVML reported during the measurement."""
 
-    sm_mhz: tuple[int, ...] = ()
-    memory_mhz: tuple[int, ...] = ()
-    temperature_c: tuple[int, ...] = ()
+    sm_mhz: tuple[Signed, ...] = ()
+    memory_mhz: tuple[Signed, ...] = ()
+    temperature_c: tuple[Signed, ...] = ()
     power_w: tuple[float, ...] = ()
     throttle_reasons: tuple[str, ...] = ()
-    other_processes: int | None = None
-    """Other processes that had the GPU at work meanwhile; None when nobody could tell."""
+    other_processes: Count | None = None
+    """Other processes that used the GPU meanwhile; None when that is unknown."""
     profiled: bool = False
     """Another profiler was attached to the process that measured."""
 
 
 class Bench(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Eager against replay, interleaved in rounds."""
+    """Eager and replay, interleaved in rounds."""
 
     samples: tuple[Samples, ...] = ()
     clock: Clock | None = None
-    seed: int = 0
-    timer_grain_ns: float | None = None
+    seed: Signed = 0
+    """Of the order of the rounds."""
+    timer_grain_ns: MeasuredNs | None = None
+    """Resolution of the times between two CUDA events."""
 
 
 class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What this device reached when nothing else ran: the roof over a node."""
+    """What this device reached when nothing else ran: the roof for a node."""
 
     dtype: str
     """``float32``, ``tf32``, ``bfloat16``, ``float16``, ``float64``: of a large matmul."""
-    flops_per_s: float
+    flops_per_s: PerSecond
 
 
 class InputCopy(msgspec.Struct, frozen=True, omit_defaults=True):
     """Copying a fresh value into a static input, which a user does before every replay."""
 
     name: str
-    bytes: int
-    copy_ns: float
+    bytes: Bytes
+    copy_ns: MeasuredNs
     """From other device memory."""
-    host_copy_ns: float | None = None
+    host_copy_ns: MeasuredNs | None = None
     """From pinned host memory."""
-    rows: int | None = None
+    rows: Count | None = None
     """Size of its first dimension, where it has more than one."""
-    padding_rows: int | None = None
-    """Rows at its end that are all the same constant: padding, most likely."""
+    padding_rows: Count | None = None
+    """Rows at its end that hold one constant: padding, most likely."""
 
 
 class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     """One graph, replayed by itself."""
 
-    graph: int
-    """Index into ``Capture.graphs``."""
-    replay_ns: tuple[float, ...] = ()
-    """Single replays without any profiler, between two CUDA events, launched while the device was
-    still busy, so that the host is not in the way."""
-    empty_ns: tuple[float, ...] = ()
+    graph: GraphIndex
+    replay_ns: tuple[MeasuredNs, ...] = ()
+    """Single replays without a profiler, between two CUDA events, launched while the device was
+    still busy, so that launch time does not count."""
+    empty_ns: tuple[MeasuredNs, ...] = ()
     """The same two events with nothing between them."""
-    traced_ns: tuple[float, ...] = ()
+    traced_ns: tuple[MeasuredNs, ...] = ()
     """Replays under the profiler: first start of a node to last end."""
-    first_ns: float | None = None
+    first_ns: MeasuredNs | None = None
     """Wall time of the very first replay, not uploaded, to the end of its work."""
-    synced_ns: tuple[float, ...] = ()
-    """Wall time of one replay and a synchronize behind it, one after the other."""
-    queued_ns: float | None = None
-    """Wall time of one replay of many that were launched without waiting between them: of an
-    iteration of all graphs, its share by device time."""
+    synced_ns: tuple[MeasuredNs, ...] = ()
+    """Wall time of replay + synchronize, one after the other."""
+    queued_ns: MeasuredNs | None = None
+    """Wall time of one of many replays launched back to back: of an iteration of all graphs, its
+    share by device time."""
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that ``cgtool profile`` measured beside the nodes' own times."""
+    """All that ``cgtool profile`` measured besides the nodes' own times."""
 
     route: str
     """``cupti`` (records carry the node's id) or ``profiler`` (PyTorch's records, joined by their
     order where it is certain)."""
     graphs: tuple[GraphTimes, ...] = ()
-    memory_bytes_per_s: float | None = None
+    memory_bytes_per_s: PerSecond | None = None
     """Reached by a large copy on the device, read and written bytes together."""
     peaks: tuple[Peak, ...] = ()
     inputs: tuple[InputCopy, ...] = ()
     around_ns: float | None = None
-    """What a graph takes beside its nodes, before the first and after the last: of one with a
+    """Time of a graph outside its nodes, before the first and after the last: of a graph with a
     single kernel."""
     seconds: float | None = None
-    """Wall time that the measurement took, beside the capture."""
+    """Wall time of the measurement, without the capture."""

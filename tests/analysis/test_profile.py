@@ -13,7 +13,7 @@ from rich.console import Console
 from cgtool.analysis.timing.profile import explain, has_times
 from cgtool.model.capture import Call
 from cgtool.model.measurements import Bench, GraphTimes, InputCopy, Peak, Profile, Samples
-from cgtool.model.validation import MAX_MEASURE
+from cgtool.model.schema import MAX_MEASURE
 from cgtool.render.json import encode
 from cgtool.render.perfetto import render as render_trace
 from cgtool.render.profile_table import render

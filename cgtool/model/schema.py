@@ -1,0 +1,158 @@
+"""What the fields of a capture mean: unit, range, the list that an index refers to, label.
+
+A field's type says it, with the aliases below: ``duration_ns: DurationNs | None``. msgspec refuses
+numbers out of range while it decodes. ``fields`` gives the rest to whoever needs it: the check of
+references (``cgtool.model.validation``), JSON, the boxes and tooltips of pictures, the arguments of
+a trace (``cgtool.analysis.graph.attributes``), and docs/capture-format.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, inspect
+
+MAX_INT = (1 << 63) - 1
+MAX_MEASURE = 1e21
+"""Nanoseconds, bytes or operations a second: more than any device has."""
+
+
+def _int(unit: str | None = None, *, ge: int = 0, le: int = MAX_INT, **extra: Any) -> Meta:
+    return Meta(ge=ge, le=le, extra={"unit": unit, **extra})
+
+
+def _index(target: str) -> Meta:
+    return Meta(ge=0, le=MAX_INT, extra={"refers_to": target})
+
+
+IN_BOX = Meta(extra={"shown": "box"})
+"""Shown in the box of a picture, not only in its tooltip."""
+UNLISTED = Meta(extra={"shown": "no"})
+"""Not listed among a node's attributes: it is shown in another way, or it is the same for every
+launch of a function."""
+
+Count = Annotated[int, _int()]
+Positive = Annotated[int, _int(ge=1)]
+Signed = Annotated[int, _int(ge=-MAX_INT)]
+Byte = Annotated[int, _int(le=255)]
+Dim3 = tuple[
+    Annotated[int, _int(le=(1 << 32) - 1)],
+    Annotated[int, _int(le=(1 << 32) - 1)],
+    Annotated[int, _int(le=(1 << 32) - 1)],
+]
+"""x, y, z."""
+Bytes = Annotated[int, _int("bytes")]
+DurationNs = Annotated[int, _int("ns")]
+Address = Annotated[int, _int("address", shown="no")]
+"""Means nothing outside of the process that captured."""
+MeasuredNs = Annotated[float, Meta(ge=0.0, le=MAX_MEASURE, extra={"unit": "ns"})]
+"""Measured by events or clocks, so not a whole number."""
+PerSecond = Annotated[float, Meta(ge=1.0, le=MAX_MEASURE)]
+
+FrameIndex = Annotated[int, _index("Capture.frames")]
+OriginIndex = Annotated[int, _index("Capture.origins")]
+FunctionIndex = Annotated[int, _index("Capture.functions")]
+StreamIndex = Annotated[int, _index("Capture.streams")]
+GraphIndex = Annotated[int, _index("Capture.graphs")]
+PoolIndex = Annotated[int, _index("Memory.pools")]
+AllocationIndex = Annotated[int, _index("Memory.allocations")]
+TensorIndex = Annotated[int, _index("Memory.tensors")]
+NodeId = Annotated[int, _index("Graph.nodes")]
+"""Of a node of the same graph."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a struct."""
+
+    name: str
+    label: str
+    """For people: the title, else the name without its unit."""
+    type_name: str
+    """``int or None``, ``tuple[Node, ...]``."""
+    unit: str | None
+    """``bytes``, ``ns``, ``address``; None for a plain number and for everything else."""
+    bounds: tuple[float | None, float | None]
+    refers_to: str | None
+    """The list that it is an index into: ``Capture.origins``."""
+    shown: str | None
+    """``box``, ``no``, or None: in tooltips and traces."""
+    struct: type[msgspec.Struct] | None
+    """The struct that it holds, one or many."""
+    many: bool
+    """It is a tuple of any length."""
+    default: Any
+    """``msgspec.NODEFAULT`` where the field is required."""
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether it describes what holds it, rather than refer to something else or hold it."""
+        return self.refers_to is None and self.struct is None and self.shown != "no"
+
+
+@lru_cache(maxsize=64)
+def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields of a struct, in order."""
+    return tuple(map(_field, msgspec.structs.fields(struct)))
+
+
+def _field(field: msgspec.structs.FieldInfo) -> Field:
+    type_info = inspect.type_info(field.type)
+    types = list(_flat(type_info))
+    extra: dict[str, Any] = {}
+    title = None
+    for type_ in types:
+        if isinstance(type_, inspect.Metadata):
+            extra = (type_.extra or {}) | extra
+            title = (type_.extra_json_schema or {}).get("title", title)
+    bounds = next(
+        ((t.ge, t.le) for t in types if isinstance(t, inspect.IntType | inspect.FloatType)),
+        (None, None),
+    )
+    unit = extra.get("unit")
+    label = field.name.removesuffix(f"_{unit}").replace("_", " ") if title is None else title
+    return Field(
+        field.name,
+        label,
+        _text(type_info),
+        unit,
+        bounds,
+        extra.get("refers_to"),
+        extra.get("shown"),
+        next((type_.cls for type_ in types if isinstance(type_, inspect.StructType)), None),
+        any(isinstance(type_, inspect.VarTupleType) for type_ in types),
+        field.default,
+    )
+
+
+def _flat(type_: inspect.Type) -> Iterator[inspect.Type]:
+    """A type and those inside it, without the fields of structs."""
+    yield type_
+    if isinstance(type_, inspect.Metadata):
+        yield from _flat(type_.type)
+    elif isinstance(type_, inspect.UnionType):
+        for member in type_.types:
+            yield from _flat(member)
+    elif isinstance(type_, inspect.VarTupleType):
+        yield from _flat(type_.item_type)
+    elif isinstance(type_, inspect.TupleType):
+        for member in type_.item_types:
+            yield from _flat(member)
+
+
+def _text(type_: inspect.Type) -> str:
+    if isinstance(type_, inspect.Metadata):
+        return _text(type_.type)
+    if isinstance(type_, inspect.UnionType):
+        return " or ".join(map(_text, type_.types))
+    if isinstance(type_, inspect.VarTupleType):
+        return f"tuple[{_text(type_.item_type)}, ...]"
+    if isinstance(type_, inspect.TupleType):
+        return f"tuple[{', '.join(map(_text, type_.item_types))}]"
+    if isinstance(type_, inspect.StructType):
+        return type_.cls.__name__
+    return type(type_).__name__.removesuffix("Type").lower().replace("none", "None")

@@ -71,21 +71,31 @@ T = TypeVar("T")
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The part that says what the others are. Unknown keys are ignored."""
+    """The part that lists the others. Unknown keys are ignored."""
 
     format: str
+    """``cgtool-capture``."""
     schema_version: int
     cgtool: str
+    """Version that wrote the file."""
     created: str
+    """UTC, ISO 8601."""
     entry: Entry
     environment: Environment
     graphs: Count
+    """Number of parts ``graphs/N.json``."""
     warmup_iters: Count = 0
+    """Eager iterations before the capture."""
     warmup_ns: DurationNs | None = None
+    """Host time that they took."""
     recorder: str = ""
+    """How the op of a node was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
+    files), ``simulated``."""
     caveats: tuple[Caveat, ...] = ()
     has_bench: bool = False
+    """Whether there is a part ``bench.json``."""
     has_profile: bool = False
+    """Whether there is a part ``profile.json``."""
 
 
 class _Head(msgspec.Struct, frozen=True):

@@ -143,10 +143,14 @@ def test_documented_defaults_are_the_true_ones(command):
             assert documented[name].strip("`") == true, name
 
 
-def shown_after(page, command):
-    """The lines that a page shows under a command."""
-    block = (ROOT / page).read_text().partition(f"\n$ {command}\n")[2].partition("\n```\n")[0]
+def shown_after(page, command, printed=None):
+    """The lines that a page shows under a command. ``UPDATE_GOLD`` writes what is ``printed``."""
+    before, marker, rest = (ROOT / page).read_text().partition(f"\n$ {command}\n")
+    block, fence, after = rest.partition("\n```\n")
     assert block, command
+    if printed is not None and os.environ.get("UPDATE_GOLD"):
+        block = "\n".join(printed)
+        (ROOT / page).write_text(before + marker + block + fence + after)
     return block.splitlines()
 
 
@@ -168,9 +172,10 @@ def test_the_readme_shows_what_capture_prints_on_that_gpu():
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
     printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
-    *shown, saved = shown_after("README.md", "cgtool capture samples/transformer.py:build")
-    assert shown == printed
-    assert saved == "saved transformer-build.cgt"
+    printed.append("saved transformer-build.cgt")
+    assert (
+        shown_after("README.md", "cgtool capture samples/transformer.py:build", printed) == printed
+    )
 
 
 def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
@@ -179,12 +184,13 @@ def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
     (tmp_path / "model.py").write_text(source)
     printed = printed_by(*shlex.split(command)[1:], cwd=tmp_path)
     told = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
-    assert shown_after("README.md", command) == told
+    assert shown_after("README.md", command, told) == told
 
 
 def test_docs_show_what_pools_prints():
     command = "cgtool pools samples/captures/transformer.cgt --holders 5"
-    assert shown_after("docs/cli.md", command) == printed_by(*command.split()[1:])
+    printed = printed_by(*command.split()[1:])
+    assert shown_after("docs/cli.md", command, printed) == printed
 
 
 def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
@@ -194,7 +200,8 @@ def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
     Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
     printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
     command = "cgtool profile samples/train_step.py:build"
-    *shown, more = shown_after("docs/cli.md", command)
+    count = len(shown_after("docs/cli.md", command))
+    *shown, more = shown_after("docs/cli.md", command, [*printed[: count - 1], "..."])
     assert more == "..."
     assert shown == printed[: len(shown)]
 

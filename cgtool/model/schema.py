@@ -39,11 +39,8 @@ Count = Annotated[int, _int()]
 Positive = Annotated[int, _int(ge=1)]
 Signed = Annotated[int, _int(ge=-MAX_INT)]
 Byte = Annotated[int, _int(le=255)]
-Dim3 = tuple[
-    Annotated[int, _int(le=(1 << 32) - 1)],
-    Annotated[int, _int(le=(1 << 32) - 1)],
-    Annotated[int, _int(le=(1 << 32) - 1)],
-]
+_Dim = Annotated[int, _int("dim3", le=(1 << 32) - 1)]
+Dim3 = tuple[_Dim, _Dim, _Dim]
 """x, y, z."""
 Bytes = Annotated[int, _int("bytes")]
 DurationNs = Annotated[int, _int("ns")]
@@ -75,7 +72,7 @@ class Field:
     type_name: str
     """``int or None``, ``tuple[Node, ...]``."""
     unit: str | None
-    """``bytes``, ``ns``, ``address``; None for a plain number and for everything else."""
+    """``bytes``, ``ns``, ``address``, ``dim3``; None for a plain number and for everything else."""
     bounds: tuple[float | None, float | None]
     refers_to: str | None
     """The list that it is an index into: ``Capture.origins``."""

@@ -5,35 +5,40 @@ One object: ``schema`` (``cgtool-graphs``), ``schema_version`` (1), ``entry``, `
 ``nodes`` and ``edges``; each edge ``[source, target, kind]`` by node id, where kind is
 ``full``, ``programmatic``, or ``hidden`` for a path through nodes that a selection left out. Where
 such paths meet and part again, a node with a negative id and the type ``hidden`` stands for them.
-A key that would say nothing is left out.
+
+A node has the keys of ``ResolvedNode``, and every field of ``Node``, ``KernelLaunch`` and
+``Function`` (docs/capture-format.md) that is not an index; a new field is there by itself. A key
+that would say nothing is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
-from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
-from cgtool.analysis.graph.places import Places
-from cgtool.analysis.graph.view import View
+from cgtool.analysis.graph.attributes import Nodes
+from cgtool.analysis.graph.view import Link, View
 from cgtool.model.capture import (
     Capture,
     Caveat,
-    Copy,
     Entry,
     Environment,
-    Fill,
     Frame,
+    Function,
+    KernelLaunch,
     Node,
 )
+from cgtool.model.schema import Field, fields
 from cgtool.render.json import plain
 
 VERSION = 1
 
 
-class NodeJson(msgspec.Struct, omit_defaults=True, gc=False):
-    """A node. Sizes in bytes, times in nanoseconds."""
+class ResolvedNode(msgspec.Struct, omit_defaults=True, gc=False):
+    """What a node's indices refer to."""
 
     id: int
     type: str
@@ -46,44 +51,61 @@ class NodeJson(msgspec.Struct, omit_defaults=True, gc=False):
     function: str | None = None
     forward_op: str | None = None
     forward_file: str | None = None
-    """In backward: where the forward op stands that made the autograd node."""
+    """In backward: the line of the forward op that created the autograd node."""
     forward_line: int | None = None
     autograd_node: str | None = None
     annotations: tuple[str, ...] = ()
     stream: str | None = None
-    call: int | None = None
     kernel: str | None = None
     """Short name, by which the kernels of this capture can be told apart."""
     kernel_demangled: str | None = None
     kernel_mangled: str | None = None
-    grid: tuple[int, int, int] | None = None
-    block: tuple[int, int, int] | None = None
-    registers: int | None = None
-    static_shared_bytes: int | None = None
-    dynamic_shared_bytes: int | None = None
-    local_bytes: int | None = None
-    active_blocks: int | None = None
     allocations: tuple[int, ...] = ()
     """Indices of the captured allocations that the arguments point into."""
     tensors: tuple[str, ...] = ()
     """Names of the earlier tensors that they point into."""
-    copy: Copy | None = None
-    fill: Fill | None = None
-    shape: str | None = None
-    body: tuple[int, ...] = ()
-    duration_ns: int | None = None
-    detail: str | None = None
+
+
+def _plain(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
+    """The fields that are neither resolved above nor details of arguments."""
+    return [
+        field
+        for field in fields(struct)
+        if field.name not in resolved and not (field.struct is not None and field.many)
+    ]
+
+
+_LAUNCH = _plain(KernelLaunch, "function")
+_FUNCTION = _plain(Function, "name")
+_NODE = _plain(Node, "id", "type", "origin", "stream", "kernel")
+_launch, _function, _node = (
+    attrgetter(*(field.name for field in some)) for some in (_LAUNCH, _FUNCTION, _NODE)
+)
+_NO_KERNEL = [() if field.many else None for field in (*_LAUNCH, *_FUNCTION)]
+
+NodeJson: Any = msgspec.defstruct(
+    "NodeJson",
+    [(field.name, Any, () if field.many else None) for field in (*_LAUNCH, *_FUNCTION, *_NODE)],
+    bases=(ResolvedNode,),
+    omit_defaults=True,
+    gc=False,
+)
+"""A node. Sizes in bytes, times in nanoseconds."""
 
 
 class GraphJson(msgspec.Struct):
+    """The nodes and edges of one graph that are shown."""
+
     name: str
     phase: str
     node_count: int
-    nodes: list[NodeJson]
+    nodes: list[Any]
     edges: list[tuple[int, int, str]]
 
 
 class GraphsJson(msgspec.Struct):
+    """The whole object."""
+
     schema: str
     schema_version: int
     entry: Entry
@@ -94,7 +116,7 @@ class GraphsJson(msgspec.Struct):
 
 def render(capture: Capture, views: Sequence[View]) -> bytes:
     """The views, nodes one by one, newline at the end."""
-    nodes = _Nodes(capture)
+    described = Nodes(capture)
     graphs = []
     for view in views:
         graph = capture.graphs[view.graph]
@@ -102,92 +124,55 @@ def render(capture: Capture, views: Sequence[View]) -> bytes:
             item.members[0] if item.members else -position - 1
             for position, item in enumerate(view.items)
         ]
-        graphs.append(
-            GraphJson(
-                graph.name,
-                graph.phase,
-                view.node_count,
-                [
-                    nodes.of(graph.nodes[one]) if one >= 0 else NodeJson(one, "hidden")
-                    for one in ids
-                ],
-                [
-                    (
-                        ids[link.source],
-                        ids[link.target],
-                        "hidden"
-                        if link.hidden
-                        else "programmatic"
-                        if link.programmatic
-                        else "full",
-                    )
-                    for link in view.links
-                ],
-            )
-        )
+        nodes = [
+            _json(described, graph.nodes[number]) if number >= 0 else NodeJson(number, "hidden")
+            for number in ids
+        ]
+        edges = [(ids[link.source], ids[link.target], _kind(link)) for link in view.links]
+        graphs.append(GraphJson(graph.name, graph.phase, view.node_count, nodes, edges))
     report = GraphsJson(
         "cgtool-graphs", VERSION, capture.entry, capture.environment, capture.caveats, graphs
     )
     return plain(report)
 
 
-class _Nodes:
-    """Resolves the names of one capture's nodes, each name once."""
+def _kind(link: Link) -> str:
+    if link.hidden:
+        return "hidden"
+    return "programmatic" if link.programmatic else "full"
 
-    def __init__(self, capture: Capture) -> None:
-        self.capture = capture
-        self.places = Places(capture)
-        names = [function.name for function in capture.functions]
-        self._short = short_kernels(names)
-        self._full = demangle_all(names)
 
-    def of(self, node: Node) -> NodeJson:
-        capture, launch = self.capture, node.kernel
-        place = self.places.of(node)
-        frame, forward = place.frame or _NOWHERE, place.forward_frame or _NOWHERE
-        made = NodeJson(
-            node.id,
-            node.type,
-            place.op,
-            place.module,
-            place.module_type,
-            frame.file or None,
-            frame.line or None,
-            frame.function or None,
-            place.forward_op,
-            forward.file or None,
-            forward.line or None,
-            place.autograd_node,
-            place.annotations,
-            None if node.stream is None else capture.streams[node.stream].name,
-            node.call,
-            copy=node.copy,
-            fill=node.fill,
-            shape=node.shape,
-            body=node.body,
-            duration_ns=node.duration_ns,
-            detail=node.detail,
-        )
-        if launch is not None:
-            function = capture.functions[launch.function]
-            made.kernel = self._short[function.name]
-            made.kernel_demangled = self._full[function.name]
-            made.kernel_mangled = function.name
-            made.grid, made.block = launch.grid, launch.block
-            made.registers = function.registers
-            made.static_shared_bytes = function.static_shared_bytes
-            made.dynamic_shared_bytes = launch.dynamic_shared_bytes
-            made.local_bytes = function.local_bytes
-            made.active_blocks = launch.active_blocks
-            if launch.pointers:
-                tensors = capture.memory.tensors
-                into = [one.allocation for one in launch.pointers if one.allocation is not None]
-                before = [
-                    tensors[one.tensor].name for one in launch.pointers if one.tensor is not None
-                ]
-                made.allocations = tuple(dict.fromkeys(into))
-                made.tensors = tuple(dict.fromkeys(before))
-        return made
+def _json(described: Nodes, node: Node) -> Any:
+    capture, launch = described.capture, node.kernel
+    place = described.places.of(node)
+    frame, forward = place.frame or _NOWHERE, place.forward_frame or _NOWHERE
+    names: tuple[str | None, ...] = (None, None, None)
+    of_kernel: Sequence[Any] = _NO_KERNEL
+    if launch is not None:
+        function = capture.functions[launch.function]
+        index = launch.function
+        names = (described.short_kernels[index], described.full_kernels[index], function.name)
+        of_kernel = (*_launch(launch), *_function(function))
+    return NodeJson(
+        node.id,
+        node.type,
+        place.op,
+        place.module,
+        place.module_type,
+        frame.file or None,
+        frame.line or None,
+        frame.function or None,
+        place.forward_op,
+        forward.file or None,
+        forward.line or None,
+        place.autograd_node,
+        place.annotations,
+        None if node.stream is None else capture.streams[node.stream].name,
+        *names,
+        *described.arguments(node),
+        *of_kernel,
+        *_node(node),
+    )
 
 
 _NOWHERE = Frame("", 0, "")

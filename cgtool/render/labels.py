@@ -1,4 +1,4 @@
-"""What stands in the boxes of a picture, and what a tooltip adds."""
+"""The text in the boxes of a picture and in their tooltips."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
-from cgtool.analysis.graph.places import Place, Places, file_line
+from cgtool.analysis.graph.attributes import Attribute, Nodes
+from cgtool.analysis.graph.places import Place, file_line
 from cgtool.analysis.graph.view import Item
 from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
 from cgtool.model.capture import Capture, Graph, Node
@@ -31,17 +31,15 @@ class Label:
 
 
 class Labels:
-    """Words for the nodes and groups of one capture."""
+    """Text for the nodes and groups of one capture."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
-        self.places = Places(capture)
-        names = [function.name for function in capture.functions]
-        self._short = short_kernels(names)
-        self._full = demangle_all(names)
+        self.nodes = Nodes(capture)
+        self.places = self.nodes.places
 
     def of(self, graph: Graph, item: Item) -> Label:
-        """The words of a box. Points have none."""
+        """The text of a box. Points have none."""
         nodes = [graph.nodes[member] for member in item.members]
         if item.title is None:
             return self._node(nodes[0])
@@ -49,12 +47,14 @@ class Labels:
 
     def _node(self, node: Node) -> Label:
         place = self.places.of(node)
-        title = self._title(node, place)
+        title = self.nodes.title(node)
+        attributes = self.nodes.attributes(node)
         op = place.short_op if place.short_op != title else None
         where = [word for word in (op, file_line(place.line)) if word]
         joined = " · ".join(where)
         rows = [joined] if len(joined) <= ROW else where
-        rows += wrap(visible(self._measure(node)), ROW, max_lines=3, placeholder=" …")
+        measure = _list([one for one in attributes if one.field.shown == "box"])
+        rows += wrap(visible(measure), ROW, max_lines=3, placeholder=" …")
         rows += [f"runs {self.capture.graphs[body].name}" for body in node.body]
         if place.annotations:
             rows.append(f"[{' › '.join(place.annotations)}]")
@@ -66,41 +66,15 @@ class Labels:
         if len(title) > WIDE and 0 < title.find("<") < WIDE + 8:
             at = title.index("<")
             title, second = title[:at], title[at:]
-        return Label(
-            title, second, tuple(row for row in rows if row), tuple(self._tooltip(node, place))
-        )
+        tooltip = self._tooltip(node, place, attributes)
+        return Label(title, second, tuple(row for row in rows if row), tooltip)
 
-    def _title(self, node: Node, place: Place) -> str:
-        if node.kernel is not None:
-            return self._short[self.capture.functions[node.kernel.function].name]
-        if node.copy is not None:
-            return f"memcpy {node.copy.kind}"
-        if node.type == "op":
-            return place.short_op or "op"
-        return node.type
-
-    def _measure(self, node: Node) -> str:
-        if node.kernel is not None:
-            return f"grid {_size(node.kernel.grid)}, block {_size(node.kernel.block)}"
-        if node.copy is not None:
-            return bytes_text(node.copy.bytes)
-        if node.fill is not None:
-            return f"{bytes_text(node.fill.bytes)} set to {node.fill.value}"
-        return node.shape or node.detail or ""
-
-    def _tooltip(self, node: Node, place: Place) -> list[str]:
+    def _tooltip(self, node: Node, place: Place, attributes: list[Attribute]) -> tuple[str, ...]:
         lines = [f"node {node.id}: {node.type}"]
         if node.kernel is not None:
-            launch = node.kernel
-            function = self.capture.functions[launch.function]
-            shared = (function.static_shared_bytes or 0) + launch.dynamic_shared_bytes
-            facts = [f"grid {launch.grid}", f"block {launch.block}"]
-            if function.registers is not None:
-                facts.append(count_text(function.registers, "register"))
-            facts.append(f"{bytes_text(shared)} shared memory")
-            if launch.active_blocks is not None:
-                facts.append(f"{launch.active_blocks} blocks fit on a multiprocessor")
-            lines += [self._full[function.name], ", ".join(facts)]
+            lines.append(self.nodes.full_kernels[node.kernel.function])
+        if attributes:
+            lines.append(_list(attributes))
         if place.op:
             lines.append(place.op)
         if place.module is not None:
@@ -112,19 +86,16 @@ class Labels:
             lines.append(f"{place.frame.file}:{place.frame.line} in {place.frame.function}")
         if place.autograd_node:
             lines.append(place.autograd_node)
-        lines += [f"annotation {one}" for one in place.annotations]
-        lines += [text for text in (node.shape, node.detail) if text]
-        return lines
+        return (*lines, *(f"annotation {name}" for name in place.annotations))
 
     def _group(self, item: Item, nodes: list[Node]) -> Label:
-        types = Counter(node.type for node in nodes)
-        ops = Counter(self.places.of(node).short_op or "no op" for node in nodes)
+        totals = self.nodes.totals(nodes)
+        types, ops = totals.types, totals.ops
         rows = [count_text(len(nodes), "node") if len(types) > 1 else "", types_text(types)]
         if len(ops) > 1 or item.module is not None:
             rows.append(_counts(ops, 3))
-        times = [node.duration_ns for node in nodes if node.duration_ns is not None]
-        if times:
-            rows.append(time_text(sum(times)))
+        if totals.duration_ns is not None:
+            rows.append(time_text(totals.duration_ns))
         tooltip = (
             item.title or "",
             f"{count_text(len(nodes), 'node')} from {nodes[0].id} to {nodes[-1].id}",
@@ -139,7 +110,26 @@ def _counts(counted: Counter[str], most: int) -> str:
     return f"{shown}, ..." if len(counted) > most else shown
 
 
-def _size(dimensions: tuple[int, int, int]) -> str:
+def _list(attributes: list[Attribute]) -> str:
+    """``grid 16, block 128, registers 32, static shared memory 512 B``."""
+    return ", ".join(
+        f"{field.label} {_text(value, field.unit)}" if field.label else _text(value, field.unit)
+        for field, value in attributes
+    )
+
+
+def _text(value: object, unit: str | None) -> str:
+    if unit == "bytes" and isinstance(value, int):
+        return bytes_text(value)
+    if unit == "ns" and isinstance(value, int | float):
+        return time_text(value)
+    if isinstance(value, tuple):
+        return _sizes(value) if unit == "dim3" else ", ".join(map(str, value))
+    return str(value)
+
+
+def _sizes(dimensions: tuple[int, ...]) -> str:
+    """``16×4``: without the last sizes that are 1."""
     while len(dimensions) > 1 and dimensions[-1] == 1:
-        dimensions = dimensions[:-1]  # type: ignore[assignment]
-    return "×".join(str(one) for one in dimensions)
+        dimensions = dimensions[:-1]
+    return "×".join(map(str, dimensions))

@@ -161,7 +161,7 @@ def test_unusual_nodes_say_what_they_are_and_run() -> None:
         ["child", "model.py:12", "runs forward/node 3"],
         ["host", "model.py:12", "host function at 0x7f0012345678", "on side stream"],
         ["memcpy htod", "copy_ · model.py:12", "1.0 MiB", "on side stream"],
-        ["memset", "512 B set to 0"],
+        ["memset", "512 B, set to 0"],
         ["type_99"],
         ["free"],
     ):

@@ -93,5 +93,5 @@ def test_it_is_what_it_says_it_is(made: Capture) -> None:
     views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
     report = msgspec.json.decode(render(made, views), type=GraphsJson)
     for graph, shown in zip(made.graphs, report.graphs, strict=True):
-        assert [node.id for node in shown.nodes] == [node.id for node in graph.nodes]
+        assert [node["id"] for node in shown.nodes] == [node.id for node in graph.nodes]
         assert [edge[:2] for edge in shown.edges] == [(e.source, e.target) for e in graph.edges]

@@ -21,7 +21,7 @@ from statistics import median
 import torch
 from cuda.bindings import driver as cu
 
-from cgtool.devices.cuda import backend, bench, capturing
+from cgtool.devices.cuda import backend, bench
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
@@ -225,9 +225,9 @@ def recorder() -> list[dict[str, object]]:
         session = backend.open_session(workload, CaptureOptions())
         with watch() as ranges:
             clock = time.perf_counter()
-            recorded = capturing.warm_up(session, 1, ranges, quiet)
+            session.warm_up(1, ranges, quiet)
             warm_s.append(time.perf_counter() - clock)
-            capturing.capture_all(session, recorded, ranges, quiet)
+            session.capture(ranges)
         watched_s.append(session.captured[0].capture_ns / 1e9)
         clock = time.perf_counter()
         capture, _ = assemble(session, warmup_iters=1, launch_ns=[], caveats=[])

@@ -176,10 +176,11 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
     import torch
 
     from cgtool.devices.cuda import pairs
-    from cgtool.devices.cuda.recapture import Pads
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.options import BenchOptions, CaptureOptions
 
     found: dict[str, Any] = {}
+    device = CudaDevice("cuda:0")
     stream = torch.cuda.Stream()
     order = random.Random(number)
     for name in task["cycles"]:
@@ -188,19 +189,19 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
             pairs.Entry(side, slowed(loads[name], cycles), CaptureOptions())
             for side, cycles in (("base", BASE_CYCLES), ("again", BASE_CYCLES), ("head", longer))
         ]
-        pads = Pads(0, number)
+        pads = pairs.Pads(0, number)
         gc.collect()
         gc.freeze()
         gc.disable()
         for one in entries:
-            pairs.once(one, stream, 0, BenchOptions())
+            pairs.once(one, stream, device, BenchOptions())
             one.forget()
         started = time.perf_counter()
         seconds = task["seconds"] * MORE_SECONDS.get(name, 1)
         while time.perf_counter() - started < seconds:
             pads.move()
             for one in order.sample(entries, len(entries)):
-                pairs.once(one, stream, 0, BenchOptions())
+                pairs.once(one, stream, device, BenchOptions())
         gc.enable()
         found[name] = {one.name: pairs.by_capture(one) for one in entries}
         found[name]["addresses"] = {one.name: len(one.addresses) for one in entries}

@@ -87,10 +87,10 @@ def _script(
     notes: tuple[Caveat, ...] = ()
     if why is not None:
         from cgtool.devices.simulated import script as simulated
-        from cgtool.devices.simulated.backend import environment
+        from cgtool.devices.simulated.streams import Device
 
         findings, looked = simulated.check(request.spec, arguments, progress)
-        described, notes = environment(), (_simulated_note(why),)
+        described, notes = Device().environment(), (_simulated_note(why),)
     else:
         from torch.cuda import current_device
 
@@ -217,7 +217,7 @@ def _simulated(
             findings, looked, captured = check.check(
                 device, workload, request.capture, progress, why
             )
-            report = _report(request, workload, backend.environment(), findings, looked, started)
+            report = _report(request, workload, device.environment(), findings, looked, started)
             report = msgspec.structs.replace(report, notes=(_simulated_note(why),))
             _write(report, None if captured is None else (captured, {}), Path(request.output))
             return

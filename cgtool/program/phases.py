@@ -106,13 +106,25 @@ def iterate(one: Phased, part: Part) -> None:
             grads(surface, grad_outputs(surface), one.options.allow_unused_input)
 
 
-def warm_up(one: Phased, iterations: int, progress: Progress, explain: Explain) -> None:
-    """So many eager iterations of each callable. Raises CgtoolError."""
+def warm_up(
+    one: Phased,
+    iterations: int,
+    progress: Progress,
+    explain: Explain,
+    last: Callable[[Part], object] | None = None,
+) -> None:
+    """So many eager iterations of each callable; ``last`` runs in place of the last one.
+
+    Raises CgtoolError for what the user's code raises.
+    """
     for part in one.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
             with user_errors(part, "warm-up", explain):
-                iterate(one, part)
+                if last is not None and iteration == iterations - 1:
+                    last(part)
+                else:
+                    iterate(one, part)
 
 
 WARMUP_ITERS = 3

@@ -11,7 +11,7 @@ pytest.importorskip("cuda.bindings.driver")
 import torch
 
 from cgtool.devices.cuda import provenance
-from cgtool.devices.cuda.capturing import Recorded
+from cgtool.devices.cuda.session import Recorded
 from cgtool.devices.cuda.stamps import LaunchLog
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations

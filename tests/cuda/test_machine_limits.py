@@ -11,7 +11,7 @@ pytest.importorskip("cuda.bindings.driver")
 
 import torch
 
-from cgtool.devices.cuda.capturing import not_instantiated
+from cgtool.devices.cuda.session import not_instantiated
 
 NO_BINDINGS = """
 import sys

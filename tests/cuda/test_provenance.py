@@ -13,8 +13,8 @@ pytest.importorskip("cuda.bindings.driver")
 import torch
 
 from cgtool.devices.cuda import provenance
-from cgtool.devices.cuda.capturing import Captured, Recorded
 from cgtool.devices.cuda.memory import Window
+from cgtool.devices.cuda.session import CudaGraph, Recorded
 from cgtool.devices.cuda.stamps import LaunchLog, Ran, Stamp
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder, Record
@@ -25,8 +25,8 @@ SESSION = SimpleNamespace(streams={HOME: 0, SIDE: 1})
 
 
 def captured(**fields):
-    return Captured(
-        name="step", phase="step", callable=0, graph=None, pool_index=0,
+    return CudaGraph(
+        name="step", phase="step", callable=0, part=None, graph=None, pool_index=0,
         window=Window(0, 0, 900), capture_ns=900,
         **{"stamps": [], "recorded": None, **fields},
     )  # fmt: skip

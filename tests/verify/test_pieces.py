@@ -25,10 +25,10 @@ NAN, INF = float("nan"), float("inf")
 
 
 class Source:
-    def random_state(self):
+    def get_rng_state(self):
         return [torch.get_rng_state()]
 
-    def set_random_state(self, states):
+    def set_rng_state(self, states):
         torch.set_rng_state(states[0])
 
 
@@ -180,7 +180,7 @@ def test_what_shares_memory_is_written_once():
 
 
 def staged(target):
-    start = Snapshot(target.workload, target)
+    start = Snapshot(target.workload, target.device)
     target.warm_up(lambda _text: None)
     target.capture(lambda _text: None)
     return TrialRunner(target, start)

@@ -13,10 +13,10 @@ import torch
 import cgtool
 from cgtool.devices.cuda import environment, memory
 from cgtool.devices.cuda.addresses import FREED, AddressBook
-from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.driver import cu
 from cgtool.devices.cuda.nodes import FunctionTable, GraphContents, GraphReader, debug_dot, nodes_of
 from cgtool.devices.cuda.provenance import Joined, join
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
@@ -56,7 +56,7 @@ def _bodies(reader: GraphReader, graphs: list[Graph], contents: GraphContents, i
 
 
 def assemble(
-    session: Session,
+    session: CudaSession,
     *,
     warmup_iters: int,
     launch_ns: Sequence[tuple[int, ...]],
@@ -73,7 +73,7 @@ def assemble(
     names = labels(session)
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
     joined = join(session, handles, table)
-    workspaces = memory.cublas_workspaces(session.device, session.pool_ids)
+    workspaces = memory.cublas_workspaces(session.device.index, session.pool_ids)
     names = dict.fromkeys(workspaces, "cuBLAS workspace") | names
     allocations = named_allocations(session, joined, names)
     addresses = AddressBook(
@@ -127,7 +127,7 @@ def assemble(
     caveats = caveats + unnamed + _caveats(session, joined, addresses)
     capture = Capture(
         entry=describe.entry(session.workload, session.options),
-        environment=environment.describe(session.device),
+        environment=environment.describe(session.device.index),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
         graphs=tuple(graphs),
@@ -153,7 +153,9 @@ def assemble(
     return capture, raw
 
 
-def _caveats(session: Session, joined: Sequence[Joined], addresses: AddressBook) -> list[Caveat]:
+def _caveats(
+    session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
+) -> list[Caveat]:
     empty = [
         one.name
         for one, provenance in zip(session.captured, joined, strict=True)
@@ -209,7 +211,7 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def named_tensors(session: Session) -> tuple[list[Tensor], list[Caveat]]:
+def named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory on the GPU, then the static gradients that come in; and what could
     not be told of it."""
     found, caveats = describe.tensors(session.workload, _on_gpu)
@@ -221,13 +223,13 @@ def named_tensors(session: Session) -> tuple[list[Tensor], list[Caveat]]:
     return found, caveats
 
 
-def labels(session: Session) -> dict[int, str]:
+def labels(session: CudaSession) -> dict[int, str]:
     """Address to the name of the output or gradient that lies there."""
     return describe.labels(session, _on_gpu)
 
 
 def named_allocations(
-    session: Session, joined: Sequence[Joined], names: dict[int, str]
+    session: CudaSession, joined: Sequence[Joined], names: dict[int, str]
 ) -> tuple[Allocation, ...]:
     """The allocations of the trace, each with its node, its origin, and ``names`` by address for
     those that are alive at the end."""

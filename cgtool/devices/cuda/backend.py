@@ -11,8 +11,9 @@ from cgtool.devices.cuda import node_times
 from cgtool.devices.cuda.addresses import require_live_inputs
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.capabilities import keeps_graphs
-from cgtool.devices.cuda.capturing import Session, capture_all, instantiate_all, node_count, warm_up
 from cgtool.devices.cuda.cupti import CuptiUnavailable
+from cgtool.devices.cuda.device import CudaDevice
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
@@ -25,7 +26,7 @@ LAUNCHES = 20
 """Single replays timed on the host."""
 
 
-def open_session(workload: Workload, options: CaptureOptions) -> Session:
+def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
     """Choose device and stream. Raises CgtoolError for what this machine or PyTorch lacks."""
     if not keeps_graphs(torch):
         raise machine(
@@ -33,27 +34,27 @@ def open_session(workload: Workload, options: CaptureOptions) -> Session:
             why="cgtool reads nodes from the template that CUDAGraph(keep_graph=True) leaves",
             fix="install torch 2.8 or newer",
         )
-    device = torch.device(options.device or "cuda")
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    torch.cuda.set_device(index)
+    device = CudaDevice(options.device or "cuda")
+    torch.cuda.set_device(device.index)
     priority = {"normal": 0, "high": -1}[options.stream]
-    return Session(workload, options, index, torch.cuda.Stream(index, priority=priority))
+    stream = torch.cuda.Stream(device.index, priority=priority)
+    return CudaSession(workload, options, device=device, stream=stream)
 
 
 def prepare(
     workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[Session, int, list[Caveat]]:
+) -> tuple[CudaSession, int, list[Caveat]]:
     """Warm up, capture and instantiate; the graphs are alive in the session that returns."""
     session = open_session(workload, options)
     seed_all(options.seed)
     iterations, note = warmup_iters(workload, options)
     caveats = [Caveat("warm-up", note)] if note else []
     with watch_annotations(options.annotations) as ranges:
-        recorded = warm_up(session, iterations, ranges, progress)
-        capture_all(session, recorded, ranges, progress)
-    if not any(node_count(one) for one in session.captured):
+        session.warm_up(iterations, ranges, progress)
+        session.capture(ranges, progress)
+    if session.is_empty():
         raise _empty(workload)
-    instantiate_all(session, progress)
+    session.instantiate(progress)
     return session, iterations, caveats
 
 
@@ -68,7 +69,7 @@ def _empty(workload: Workload) -> Exception:
     )
 
 
-def time_launches(session: Session) -> list[tuple[int, ...]]:
+def time_launches(session: CudaSession) -> list[tuple[int, ...]]:
     """Host time of single replays, each on an idle stream, in the order of capture.
 
     Raises CgtoolError when one fails.
@@ -77,17 +78,17 @@ def time_launches(session: Session) -> list[tuple[int, ...]]:
     try:
         for _ in range(LAUNCHES):
             for index, one in enumerate(session.captured):
-                torch.cuda.synchronize(session.device)
+                session.device.synchronize()
                 clock = time.perf_counter_ns()
                 one.graph.replay()
                 times[index].append(time.perf_counter_ns() - clock)
-        torch.cuda.synchronize(session.device)
+        session.device.synchronize()
     except RuntimeError as error:
         raise _replay_failed(session, error) from error
     return [tuple(one) for one in times]
 
 
-def _replay_failed(session: Session, error: RuntimeError) -> Exception:
+def _replay_failed(session: CudaSession, error: RuntimeError) -> Exception:
     """A replay ended with an error of the device: nothing can be read after it."""
     found = explain(error, "replay")
     text = str(error).strip().splitlines()[0]

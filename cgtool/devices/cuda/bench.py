@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,8 +26,7 @@ import torch
 from cgtool.detectors.errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
-from cgtool.devices.cuda.capturing import Session
-from cgtool.devices.cuda.recapture import Once, replays
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import usage
@@ -49,6 +49,10 @@ TIMER_GRAIN_NS = 500.0
 STEADY = 0.005
 STEADY_SECONDS = 3.0
 MAX_ITERATIONS = 20_000
+
+
+Once = Callable[[], None]
+"""One run of what is timed."""
 
 
 @dataclass
@@ -115,10 +119,9 @@ def _settle(side: Side, device: int, min_round_ms: float) -> None:
         last = middle
 
 
-def sides_of(session: Session) -> dict[str, list[Side]]:
+def sides_of(session: CudaSession) -> dict[str, list[Side]]:
     """What can be timed: phase to its eager and its replay side."""
     parts = session.workload.parts
-    made = [(one.phase, one.graph) for one in session.captured]
 
     def eager_forward() -> None:
         for part in parts:
@@ -149,8 +152,35 @@ def sides_of(session: Session) -> dict[str, list[Side]]:
     }
     return {
         phase: [Side("eager", phase, *eager[phase]), Side("replay", phase, *replayed)]
-        for phase, replayed in replays(session.workload.kind, made).items()
+        for phase, replayed in replays(session).items()
     }
+
+
+def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
+    """By phase: one replay of it, and what has to run right before each."""
+    graphs = session.captured
+
+    def of(phase: str) -> Once:
+        return _back_to_back([one.graph.replay for one in graphs if one.phase == phase])
+
+    if session.workload.kind == "step":
+        return {"step": (of("step"), None)}
+    phases: dict[str, tuple[Once, Once | None]] = {"forward": (of("forward"), None)}
+    if any(one.phase == "backward" for one in graphs):
+        phases["backward"] = (of("backward"), of("forward"))
+        phases["both"] = (_back_to_back([one.graph.replay for one in graphs]), None)
+    return phases
+
+
+def _back_to_back(calls: Sequence[Once]) -> Once:
+    if len(calls) == 1:
+        return calls[0]
+
+    def call_all() -> None:
+        for each in calls:
+            each()
+
+    return call_all
 
 
 def run(
@@ -178,7 +208,7 @@ def run(
 
 
 def measure(
-    session: Session,
+    session: CudaSession,
     phases: dict[str, list[Side]],
     options: BenchOptions,
     caveats: list[Caveat],
@@ -186,7 +216,7 @@ def measure(
 ) -> Bench:
     """Interleaved rounds of every side, raw samples kept."""
     sides = [side for pair in phases.values() for side in pair]
-    clock = ClockWatch(session.device)
+    clock = ClockWatch(session.device.index)
     order = random.Random(0)
     part = session.workload.parts[0]
     deadline = time.monotonic() + options.max_seconds
@@ -196,12 +226,12 @@ def measure(
         with user_errors(part, "bench", explain), torch.cuda.stream(session.stream):
             for side in sides:
                 progress(f"settle {side.name} {side.phase}")
-                _settle(side, session.device, options.min_round_ms)
+                _settle(side, session.device.index, options.min_round_ms)
             for number in range(options.rounds):
                 progress(f"round {number + 1}/{options.rounds}")
                 clock.sample()
                 for side in order.sample(sides, len(sides)):
-                    device_ns, host_ns = measure_round(side, session.device)
+                    device_ns, host_ns = measure_round(side, session.device.index)
                     side.device_ns.append(device_ns)
                     side.host_ns.append(host_ns)
                 if time.monotonic() > deadline:

@@ -11,18 +11,19 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from cgtool.detectors import procedure, shape
-from cgtool.detectors.errors import explain
 from cgtool.detectors.functions import FunctionWatch
 from cgtool.detectors.rules import note_record_stream, refuse_op
 from cgtool.detectors.streams import Capturing, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda import backend
 from cgtool.devices.cuda.memory import keeps_history
+from cgtool.devices.device import CapturedGraph, Session
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Frame
 from cgtool.model.failure import CgtoolError
@@ -34,9 +35,8 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import call_op, call_user, chain_of, here
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
-from cgtool.program.phases import Phases, name_of, roots_of, through
+from cgtool.program.phases import roots_of
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, pytree, storage_key
@@ -278,6 +278,28 @@ def check(
     return dry.findings.all(), looked, captured
 
 
+@dataclass(kw_only=True)
+class DrySession(Session[CapturedGraph]):
+    """Runs every phase eagerly under the rules of capture. Its graphs are empty."""
+
+    dry: Dry
+    stream: Any
+    """The stream that the capture is modelled on."""
+
+    def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedGraph:
+        return CapturedGraph(name, phase, index, part, graph=None)
+
+    @contextlib.contextmanager
+    def capturing(self, graph: CapturedGraph) -> Iterator[None]:
+        with dry_capture(self.dry, self.dry.lane(self.stream), graph.name):
+            yield
+            self.dry.follow()
+            self.dry.look_at_joins()
+
+    def activity(self, name: str) -> str:
+        return name
+
+
 def _dry_run(
     dry: Dry,
     workload: Workload,
@@ -286,25 +308,21 @@ def _dry_run(
     annotations: Annotations,
     progress: Progress,
 ) -> Sequence[OpCall]:
-    session, record = Phases(workload, options), Record()
+    """All calls of one eager iteration; what they break of the rules is added to ``dry``."""
+    record = Record()
 
-    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-        name = name_of(session, phase, index)
-        progress(f"dry run of {name}")
-        with user_errors(part, name, explain), dry_capture(dry, dry.lane(stream), name):
-            recorder = _Recorder(roots_of(workload), annotations, dry)
-            recorder.record = record
-            with recorder:
-                result = body()
-            dry.follow()
-            dry.look_at_joins()
+    @contextlib.contextmanager
+    def observe(_graph: CapturedGraph) -> Iterator[_Recorder]:
+        recorder = _Recorder(roots_of(workload), annotations, dry)
+        recorder.record = record
+        yield recorder
         for finding in shape.look(dry.nodes, record):
             dry.findings.add(finding)
-        return result
 
+    session = DrySession(workload, options, dry=dry, stream=stream)
     with Patches() as patches, _host_waits(dry), FunctionWatch(dry):
         for owner, name, wrapper in _watched(dry):
             patches.wrap(owner, name, wrapper)
-        through(session, run)
+        session.capture_phases(observe, lambda name: progress(f"dry run of {name}"))
     torch.cuda.synchronize()
     return record.calls

@@ -13,10 +13,10 @@ import msgspec
 import torch
 
 from cgtool.devices.cuda import profiler_times
-from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import cu
 from cgtool.devices.cuda.nodes import TIMED, nodes_of, type_of
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import busy, device_ns, empty_ns
 from cgtool.model.capture import Capture, Caveat, Edge, Graph
 from cgtool.model.options import Progress
@@ -296,7 +296,7 @@ class NodeTimes(msgspec.Struct, frozen=True):
         return made
 
 
-def record(session: Session, progress: Progress, replays: int = REPLAYS) -> NodeTimes:
+def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> NodeTimes:
     """Replay every graph under a profiler, so many times where CUPTI's records name the node.
 
     Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name

@@ -23,17 +23,18 @@ import torch
 from cgtool.detectors.errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
-from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for
-from cgtool.devices.cuda.recapture import Pads, recapture, replays
+from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for, replays
+from cgtool.devices.cuda.device import CudaDevice
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
+from cgtool.devices.device import quiet
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
-from cgtool.program import phases
 from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
-from cgtool.program.phases import warmup_iters
+from cgtool.program.phases import warm_up, warmup_iters
 from cgtool.program.workload import Workload
 
 _ROUNDS = 3
@@ -41,6 +42,10 @@ _ROUNDS = 3
 back (seen on an H200)."""
 _MOST = 1000
 """Pairs."""
+_PADS = 3
+_PAD_BYTES = 2 << 20
+"""The driver's unit of device memory (cuMemGetAllocationGranularity of GPUs since Pascal)."""
+_LONGEST_PAD = 32
 
 
 @dataclass
@@ -87,7 +92,7 @@ def run(
 
 def measure(
     entries: tuple[Entry, Entry],
-    device: int,
+    device: CudaDevice,
     options: BenchOptions,
     caveats: list[Caveat],
     progress: Progress,
@@ -96,8 +101,8 @@ def measure(
 
     Raises CgtoolError: 2 for a phase that an entry has not, 4 for what the entries' code raises.
     """
-    stream = torch.cuda.Stream(device)
-    pads, clock, order = Pads(device), ClockWatch(device), random.Random(0)
+    stream = torch.cuda.Stream(device.index)
+    pads, clock, order = Pads(device.index), ClockWatch(device.index), random.Random(0)
     deadline = time.monotonic() + options.max_seconds
     # What stands here now stays: each collection looks at what a pair has left and no more.
     gc.collect()
@@ -152,38 +157,35 @@ def measure(
     )
 
 
-def once(one: Entry, stream: Any, device: int, options: BenchOptions) -> str:
+def once(one: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> str:
     """Load, capture, time and drop an entry; the phase that was timed."""
     workload = one.load()
     seed_all(one.options.seed)
     iterations, _ = warmup_iters(workload, one.options)
-    stream.wait_stream(torch.cuda.current_stream(device))
+    session = CudaSession(workload, one.options, device=device, stream=stream, keep_graph=False)
+    stream.wait_stream(torch.cuda.current_stream(device.index))
     with torch.cuda.stream(stream):
-        phases.warm_up(phases.Phases(workload, one.options), iterations, _quiet, explain)
-    torch.cuda.synchronize(device)
-    graphs = recapture(workload, one.options, stream)
-    found = replays(workload.kind, graphs.made)
+        warm_up(session, iterations, quiet, explain)
+    device.synchronize()
+    session.capture_phases()
+    found = replays(session)
     phase = options.phase or whole(found)
     if phase not in found:
         raise usage(f"--phase {phase}: {workload.spec} has {', '.join(found)}")
     side = Side(one.name, phase, *found[phase])
     with user_errors(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
-        one.repeats = one.repeats or repeats_for(side, device, options.min_round_ms)
+        one.repeats = one.repeats or repeats_for(side, device.index, options.min_round_ms)
         one.behind = None if side.before is None else "forward"
         side.repeats = one.repeats
         for _ in range(_ROUNDS):
-            device_ns, host_ns = measure_round(side, device)
+            device_ns, host_ns = measure_round(side, device.index)
             one.device_ns.append(device_ns)
             one.host_ns.append(host_ns)
     one.addresses.update(_first_address(workload))
     # Graphs before the tensors that they replay on, and both before the next entry is loaded.
-    del side, found, graphs, workload
+    del side, found, session, workload
     gc.collect()
     return phase
-
-
-def _quiet(_text: str) -> None:
-    """Warm-ups of a pair are no news."""
 
 
 def _first_address(workload: Workload) -> list[int]:
@@ -224,3 +226,23 @@ def _error(one: Entry, other: Entry) -> float:
 def by_capture(one: Entry) -> list[list[float]]:
     count = len(one.device_ns)
     return [one.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]
+
+
+class Pads:
+    """Memory that is held so that what is allocated next lies elsewhere."""
+
+    def __init__(self, device: int, seed: int = 0) -> None:
+        self._device = device
+        self._draw = random.Random(seed)
+        self._held: list[torch.Tensor] = []
+
+    def move(self) -> None:
+        """Other sizes, in memory that goes back to the driver first; none where it is full."""
+        self._held.clear()
+        torch.cuda.empty_cache()
+        try:
+            for _ in range(_PADS):
+                size = self._draw.randint(1, _LONGEST_PAD) * _PAD_BYTES
+                self._held.append(torch.empty(size, dtype=torch.uint8, device=self._device))
+        except torch.OutOfMemoryError:
+            self._held.clear()

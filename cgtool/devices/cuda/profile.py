@@ -18,11 +18,11 @@ from cgtool.detectors.errors import explain
 from cgtool.devices.cuda import bench, node_times
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
-from cgtool.devices.cuda.capturing import Captured, Session
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import DriverError, check, cu
 from cgtool.devices.cuda.node_times import INSTALL
 from cgtool.devices.cuda.nodes import nodes_of, type_of
+from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.timing import device_ns, empty_ns, once_ns
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
@@ -97,7 +97,7 @@ def run(
     return msgspec.structs.replace(capture, bench=compared, profile=profile), raw
 
 
-def _first_ns(session: Session, one: Captured) -> float | None:
+def _first_ns(session: CudaSession, one: CudaGraph) -> float | None:
     """Wall time of the first launch of a fresh executable graph, to the end of its work."""
     template = cu.CUgraph(one.graph.raw_cuda_graph())
     if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
@@ -108,10 +108,10 @@ def _first_ns(session: Session, one: Captured) -> float | None:
     except DriverError:
         return None
     try:
-        torch.cuda.synchronize(session.device)
+        session.device.synchronize()
         clock = time.perf_counter_ns()
         check("cuGraphLaunch", cu.cuGraphLaunch(fresh, stream))
-        torch.cuda.synchronize(session.device)
+        session.device.synchronize()
         return float(time.perf_counter_ns() - clock)
     except DriverError:
         return None
@@ -120,7 +120,7 @@ def _first_ns(session: Session, one: Captured) -> float | None:
 
 
 def _times(
-    session: Session, first_ns: Sequence[float | None], replays: int
+    session: CudaSession, first_ns: Sequence[float | None], replays: int
 ) -> Iterator[GraphTimes]:
     """Each graph by itself, without a profiler.
 
@@ -139,13 +139,13 @@ def _times(
             for number, one in enumerate(session.captured):
                 clock = time.perf_counter_ns()
                 one.graph.replay()
-                torch.cuda.synchronize(session.device)
+                session.device.synchronize()
                 synced[number].append(float(time.perf_counter_ns() - clock))
         clock = time.perf_counter_ns()
         for _ in range(_QUEUED):
             for one in session.captured:
                 one.graph.replay()
-        torch.cuda.synchronize(session.device)
+        session.device.synchronize()
         queued = (time.perf_counter_ns() - clock) / _QUEUED
     typical = [median(some) for some in alone]
     for number in range(count):
@@ -159,7 +159,7 @@ def _times(
         )
 
 
-def _inputs(session: Session) -> Iterator[InputCopy]:
+def _inputs(session: CudaSession) -> Iterator[InputCopy]:
     """What it takes to copy a fresh value into each static input."""
     for part in session.workload.parts:
         prefix = f"{part.name}." if len(session.workload.parts) > 1 else ""
@@ -170,7 +170,7 @@ def _inputs(session: Session) -> Iterator[InputCopy]:
                     yield found
 
 
-def _input(session: Session, name: str, tensor: torch.Tensor) -> InputCopy | None:
+def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy | None:
     """None for a tensor that nobody can copy into: an expanded one, for one."""
     target = tensor.detach()
     with torch.cuda.stream(session.stream):

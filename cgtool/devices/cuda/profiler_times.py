@@ -17,8 +17,8 @@ import msgspec
 import pycxxfilt
 import torch
 
-from cgtool.devices.cuda.capturing import Session
 from cgtool.devices.cuda.nodes import TIMED
+from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import busy
 from cgtool.model.capture import Capture, Caveat, Graph, Node
 from cgtool.torch_compat.private import DeviceType
@@ -40,7 +40,7 @@ Replays = list[list[Record]]
 """The records of each replay of one graph, in order of their start."""
 
 
-def collect(session: Session) -> list[Replays]:
+def collect(session: CudaSession) -> list[Replays]:
     """Replay every graph a few times under the profiler, each behind those that were captured
     before it. Raises RuntimeError when CUPTI is held by another tool."""
     return [
@@ -49,16 +49,16 @@ def collect(session: Session) -> list[Replays]:
     ]
 
 
-def _replayed(session: Session, number: int) -> list[Record]:
+def _replayed(session: CudaSession, number: int) -> list[Record]:
     """The records of one replay, in order of their start."""
     *before, one = session.captured[: number + 1]
     for earlier in before:
         earlier.graph.replay()
-    torch.cuda.synchronize(session.device)
+    session.device.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         busy()
         one.graph.replay()
-        torch.cuda.synchronize(session.device)
+        session.device.synchronize()
     launches: dict[int, list[Record]] = defaultdict(list)
     for event in profile.profiler.kineto_results.events():
         if event.device_type() == DeviceType.CUDA:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cgtool.devices.cuda.capturing import Captured, Session, capture_all, node_count
+from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Stamp, align, makers, place_stamps, times_ns
 from cgtool.model.failure import CgtoolError
 from cgtool.observe.annotations import watch
@@ -32,7 +32,7 @@ class Joined(msgspec.Struct):
     """As in ``Graph``."""
 
 
-def join(session: Session, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
+def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
     """For every captured graph, from the handles of its nodes in order of creation."""
     joined = [
         _join_stamps(session, one, numbers, table)
@@ -48,7 +48,9 @@ def join(session: Session, handles: Sequence[list[int]], table: OriginTable) -> 
     return joined
 
 
-def _join_stamps(session: Session, one: Captured, handles: list[int], table: OriginTable) -> Joined:
+def _join_stamps(
+    session: CudaSession, one: CudaGraph, handles: list[int], table: OriginTable
+) -> Joined:
     stamps = place_stamps(handles, one.stamps)
     present = [stamp for stamp in stamps if stamp is not None]
     recorded = one.recorded
@@ -115,7 +117,9 @@ def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
     )
 
 
-def _join_in_capture(session: Session, one: Captured, count: int, table: OriginTable) -> Joined:
+def _join_in_capture(
+    session: CudaSession, one: CudaGraph, count: int, table: OriginTable
+) -> Joined:
     """Provenance from the recorder that ran during the capture itself."""
     assert one.exact is not None
     made_by = makers(one.exact_calls, count)
@@ -131,21 +135,23 @@ def _join_in_capture(session: Session, one: Captured, count: int, table: OriginT
     )
 
 
-def _look_again(session: Session, joined: Sequence[Joined], table: OriginTable) -> None:
+def _look_again(session: CudaSession, joined: Sequence[Joined], table: OriginTable) -> None:
     """Name the ops that ran only while capturing: capture once more, with the recorder inside.
 
     The second capture is thrown away. It answers for a node only where it has as many nodes and
     the same line; what it cannot answer stays open.
     """
-    again = Session(session.workload, session.options, session.device, session.stream)
+    again = CudaSession(
+        session.workload, session.options, device=session.device, stream=session.stream
+    )
     try:
         with watch(session.options.annotations) as ranges:
-            capture_all(again, [], ranges, lambda _text: None)
+            again.capture(ranges)
     except (CgtoolError, RuntimeError):
         return
     for provenance, second in zip(joined, again.captured, strict=False):
         count = len(provenance.origins)
-        if not provenance.unmatched or node_count(second) != count:
+        if not provenance.unmatched or second.node_count() != count:
             continue
         exact = _join_in_capture(again, second, count, table)
         origins = table.origins

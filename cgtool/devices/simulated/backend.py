@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
 import cgtool
 from cgtool.detectors.errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
+from cgtool.devices.device import CapturedGraph, Session, quiet
 from cgtool.devices.simulated import memory
+from cgtool.devices.simulated import streams as stream_model
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.streams import Device
-from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
+from cgtool.model.capture import Capture, Caveat, Edge, Graph, Node, Stream
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.host import processor, processors
 from cgtool.observe.ops import Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program import describe
 from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
-from cgtool.program.phases import name_of, roots_of, through, warm_up, warmup_iters
-from cgtool.program.surface import Named, Surface
+from cgtool.program.phases import roots_of, through, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload
 
 DEVICE = "cuda"
@@ -51,110 +48,103 @@ def session() -> Iterator[Device]:
 
 
 @dataclass
-class Captured:
+class CapturedOps(CapturedGraph):
     """One simulated graph."""
 
-    name: str
-    phase: str
-    callable: int
     graph: SimulatedGraph
     record: Record
-    capture_ns: int
-    lanes: list[LaneNode]
+    lanes: list[LaneNode] = field(default_factory=list)
     """The nodes as the model of streams has them."""
 
 
-@dataclass
-class Session:
-    """One attempt: the graphs and the tensors that they replay on."""
+@dataclass(kw_only=True)
+class SimulatedSession(Session[CapturedOps]):
+    """All that one attempt on the simulated device holds alive."""
 
     device: Device
-    workload: Workload
-    options: CaptureOptions
-    captured: list[Captured] = field(default_factory=list)
-    outputs: dict[int, list[Named]] = field(default_factory=dict)
-    surfaces: dict[int, Surface] = field(default_factory=dict)
-    incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
-    warmup_ns: int = 0
+    record: Record = field(default_factory=Record)
+    """One record for all captures: a backward op finds its forward call in it, and storages."""
+    stream: stream_model.Stream = field(init=False)
+    """The stream of the last ``capture``."""
 
+    def warm_up(self, iterations: int, progress: Progress) -> None:
+        """Raises CgtoolError for what the user's code raises."""
+        warm_up(self, iterations, progress, explain)
 
-def follow_lifetimes(
-    session: Session, annotations: Annotations
-) -> tuple[LifetimeRecorder, dict[int, str]]:
-    """The last warm-up iteration, in the order of the capture, watched for allocations."""
-    recorder = LifetimeRecorder(roots_of(session.workload), annotations, session.device)
+    def follow_lifetimes(self, annotations: Annotations) -> tuple[LifetimeRecorder, dict[int, str]]:
+        """The last warm-up iteration, in the order of the capture, watched for allocations: its
+        recorder, and the labels of outputs and gradients by index of the storage's life."""
+        recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.device)
 
-    def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
-        with user_errors(part, "warm-up", explain), recorder:
-            result = body()
-        recorder.sweep()
-        recorder.graph += 1
-        return result
-
-    through(session, run)
-    labels = describe.labels(session)
-    by_life = {
-        number: labels[life.address]
-        for number, life in enumerate(recorder.lives)
-        if life.died is None and life.address in labels
-    }
-    return recorder, by_life
-
-
-def capture_all(session: Session, annotations: Annotations, progress: Progress) -> None:
-    """Record every graph of the workload."""
-    stream = session.device.stream_class(name="capture stream")
-    # One record for all phases: backward looks up its forward calls in it, and its storages.
-    record, accesses = Record(), AccessLog()
-    states = RandomStates()
-
-    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-        name = name_of(session, phase, index)
-        progress(f"capture {name}")
-        started = time.perf_counter_ns()
-        with (
-            user_errors(part, f"capture {name}", explain),
-            capturing(session.device, stream, f"capture {name}"),
-        ):
-            roots = roots_of(session.workload)
-            recorder = CaptureRecorder(roots, annotations, session.device, states, accesses)
-            recorder.record = record
-            with recorder:
+        def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
+            with user_errors(part, "warm-up", explain), recorder:
                 result = body()
-            session.device.look_at_joins()
-        recorder.graph.stream_names = [one.name for one in session.device.streams]
-        session.captured.append(
-            Captured(
-                name,
-                phase,
-                index,
-                recorder.graph,
-                recorder.record,
-                time.perf_counter_ns() - started,
-                session.device.nodes,
-            )
-        )
-        return result
+            recorder.sweep()
+            recorder.graph += 1
+            return result
 
-    through(session, run)
+        through(self, run)
+        labels = describe.labels(self)
+        by_life = {
+            number: labels[life.address]
+            for number, life in enumerate(recorder.lives)
+            if life.died is None and life.address in labels
+        }
+        return recorder, by_life
+
+    def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedOps:
+        return CapturedOps(name, phase, index, part, SimulatedGraph(), self.record)
+
+    @contextlib.contextmanager
+    def capturing(self, graph: CapturedOps) -> Iterator[None]:
+        with capturing(self.device, self.stream, self.activity(graph.name)):
+            yield
+            self.device.look_at_joins()
+        graph.graph.stream_names = [stream.name for stream in self.device.streams]
+        graph.lanes = self.device.nodes
+
+    def capture(
+        self,
+        annotations: Annotations,
+        progress: Progress = quiet,
+        make_recorder: Callable[..., CaptureRecorder] = CaptureRecorder,
+    ) -> None:
+        """Record every graph of the workload; ``make_recorder`` gets what ``CaptureRecorder`` gets.
+
+        Raises CgtoolError for what the user's code raises.
+        """
+        self.stream = self.device.stream_class(name="capture stream")
+        states, accesses = RandomStates(), AccessLog()
+
+        @contextlib.contextmanager
+        def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
+            roots = roots_of(self.workload)
+            recorder = make_recorder(roots, annotations, self.device, states, accesses)
+            recorder.record, recorder.graph = self.record, graph.graph
+            yield recorder
+
+        self.capture_phases(observe, progress)
+
+    def is_empty(self) -> bool:
+        """True when no graph has a node."""
+        return not any(one.graph.nodes for one in self.captured)
 
 
 def prepare(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[Session, int, LifetimeRecorder, dict[int, str]]:
+) -> tuple[SimulatedSession, int, LifetimeRecorder, dict[int, str]]:
     """Warm up, follow lifetimes, capture; the session that returns can replay."""
-    session = Session(device, workload, options)
+    session = SimulatedSession(workload, options, device=device)
     seed_all(options.seed)
     iterations, _ = warmup_iters(workload, options)
-    started = time.perf_counter_ns()
+    begin = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        warm_up(session, max(0, iterations - 1), progress, explain)
+        session.warm_up(max(0, iterations - 1), progress)
         gc.collect()
-        recorder, labels = follow_lifetimes(session, annotations)
-        session.warmup_ns = time.perf_counter_ns() - started
-        capture_all(session, annotations, progress)
-    if not any(one.graph.nodes for one in session.captured):
+        recorder, labels = session.follow_lifetimes(annotations)
+        session.warmup_ns = time.perf_counter_ns() - begin
+        session.capture(annotations, progress)
+    if session.is_empty():
         raise user_code(
             f"{workload.spec}: nothing was captured, the graph is empty",
             why="every op ran on CPU tensors, which a graph does not hold"
@@ -169,19 +159,6 @@ def prepare(
     return session, iterations, recorder, labels
 
 
-def environment() -> Environment:
-    """The simulated device, and what it runs on."""
-    return Environment(
-        device="simulated",
-        simulated=True,
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=processor(),
-        cpus=processors(),
-    )
-
-
 def capture(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
 ) -> Capture:
@@ -194,7 +171,7 @@ def capture(
 
 
 def build(
-    session: Session,
+    session: SimulatedSession,
     iterations: int,
     recorder: LifetimeRecorder,
     labels: dict[int, str],
@@ -236,7 +213,7 @@ def build(
     )
     return Capture(
         entry=describe.entry(workload, options),
-        environment=environment(),
+        environment=session.device.environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
         graphs=graphs,
@@ -251,7 +228,7 @@ def build(
     )
 
 
-def _graph(one: Captured, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
+def _graph(one: CapturedOps, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
     names = [streams.setdefault(name, len(streams)) for name in one.graph.stream_names]
     calls, call_of = numbered([node.call for node in one.graph.nodes])
     nodes = tuple(

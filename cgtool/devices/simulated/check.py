@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cgtool.detectors import procedure, shape
-from cgtool.devices.simulated.backend import Session, build, capture_all, follow_lifetimes
+from cgtool.devices.simulated.backend import SimulatedSession, build
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
@@ -25,14 +25,14 @@ def check(
 
     Raises CgtoolError when the code fails in eager mode already.
     """
-    session = Session(device, workload, options)
+    session = SimulatedSession(workload, options, device=device)
     captures: list[Capture] = []
     if options.seed is not None:
         torch.manual_seed(options.seed)
 
     def dry(annotations: Annotations) -> Sequence[OpCall]:
-        recorder, labels = follow_lifetimes(session, annotations)
-        capture_all(session, annotations, progress)
+        recorder, labels = session.follow_lifetimes(annotations)
+        session.capture(annotations, progress)
         for one in session.captured:
             for finding in shape.look(one.lanes, one.record):
                 device.findings.add(finding)

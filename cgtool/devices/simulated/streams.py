@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.devices import device as devices
 from cgtool.findings.registry import code
+from cgtool.model.capture import Environment
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import chain_of, here
+from cgtool.observe.host import processor, processors
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
 
-class Device(Capturing):
+class Device(Capturing, devices.Device):
     """The simulated GPU: its classes of streams and events, and the capture in progress."""
+
+    simulated = True
+    factory_device = "cuda"
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +42,35 @@ class Device(Capturing):
     def end(self) -> None:
         super().end()
         self.random_state = lambda _what, _state: None
+
+    def environment(self) -> Environment:
+        return Environment(
+            device="simulated",
+            simulated=True,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            platform=platform.platform(),
+            cpu=processor(),
+            cpus=processors(),
+        )
+
+    def eager_stream(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def synchronize(self) -> None:
+        """Every op has run when its call returns."""
+
+    def get_rng_state(self) -> list[torch.Tensor]:
+        return [torch.default_generator.get_state()]
+
+    def set_rng_state(self, states: list[torch.Tensor]) -> None:
+        torch.default_generator.set_state(states[0])
+
+    def is_host_work(self, values: Any) -> bool:
+        return self.on_host
+
+    def overwrite_free_memory(self) -> None:
+        """The record of a graph keeps what it reads: none of it is free."""
 
 
 class Stream(Lane):

@@ -16,7 +16,7 @@ from cgtool.detectors.hostreads import HostReads
 from cgtool.detectors.optimizers import Steps, findings_of
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import host_random_state
 from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
@@ -54,7 +54,7 @@ _REBOUND = (code("metadata-address-changed"), code("parameter-rebound"))
 class Eager:
     """Eager iterations of the workload, compared by their ops."""
 
-    def __init__(self, target: Replayable, stage: TrialRunner) -> None:
+    def __init__(self, target: VerifyTarget, stage: TrialRunner) -> None:
         self.target = target
         self.stage = stage
 
@@ -70,7 +70,7 @@ class Eager:
 
     def _iterate(self) -> None:
         replayable.eager(self.target)
-        self.target.synchronize()
+        self.target.device.synchronize()
 
     def in_a_row(self, trial: Trial, skipped: int = 0) -> list[Finding]:
         """Of two iterations, one after the other, after so many that are not looked at."""
@@ -169,7 +169,7 @@ def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
 
 
 def branches_on_capturing(
-    target: Replayable, stage: TrialRunner, heard: Asked, trial: Trial
+    target: VerifyTarget, stage: TrialRunner, heard: Asked, trial: Trial
 ) -> Iterator[Finding]:
     """The code asked during the capture, and does otherwise when it is told yes."""
     if not heard.chains:
@@ -203,14 +203,14 @@ def branches_on_capturing(
 class Liveness:
     """One warm iteration, before anything here holds a tensor of the user's."""
 
-    def __init__(self, target: Replayable) -> None:
+    def __init__(self, target: VerifyTarget) -> None:
         self._caches = replayable.autocast_caches()
         with recording(target) as annotations:
             recorder = LivenessRecorder(target, annotations)
             # Casts that warm-up left in autocast's cache are what a capture would read.
             self._incoming: list[torch.Tensor] = []
             replayable.eager(target, recorder, keep_casts=True, hold=self._incoming)
-        target.synchronize()
+        target.device.synchronize()
         if self._caches:
             torch.clear_autocast_cache()
         self.record: Record = recorder.record

@@ -9,7 +9,7 @@ import torch
 from cgtool.detectors.collect import at_call
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
-from cgtool.jobs.verify.replayable import Probes, Replayable
+from cgtool.jobs.verify.replayable import Probes, VerifyTarget
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.watching import EMPTY, ProbeRecorder, recording
 from cgtool.model.capture import Frame
@@ -53,7 +53,7 @@ def _node(call: OpCall, number: int, record: Record) -> Node:
 
 
 def _eager(
-    target: Replayable, stage: TrialRunner, trial: Trial, iteration: int
+    target: VerifyTarget, stage: TrialRunner, trial: Trial, iteration: int
 ) -> tuple[VerifyState, Record]:
     """What every op of an eager iteration (from 0) made."""
     stage.begin_eager(trial)
@@ -62,11 +62,11 @@ def _eager(
     with recording(target) as annotations:
         recorder = ProbeRecorder(target, annotations)
         replayable.eager(target, recorder)
-    target.synchronize()
+    target.device.synchronize()
     return recorder.seen, recorder.record
 
 
-def first_noisy(target: Replayable, stage: TrialRunner, trial: Trial) -> Finding | None:
+def first_noisy(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Finding | None:
     """The place of the first op that leaves other values in a second eager run from one state."""
     seen, record = _eager(target, stage, trial, 0)
     for _ in range(_TRIES):
@@ -80,7 +80,7 @@ def first_noisy(target: Replayable, stage: TrialRunner, trial: Trial) -> Finding
 class Divergence:
     """A second capture with every op's results kept, and eager iterations to hold against it."""
 
-    def __init__(self, target: Replayable, stage: TrialRunner) -> None:
+    def __init__(self, target: VerifyTarget, stage: TrialRunner) -> None:
         self.target = target
         self.stage = stage
         stage.begin_eager(Trial("probe"))
@@ -91,7 +91,7 @@ class Divergence:
         for _ in range(iteration):
             self.probes.replay()
         self.probes.replay()
-        self.target.synchronize()
+        self.target.device.synchronize()
         values = self.probes.values()
         return [
             (call, kept if kept is not None else [])

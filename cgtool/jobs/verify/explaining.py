@@ -13,7 +13,7 @@ from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import Asked
 from cgtool.jobs.verify.compare import Judged, is_finite
 from cgtool.jobs.verify.divergence import Divergence, Node, first_noisy
-from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
@@ -49,7 +49,7 @@ class VerifyState:
 
 
 def explain(
-    target: Replayable, seen: VerifyState, judged: list[Judged], told: Told, progress: Progress
+    target: VerifyTarget, seen: VerifyState, judged: list[Judged], told: Told, progress: Progress
 ) -> None:
     """Every finding, and the nodes where replay and eager part."""
     eager = causes.Eager(target, seen.stage)
@@ -84,7 +84,7 @@ def explain(
 
 
 def _reasons(
-    target: Replayable, seen: VerifyState, eager: causes.Eager, first: Judged
+    target: VerifyTarget, seen: VerifyState, eager: causes.Eager, first: Judged
 ) -> Iterator[Finding]:
     """The first kind of cause that fits."""
     for kind in (
@@ -137,7 +137,7 @@ def _worst_noise(judged: Judged) -> float:
     return max((one.noise or 0.0 for one in judged.comparisons), default=0.0)
 
 
-def _noise(target: Replayable, seen: VerifyState, judged: Judged) -> Finding:
+def _noise(target: VerifyTarget, seen: VerifyState, judged: Judged) -> Finding:
     worst = max(judged.comparisons, key=lambda one: one.noise or 0.0)
     finding = Finding(
         EAGER_VS_GRAPH_NUMERIC_NOISE,
@@ -179,7 +179,7 @@ def first_not_finite(judged: Judged) -> int | None:
     return None
 
 
-def _tell_nodes(target: Replayable, seen: VerifyState, judged: list[Judged], told: Told) -> None:
+def _tell_nodes(target: VerifyTarget, seen: VerifyState, judged: list[Judged], told: Told) -> None:
     parted = [one for one in judged if one.parted]
     bad = [one for one in judged if first_not_finite(one) is not None]
     if not parted and not bad:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import raw
 
@@ -81,7 +81,7 @@ def _increasing(flat: torch.Tensor) -> bool:
 RUNS = 3
 
 
-def perturbed(target: Replayable, stage: TrialRunner, trial: Trial) -> list[Trial]:
+def perturbed(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Trial]:
     """The trial with every floating-point input and parameter moved by at most one rounding."""
     generator = torch.Generator()
     generator.manual_seed(1)

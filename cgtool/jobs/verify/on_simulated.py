@@ -2,98 +2,71 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from cgtool.detectors.errors import explain
-from cgtool.detectors.streams import capturing
-from cgtool.devices.simulated.backend import Captured, Session, capture_all
-from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
+from cgtool.devices.simulated.backend import SimulatedSession
+from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
 from cgtool.devices.simulated.streams import Device
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.launches import effect_of
-from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.ops import OpCall
 from cgtool.observe.storage import strided_parts
-from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
-from cgtool.program.phases import Phases, name_of, roots_of, through, warm_up, warmup_iters
-from cgtool.program.workload import Part, Workload
+from cgtool.program.phases import warmup_iters
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import pytree, schema_of
 
 
-class Simulated:
-    """``Replayable`` on CPU tensors."""
-
-    simulated = True
+class Simulated(VerifyTarget):
+    """Verification on the simulated device."""
 
     def __init__(self, device: Device, workload: Workload, options: CaptureOptions) -> None:
-        self.workload = workload
-        self.options = options
-        self.session = Session(device, workload, options)
-        self._made: set[int] = set()
+        self._session = SimulatedSession(workload, options, device=device)
+        super().__init__(device, self._session)
+        self._written: set[int] = set()
+        """Addresses of the storages that ops of the captures made."""
 
     def warm_up(self, progress: Progress) -> int:
         seed_all(self.options.seed)
         iterations, _ = warmup_iters(self.workload, self.options)
-        warm_up(self.session, iterations, progress, explain)
+        self._session.warm_up(iterations, progress)
         return iterations
-
-    def beside(self) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext()
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
-            capture_all(self.session, annotations, progress)
-        for one in self.session.captured:
+            self._session.capture(annotations, progress)
+        for one in self._session.captured:
             for step in one.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
-                    self._made |= {
+                    self._written |= {
                         part.untyped_storage().data_ptr()
-                        for each in step.results
-                        for _, part in strided_parts(each)
+                        for result in step.results
+                        for _, part in strided_parts(result)
                     }
 
-    def graphs(self) -> list[Captured]:
-        return self.session.captured
-
-    def synchronize(self) -> None:
-        """Nothing runs behind the caller's back."""
+    def is_empty(self) -> bool:
+        return self._session.is_empty()
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(
-            part.untyped_storage().data_ptr() in self._made for _, part in strided_parts(tensor)
+            part.untyped_storage().data_ptr() in self._written for _, part in strided_parts(tensor)
         )
 
-    def on_host(self, made: Any) -> bool:
-        return self.session.device.on_host
-
-    def random_state(self) -> list[torch.Tensor]:
-        return [torch.default_generator.get_state()]
-
-    def set_random_state(self, states: list[torch.Tensor]) -> None:
-        torch.default_generator.set_state(states[0])
-
-    def is_empty(self) -> bool:
-        return not any(one.graph.nodes for one in self.session.captured)
-
-    def missed(self, parted: bool) -> list[Finding]:
-        """None: the capture refuses what would miss the graph."""
+    def missed(self, differs: bool) -> list[Finding]:
+        """None: the capture refuses work that a graph would not record."""
         return []
 
     def dead(self) -> list[Finding]:
         """None: the record keeps what it reads."""
         return []
 
-    def spoil_free_memory(self) -> None:
-        """Memory that the host freed is not the graph's: its record keeps what it reads."""
-
     def probe(self) -> _Probes:
-        return _Probes(self)
+        return _Probes(self._session)
 
 
 class _ProbeRecorder(CaptureRecorder):
@@ -114,29 +87,20 @@ class _ProbeRecorder(CaptureRecorder):
 class _Probes:
     """Every graph captured again; replays go step by step and look at what each step wrote."""
 
-    def __init__(self, target: Simulated) -> None:
-        device = target.session.device
-        stream = device.stream_class(name="capture stream")
-        states = RandomStates()
-        self.record = Record()
+    def __init__(self, session: SimulatedSession) -> None:
         self._recorders: list[_ProbeRecorder] = []
-        self._session = Phases(target.workload, target.options)
 
-        def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-            name = name_of(self._session, phase, index)
-            with (
-                watch_annotations(target.options.annotations) as annotations,
-                user_errors(part, f"capture {name}", explain),
-                capturing(device, stream, f"capture {name}"),
-            ):
-                recorder = _ProbeRecorder(roots_of(target.workload), annotations, device, states)
-                recorder.record = self.record
-                with recorder:
-                    result = body()
+        def make_recorder(*arguments: Any) -> _ProbeRecorder:
+            recorder = _ProbeRecorder(*arguments)
             self._recorders.append(recorder)
-            return result
+            return recorder
 
-        through(self._session, run)
+        again = SimulatedSession(session.workload, session.options, device=session.device)
+        with watch_annotations(session.options.annotations) as annotations:
+            again.capture(annotations, make_recorder=make_recorder)
+        self._again = again
+        """Holds the tensors that the graphs replay on."""
+        self.record = again.record
         self._values: list[list[torch.Tensor] | None] = []
         self.calls = [call for one in self._recorders for call in one.owners]
 

@@ -14,7 +14,7 @@ from cgtool.jobs.verify.causes import asked
 from cgtool.jobs.verify.compare import Judged, judge
 from cgtool.jobs.verify.explaining import Told, VerifyState, explain
 from cgtool.jobs.verify.inputs import fresh, perturbed
-from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.jobs.verify.runs import ReplayFailedError, Trial, TrialRunner
 from cgtool.jobs.verify.state import Snapshot, raw
 from cgtool.jobs.verify.watching import reads_uninitialised
@@ -49,7 +49,7 @@ class Outcome:
     looked_at: tuple[str, ...]
 
 
-def verify(target: Replayable, options: VerifyOptions, progress: Progress) -> Outcome:
+def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> Outcome:
     """Capture, and hold replays against eager.
 
     Raises CgtoolError when the code cannot be run or captured.
@@ -58,7 +58,7 @@ def verify(target: Replayable, options: VerifyOptions, progress: Progress) -> Ou
 
 
 class _Procedure:
-    def __init__(self, target: Replayable, options: VerifyOptions, progress: Progress) -> None:
+    def __init__(self, target: VerifyTarget, options: VerifyOptions, progress: Progress) -> None:
         self.target = target
         self.options = options
         self.progress = progress
@@ -126,14 +126,16 @@ class _Procedure:
             replayable.eager(target, keep_casts=True)
         self._tell_what_warm_up_changed(cold)
         del cold
-        start = Snapshot(target.workload, target)
+        start = Snapshot(target.workload, target.device)
         with asked() as questions:
             target.capture(self.progress)
         if target.is_empty():
             raise _empty(target.workload)
-        self.told.looked.append(", ".join(one.name for one in target.graphs()) + " captured")
+        self.told.looked.append(
+            ", ".join(one.name for one in target.session.captured) + " captured"
+        )
         stage = TrialRunner(target, start)
-        target.spoil_free_memory()
+        target.device.overwrite_free_memory()
         captured = Trial("captured inputs", self.options.replays)
         return VerifyState(stage, captured, liveness, questions)
 
@@ -287,7 +289,7 @@ class _Procedure:
         if target.simulated or len(target.workload.parts) < 2 or target.options.pool != "shared":
             return
         trial = Trial("another order", order=_one_by_one)
-        backward = any(one.phase == "backward" for one in target.graphs())
+        backward = any(one.phase == "backward" for one in target.session.captured)
         if not backward and randomness.is_random(target, seen.stage, seen.captured):
             # In another order each forward draws what was another's in eager.
             return

@@ -16,7 +16,7 @@ import torch
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import dense_numbers
-from cgtool.jobs.verify.replayable import Replayable, Results, results_of
+from cgtool.jobs.verify.replayable import Results, VerifyTarget, results_of
 from cgtool.jobs.verify.runs import Trial, TrialRunner
 from cgtool.jobs.verify.state import raw, unchanged
 from cgtool.model.finding import Finding
@@ -36,14 +36,14 @@ def _drawn(
         begin()
         torch.manual_seed(seed)
         results = once()
-        stage.target.synchronize()
+        stage.target.device.synchronize()
         with raw():
             found.append({key: one.detach().clone() for key, one in results.items()})
     return found
 
 
 def draws(
-    target: Replayable, stage: TrialRunner, trial: Trial
+    target: VerifyTarget, stage: TrialRunner, trial: Trial
 ) -> tuple[list[Results], list[Results]]:
     """Results of one eager iteration and of one replay, for each of some seeds."""
 
@@ -61,13 +61,13 @@ def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
     return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
 
 
-def is_random(target: Replayable, stage: TrialRunner, trial: Trial) -> bool:
+def is_random(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> bool:
     """Eager results depend on the seed."""
     runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target), 2)
     return any(_varies(runs, key) for key in runs[0])
 
 
-def frozen(target: Replayable, stage: TrialRunner, trial: Trial) -> Iterator[Finding]:
+def frozen(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Iterator[Finding]:
     """Replays are equal to each other bit by bit where eager runs differ."""
     eager, replays = draws(target, stage, trial)
     names = [
@@ -84,7 +84,9 @@ def frozen(target: Replayable, stage: TrialRunner, trial: Trial) -> Iterator[Fin
         )
 
 
-def alike(target: Replayable, stage: TrialRunner, trial: Trial, keys: set[tuple[str, str]]) -> bool:
+def alike(
+    target: VerifyTarget, stage: TrialRunner, trial: Trial, keys: set[tuple[str, str]]
+) -> bool:
     """True when all of these results are random on both sides, with means and mean magnitudes that
     agree."""
     eager, replays = draws(target, stage, trial)

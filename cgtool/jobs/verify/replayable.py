@@ -1,16 +1,18 @@
-"""What verification needs of a device: warm up, capture, replay, and run the same work eagerly."""
+"""What verification needs of a workload on a device: capture, replay, and the same work eagerly."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from cgtool.detectors.errors import explain
+from cgtool.devices.device import Device, Session
 from cgtool.model.finding import Finding
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Phased, Phases, through
@@ -33,61 +35,44 @@ class Probes(Protocol):
         """What each of ``calls`` made in the last replay; None where it was not kept."""
 
 
-class Replayable(Protocol):
-    """One device, and the workload's graphs on it. ``replay`` comes after ``capture``."""
+class VerifyTarget(ABC):
+    """A workload's session on a device, and what verification needs beyond a capture."""
 
-    workload: Workload
-    options: CaptureOptions
-    simulated: bool
+    def __init__(self, device: Device, session: Session[Any]) -> None:
+        self.device = device
+        self.session = session
+        self.workload: Workload = session.workload
+        self.options: CaptureOptions = session.options
+        self.simulated = device.simulated
 
-    @property
-    def session(self) -> Phased:
-        """What the capture left: static outputs and gradients."""
+    @abstractmethod
+    def warm_up(self, progress: Progress) -> int:
+        """Run eager iterations; how many. Raises CgtoolError for what the user's code raises."""
 
-    def warm_up(self, progress: Callable[[str], None]) -> int:
-        """Eager iterations; how many they were."""
+    @abstractmethod
+    def capture(self, progress: Progress) -> None:
+        """Capture every graph of the workload. Raises CgtoolError."""
 
-    def beside(self) -> contextlib.AbstractContextManager[object]:
-        """Where eager iterations run: not on the default stream, whose work a later capture may
-        not be made to wait for."""
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """True when no graph has a node."""
 
-    def capture(self, progress: Callable[[str], None]) -> None:
-        """Every graph of the workload. Raises CgtoolError."""
-
-    def graphs(self) -> Sequence[Any]:
-        """In the order of capture, which is the order of replay; each has ``phase``, its
-        ``callable``'s index, and a ``graph`` with ``replay()``."""
-
-    def synchronize(self) -> None:
-        """Wait for the device. Raises RuntimeError for what it met."""
-
+    @abstractmethod
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that an op of a capture made."""
 
-    def on_host(self, made: Any) -> bool:
-        """True when the op that runs now, and made this, is no work for the device."""
+    @abstractmethod
+    def missed(self, differs: bool) -> list[Finding]:
+        """Work that the capture did not record, each with its line. ``differs``: replay and eager
+        differ, so that a count alone is reason enough."""
 
-    def random_state(self) -> list[torch.Tensor]:
-        """One state a generator."""
-
-    def set_random_state(self, states: list[torch.Tensor]) -> None:
-        """What ``random_state`` gave."""
-
-    def is_empty(self) -> bool:
-        """No graph has a node."""
-
-    def missed(self, parted: bool) -> list[Finding]:
-        """Work that the capture did not take in, each with its line. ``parted``: numbers differ, so
-        that a count alone is reason enough."""
-
+    @abstractmethod
     def dead(self) -> list[Finding]:
-        """Freed memory that the graphs point into. Nothing is replayed after this."""
+        """Freed memory that the graphs point into. Nothing can be replayed afterwards."""
 
+    @abstractmethod
     def probe(self) -> Probes:
-        """Capture once more with every op's results kept."""
-
-    def spoil_free_memory(self) -> None:
-        """Overwrite device memory that nobody holds."""
+        """Capture once more, with every op's results kept."""
 
 
 def _prefixed(workload: Workload, part: Part, name: str) -> str:
@@ -110,7 +95,7 @@ def results_of(one: Phased) -> Results:
 
 
 def eager(
-    target: Replayable,
+    target: VerifyTarget,
     watch: contextlib.AbstractContextManager[object] | None = None,
     *,
     keep_casts: bool = False,
@@ -137,7 +122,7 @@ def eager(
         with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
             return body()
 
-    with target.beside():
+    with target.device.eager_stream():
         through(phases, run)
     return results_of(phases)
 
@@ -147,7 +132,7 @@ def autocast_caches() -> bool:
     return bool(torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled())
 
 
-def inputs(target: Replayable) -> list[Named]:
+def inputs(target: VerifyTarget) -> list[Named]:
     """The static inputs: tensors among the arguments, and the gradients that come in."""
     workload = target.workload
     found: list[Named] = []

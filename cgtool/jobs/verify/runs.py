@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cgtool.jobs.verify import replayable, state
-from cgtool.jobs.verify.replayable import Replayable, Results, results_of
+from cgtool.jobs.verify.replayable import Results, VerifyTarget, results_of
 from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
 from cgtool.program.boundary import first_line
 
@@ -54,7 +54,7 @@ class ReplayFailedError(Exception):
 class TrialRunner:
     """The state before the capture and the layout after it, from which both sides start."""
 
-    def __init__(self, target: Replayable, start: Snapshot) -> None:
+    def __init__(self, target: VerifyTarget, start: Snapshot) -> None:
         self.target = target
         self.start = start
         after = state.reach_all(target.workload)
@@ -123,7 +123,7 @@ class TrialRunner:
         run = Run()
         for _ in range(trial.iterations):
             results = replayable.eager(self.target)
-            self.target.synchronize()
+            self.target.device.synchronize()
             self._collect(run, results, trial)
             del results
         # What eager left behind (gradients, caches) must not lie in the way of the next run.
@@ -133,9 +133,9 @@ class TrialRunner:
     def replay_once(self, trial: Trial) -> None:
         """Every graph, in the trial's order. Raises ReplayFailedError."""
         try:
-            for graph in trial.order(self.target.graphs()):
+            for graph in trial.order(self.target.session.captured):
                 graph.graph.replay()
-            self.target.synchronize()
+            self.target.device.synchronize()
         except RuntimeError as error:
             raise ReplayFailedError(trial.name, error) from error
 

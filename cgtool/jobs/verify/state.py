@@ -13,24 +13,15 @@ import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from cgtool.devices.device import Device
 from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
 from cgtool.program.surface import inputs_of, named_tensors
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
-
-
-class RandomSource(Protocol):
-    """The generators of the device."""
-
-    def random_state(self) -> list[torch.Tensor]:
-        """One state a generator."""
-
-    def set_random_state(self, states: list[torch.Tensor]) -> None:
-        """What ``random_state`` gave."""
 
 
 @contextlib.contextmanager
@@ -141,8 +132,8 @@ class Layout:
 class Snapshot:
     """A state that runs can start from again."""
 
-    def __init__(self, workload: Workload, source: RandomSource) -> None:
-        self.source = source
+    def __init__(self, workload: Workload, device: Device) -> None:
+        self._device = device
         self.reachable = reach_all(workload)
         self.layout = Layout.of(self.reachable)
         self.tensors = [tensor for _, tensor in self.reachable.tensors.values()]
@@ -154,7 +145,7 @@ class Snapshot:
         self.python = random.getstate()
         numpy = sys.modules.get("numpy")
         self.numpy = numpy.random.get_state() if numpy is not None else None
-        self.device = source.random_state()
+        self.device_rng = device.get_rng_state()
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """What the tensor held; None for one that was not there."""
@@ -183,7 +174,7 @@ class Snapshot:
         random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
-        self.source.set_random_state(self.device)
+        self._device.set_rng_state(self.device_rng)
 
 
 def host_random_state(start: Snapshot) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cgtool.jobs.verify.replayable import Replayable
+from cgtool.jobs.verify.replayable import VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Workload
@@ -20,7 +20,7 @@ class Opened:
 
     device: str
     """What factories get as ``device``."""
-    target: Callable[[Workload, CaptureOptions], Replayable]
+    target: Callable[[Workload, CaptureOptions], VerifyTarget]
     environment: Callable[[], Environment]
 
 
@@ -35,7 +35,7 @@ def opened(device: str) -> Iterator[Opened]:
             yield Opened(
                 backend.DEVICE,
                 lambda workload, options: Simulated(simulated, workload, options),
-                backend.environment,
+                simulated.environment,
             )
         return
     from cgtool.devices.cuda.environment import describe

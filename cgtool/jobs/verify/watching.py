@@ -17,7 +17,7 @@ from cgtool.detectors.collect import at_call
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import SLACK, difference
-from cgtool.jobs.verify.replayable import Replayable, Results, autocast_caches
+from cgtool.jobs.verify.replayable import Results, VerifyTarget, autocast_caches
 from cgtool.jobs.verify.runs import Trial, TrialRunner, fill_sentinel
 from cgtool.jobs.verify.state import raw
 from cgtool.model.finding import Finding
@@ -77,7 +77,7 @@ class Outside:
 class LivenessRecorder(OpRecorder):
     """Follows storages that an iteration did not make, and holds none of them."""
 
-    def __init__(self, target: Replayable, annotations: Any) -> None:
+    def __init__(self, target: VerifyTarget, annotations: Any) -> None:
         super().__init__(roots_of(target.workload), annotations)
         self.target = target
         self.outside: dict[int, Outside] = {}
@@ -98,7 +98,7 @@ class LivenessRecorder(OpRecorder):
             if storage_key(storage) not in known:
                 # The reference keeps the identity from being used again.
                 self._made[storage_key(storage)] = StorageWeakRef(storage)
-        if self.target.on_host(made if tensors(made) else args):
+        if self.target.device.is_host_work(made if tensors(made) else args):
             return made
         for one in strided((args, kwargs)):
             storage = one.untyped_storage()
@@ -125,7 +125,7 @@ class LivenessRecorder(OpRecorder):
 class ProbeRecorder(OpRecorder):
     """Keeps a copy of what every op wrote."""
 
-    def __init__(self, target: Replayable, annotations: Any) -> None:
+    def __init__(self, target: VerifyTarget, annotations: Any) -> None:
         super().__init__(roots_of(target.workload), annotations)
         self.target = target
         self.seen: list[tuple[OpCall, list[torch.Tensor]]] = []
@@ -134,7 +134,7 @@ class ProbeRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         made = call_op(func, args, kwargs)
-        if not self.target.on_host(made if tensors(made) else args):
+        if not self.target.device.is_host_work(made if tensors(made) else args):
             results = written(func, args, made)
             if results is not None:
                 with torch.no_grad():
@@ -146,7 +146,7 @@ class SpoilRecorder(OpRecorder):
     """Fills what ``torch.empty`` hands out, so that what is computed from it shows: with a
     sentinel, or with zeros."""
 
-    def __init__(self, target: Replayable, annotations: Any, only: int | None = None) -> None:
+    def __init__(self, target: VerifyTarget, annotations: Any, only: int | None = None) -> None:
         """``only``: the index of the one call that gets the sentinel; None: all of them."""
         super().__init__(roots_of(target.workload), annotations)
         self.only = only
@@ -167,7 +167,7 @@ class SpoilRecorder(OpRecorder):
 
 
 @contextlib.contextmanager
-def recording(target: Replayable) -> Iterator[Any]:
+def recording(target: VerifyTarget) -> Iterator[Any]:
     """The user's ranges, for a recorder."""
     with watch_annotations(target.options.annotations) as annotations:
         yield annotations
@@ -180,13 +180,13 @@ _MOST = 32
 
 
 def _run(
-    target: Replayable, stage: TrialRunner, trial: Trial, only: int | None
+    target: VerifyTarget, stage: TrialRunner, trial: Trial, only: int | None
 ) -> tuple[Results, SpoilRecorder]:
     stage.begin_eager(trial)
     with recording(target) as annotations:
         recorder = SpoilRecorder(target, annotations, only)
         results = replayable.eager(target, recorder)
-    target.synchronize()
+    target.device.synchronize()
     with raw():
         return {key: one.detach().clone() for key, one in results.items()}, recorder
 
@@ -202,7 +202,7 @@ def _apart(one: Results, other: Results) -> float:
     return worst
 
 
-def reads_uninitialised(target: Replayable, stage: TrialRunner, trial: Trial) -> list[Finding]:
+def reads_uninitialised(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Finding]:
     """One finding for the first allocation that results depend on."""
     clean, recorder = _run(target, stage, trial, -1)
     if not recorder.calls:

@@ -1,0 +1,90 @@
+"""A GPU: its streams, generators and free memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from cgtool.devices.cuda.environment import describe
+from cgtool.devices.device import Device
+from cgtool.model.capture import Environment
+from cgtool.torch_compat.private import pytree
+
+_MOST_BLOCKS = 4096
+"""Free blocks that are overwritten at most."""
+
+
+class CudaDevice(Device):
+    """One CUDA device. CUDA is initialised by the first use of ``index``, never before the user's
+    file was loaded."""
+
+    simulated = False
+
+    def __init__(self, factory_device: str = "cuda") -> None:
+        """``factory_device``: ``cuda`` or ``cuda:N``."""
+        self.factory_device = factory_device
+
+    @cached_property
+    def index(self) -> int:
+        """CUDA's number of the device."""
+        index = torch.device(self.factory_device).index
+        return index if index is not None else torch.cuda.current_device()
+
+    @cached_property
+    def _side_stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.index)
+
+    def environment(self) -> Environment:
+        return describe(self.index)
+
+    @contextlib.contextmanager
+    def eager_stream(self) -> Iterator[None]:
+        current = torch.cuda.current_stream(self.index)
+        self._side_stream.wait_stream(current)
+        with torch.cuda.stream(self._side_stream):
+            yield
+        current.wait_stream(self._side_stream)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.index)
+
+    def get_rng_state(self) -> list[torch.Tensor]:
+        return [torch.get_rng_state(), torch.cuda.get_rng_state(self.index)]
+
+    def set_rng_state(self, states: list[torch.Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        torch.cuda.set_rng_state(states[1], self.index)
+
+    def is_host_work(self, values: Any) -> bool:
+        return not any(
+            isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in pytree.tree_leaves(values)
+        )
+
+    def overwrite_free_memory(self) -> None:
+        self.synchronize()
+        free = [
+            (block["size"], segment["stream"])
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment["segment_pool_id"]) == (0, 0) and segment["device"] == self.index
+            for block in segment["blocks"]
+            if block["state"] == "inactive"
+        ]
+        held = []
+        with contextlib.suppress(torch.OutOfMemoryError):
+            for size, handle in sorted(free, reverse=True)[:_MOST_BLOCKS]:
+                # Free blocks belong to the stream that they were first allocated on.
+                with torch.cuda.stream(self._stream(handle)):
+                    block = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
+                    # NaN in every floating-point type, -1 in every signed one.
+                    block.fill_(0xFF)
+                    held.append(block)
+        self.synchronize()
+
+    def _stream(self, handle: int) -> Any:
+        if handle == 0:
+            return torch.cuda.default_stream(self.index)
+        return torch.cuda.ExternalStream(handle, self.index)

@@ -1,0 +1,255 @@
+"""Warm up, record, capture: the procedure of ``torch.cuda.make_graphed_callables``, kept open.
+
+PyTorch's function drops the graphs' templates, takes modules apart and reports nothing. Here every
+graph is captured with ``keep_graph=True``, instantiated explicitly, timed and watched. The order of
+captures, the side stream of the warm-up, the static gradients and the shared pool are the same, so
+the nodes are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from cgtool.detectors.errors import explain
+from cgtool.devices.cuda import cupti, memory
+from cgtool.devices.cuda.device import CudaDevice
+from cgtool.devices.cuda.driver import check, cu
+from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
+from cgtool.devices.device import CapturedGraph, Recorder, Session, quiet
+from cgtool.model.failure import CgtoolError, machine, user_code
+from cgtool.model.options import Progress
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.program.boundary import first_line, user_errors
+from cgtool.program.phases import wants_backward, warm_up
+from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
+from cgtool.program.workload import Part
+
+
+@dataclass
+class Recorded:
+    """One phase of the recorded warm-up."""
+
+    record: Record
+    launches: list[Launch] = field(default_factory=list)
+
+
+@dataclass
+class CudaGraph(CapturedGraph):
+    """One captured graph and everything that was observed while it was captured."""
+
+    pool_index: int
+    window: memory.Window
+    stamps: list[Stamp] = field(default_factory=list)
+    recorded: Recorded | None = None
+    """The warm-up to align the stamps with; None where ``exact`` has everything."""
+    exact: Record | None = None
+    """What was recorded during the capture itself, when CUPTI was not available."""
+    exact_calls: list[OpCall] = field(default_factory=list)
+    """Those of its calls that ran in this capture."""
+    instantiate_ns: int | None = None
+    upload_ns: int | None = None
+    exec_bytes: int | None = None
+
+    def node_count(self) -> int:
+        """Nodes at the top level of the graph."""
+        template = cu.CUgraph(self.graph.raw_cuda_graph())
+        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(template, 0))
+        return int(number)
+
+
+@dataclass(kw_only=True)
+class CudaSession(Session[CudaGraph]):
+    """All that one attempt on a GPU holds alive."""
+
+    device: CudaDevice
+    stream: Any
+    """The capturing stream."""
+    keep_graph: bool = True
+    """Whether the templates are kept, which nodes are read from."""
+    pool_ids: list[tuple[int, int]] = field(default_factory=list)
+    pool_names: list[str] = field(default_factory=list)
+    trace: memory.Trace = field(default_factory=memory.Trace)
+    recorded: list[dict[str, Recorded]] = field(default_factory=list)
+    """The last warm-up iteration of each callable, by phase."""
+    problem: str | None = None
+    """Why CUPTI's callbacks are not available."""
+    streams: dict[int, int] = field(default_factory=dict)
+    """Handle to index; the capturing stream is the first."""
+    exact_record: Record = field(default_factory=Record)
+    """One record for all captures: a backward op finds its forward call in it."""
+    accesses: AccessLog = field(default_factory=AccessLog)
+
+    def __post_init__(self) -> None:
+        self.streams[self.stream.cuda_stream] = 0
+
+    def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
+        """Warm up on a side stream; the last iteration of each callable is recorded.
+
+        Raises CgtoolError for what the user's code raises.
+        """
+        begin = time.perf_counter_ns()
+        with self.device.eager_stream():
+            warm_up(self, iterations, progress, explain, partial(self._record, annotations))
+        with user_errors(self.workload.parts[-1], "warm-up", explain):
+            self.device.synchronize()
+        self.warmup_ns = time.perf_counter_ns() - begin
+
+    def _record(self, annotations: Annotations, part: Part) -> None:
+        """One warm-up iteration under the op recorder, its launches logged."""
+        log = LaunchLog()
+        recorder = OpRecorder(part.modules, annotations, log.count, self.accesses)
+        log.recorder = recorder
+        forward_phase = "step" if self.workload.kind == "step" else "forward"
+        phases: dict[str, Recorded] = {}
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(cupti.watch_launches(log.launched))
+            except cupti.CuptiUnavailable as error:
+                self.problem = str(error)
+            with recorder:
+                outputs = flatten_outputs(call(part))
+                split = log.count()
+                if wants_backward(self):
+                    surface = differentiable(part, outputs)
+                    if surface is not None:
+                        incoming = grad_outputs(surface)
+                        begin = log.count()
+                        grads(surface, incoming, self.options.allow_unused_input)
+                        phases["backward"] = Recorded(recorder.record, log.launches[begin:])
+        phases[forward_phase] = Recorded(recorder.record, log.launches[:split])
+        self.recorded.append(phases)
+
+    def new_graph(self, name: str, phase: str, index: int, part: Part) -> CudaGraph:
+        separate = self.options.pool == "separate"
+        if separate or not self.pool_ids:
+            self.pool_ids.append(torch.cuda.graph_pool_handle())
+            self.pool_names.append(name if separate else "graphs")
+        graph = torch.cuda.CUDAGraph(keep_graph=self.keep_graph)
+        self.device.synchronize()
+        window = memory.Window(len(self.captured), 0, 0)
+        return CudaGraph(name, phase, index, part, graph, len(self.pool_ids) - 1, window)
+
+    def capturing(self, graph: CudaGraph) -> AbstractContextManager[object]:
+        return torch.cuda.graph(
+            graph.graph,
+            pool=cast(Any, self.pool_ids[graph.pool_index]),
+            stream=self.stream,
+            capture_error_mode=self.options.capture_error_mode,
+        )
+
+    def capture(self, annotations: Annotations, progress: Progress = quiet) -> None:
+        """Capture every phase, its nodes stamped and the allocator's events recorded.
+
+        Raises CgtoolError for what the user's code raises.
+        """
+        gc.collect()
+        memory.start(self.device.index)
+        self.capture_phases(partial(self._observe, annotations), progress)
+        for graph in self.captured:
+            handles = [stamp.stream for stamp in graph.stamps]
+            handles += [
+                call.extra.stream
+                for call in graph.exact_calls
+                if call.launches[1] > call.launches[0]
+            ]
+            for handle in handles:
+                self.streams.setdefault(handle, len(self.streams))
+        self.trace = memory.read(
+            self.device.index,
+            self.pool_ids,
+            self.pool_names,
+            [graph.window for graph in self.captured],
+            self.streams,
+        )
+        memory.stop(self.device.index)
+
+    @contextlib.contextmanager
+    def _observe(self, annotations: Annotations, graph: CudaGraph) -> Iterator[Recorder]:
+        """Stamp the nodes of a capture; where that is not possible, record the ops inside it."""
+        recorded = self.recorded[graph.callable].get(graph.phase) if self.recorded else None
+        exact: InCaptureRecorder | None = None
+        watch = None
+        with contextlib.ExitStack() as stack:
+            if recorded is not None and self.problem is None:
+                # No module hooks here: code compiled by torch.compile would see them and recompile.
+                watch = stack.enter_context(watch_capture(annotations, self.device.index))
+                self.problem = watch.problem
+            if watch is None or watch.problem is not None:
+                exact = InCaptureRecorder(
+                    graph.part.modules,
+                    annotations,
+                    self.device.index,
+                    self.stream.cuda_stream,
+                    self.accesses,
+                )
+                exact.record = self.exact_record
+            first = len(self.exact_record.calls)
+            graph.window.start_ns = time.time_ns()
+            yield exact if exact is not None else contextlib.nullcontext()
+            graph.window.end_ns = time.time_ns()
+        graph.recorded = recorded
+        graph.stamps = watch.stamps if watch is not None else []
+        graph.exact = exact.record if exact is not None else None
+        graph.exact_calls = self.exact_record.calls[first:]
+
+    def is_empty(self) -> bool:
+        """True when no graph has a node."""
+        return not any(graph.node_count() for graph in self.captured)
+
+    def instantiate(self, progress: Progress) -> None:
+        """Instantiate and upload every graph, each timed, with the driver's memory for it.
+
+        Raises CgtoolError: exit 3 when there is no memory for it, 4 when the driver refuses it.
+        """
+        for graph in self.captured:
+            progress(f"instantiate {graph.name}")
+            try:
+                self._instantiate(graph)
+            except RuntimeError as error:
+                raise not_instantiated(graph.name, error) from error
+
+    def _instantiate(self, graph: CudaGraph) -> None:
+        self.device.synchronize()
+        free_before, _ = torch.cuda.mem_get_info(self.device.index)
+        begin = time.perf_counter_ns()
+        graph.graph.instantiate()
+        graph.instantiate_ns = time.perf_counter_ns() - begin
+        handle = getattr(graph.graph, "raw_cuda_graph_exec", None)
+        if handle is not None:
+            begin = time.perf_counter_ns()
+            check(
+                "cuGraphUpload",
+                cu.cuGraphUpload(cu.CUgraphExec(handle()), cu.CUstream(self.stream.cuda_stream)),
+            )
+            self.device.synchronize()
+            graph.upload_ns = time.perf_counter_ns() - begin
+        free_after, _ = torch.cuda.mem_get_info(self.device.index)
+        # Other work on the device can give memory back meanwhile.
+        graph.exec_bytes = max(0, free_before - free_after)
+
+
+def not_instantiated(name: str, error: RuntimeError) -> CgtoolError:
+    """The failure that a graph was captured and cannot be instantiated."""
+    text = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text.lower():
+        return machine(
+            f"{name} was captured, but there is no device memory left for its executable graph",
+            why=text,
+            fix="close other programs on this GPU, or capture less at once",
+        )
+    return user_code(
+        f"{name} was captured, but the driver cannot instantiate it",
+        why=text,
+        phase=f"instantiate {name}",
+    )

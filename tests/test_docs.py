@@ -16,6 +16,7 @@ import pytest
 import typer
 from rich.console import Console
 
+from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.graph.view import whole
 from cgtool.analysis.timing.profile import explain
@@ -117,6 +118,23 @@ def capture_options_table():
 
 def test_the_table_of_capture_options_is_derived():
     check_derived("docs/cli.md", "capture-options", capture_options_table())
+
+
+def metrics_table():
+    rows = []
+    for metric in METRICS:
+        budgets = " ".join(f"`--{bound}-{metric.name}`" for bound in metric.bounds)
+        compared = "yes" if metric.watched else "when named"
+        simulated = "yes" if metric.simulated else "no"
+        rows.append(
+            f"| `{metric.name}` | {metric.means} | {budgets} | {compared} | {simulated} |\n"
+        )
+    head = "| metric | is | budget | compared with a baseline | on the simulated device |\n"
+    return head + "|---|---|---|---|---|\n" + "".join(rows)
+
+
+def test_the_table_of_metrics_is_derived():
+    check_derived("docs/cli.md", "metrics", metrics_table())
 
 
 def check_derived(page, name, text):

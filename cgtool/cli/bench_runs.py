@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cgtool.analysis.gate import metrics
-from cgtool.analysis.gate.baseline_times import BaselineComparison
+from cgtool.analysis.gate.budgets import same_entry
 from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.times import BaselineComparison
 from cgtool.analysis.timing import bench
 from cgtool.analysis.timing.bench import BenchReport, report
 from cgtool.analysis.timing.runs import merge
@@ -24,7 +24,7 @@ def open_base(path: Path, entry: str) -> Base:
     that holds no times."""
     base = open_baseline(path)
     spec = base.values.entry.spec
-    if not metrics.same_entry(spec, entry):
+    if not same_entry(spec, entry):
         raise usage(
             f"{path} is a baseline of {spec}, not of {entry}",
             fix="--against ENTRY2 compares two entries",

@@ -17,8 +17,7 @@ from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
 
 if TYPE_CHECKING:
-    from cgtool.analysis.gate.budgets import Budgets
-    from cgtool.analysis.gate.pyproject import Project
+    from cgtool.analysis.gate.budgets import Budgets, Project
     from cgtool.cli.gate_targets import Base, Target
     from cgtool.model.baseline import Baseline
 
@@ -87,8 +86,8 @@ def gate(
     """Hold TARGETs to budgets and baselines; exit 1 when one fails, 5 when one cannot be told."""
     from msgspec import structs
 
-    from cgtool.analysis.gate import gate as analysis
     from cgtool.analysis.gate.budgets import from_options
+    from cgtool.analysis.gate.report import exit_code, gate_report
     from cgtool.cli import gate_formats, gate_measure, gate_targets, project
     from cgtool.cli.measuring import Measuring
     from cgtool.model import baseline as baselines
@@ -126,7 +125,7 @@ def gate(
             if judged.error is not None and judged.error.exit_code == EXIT_USAGE:
                 # What is asked for is wrong: measuring the rest helps nobody.
                 break
-    report = analysis.gate(tuple(found))
+    report = gate_report(tuple(found))
     if save_baseline is not None and values is not None:
         baselines.write(save_baseline, values)
     gate_formats.write(report, formats, quiet=quiet)
@@ -135,29 +134,30 @@ def gate(
         simulated = values.environment.simulated
         for doubt in _doubts(values, _budgets(given, own, opened[0].spec, simulated=simulated)):
             sys.stderr.write(f"  its times: {doubt}\n")
-    code = analysis.exit_code(report)
+    code = exit_code(report)
     if code:
         raise typer.Exit(code)
 
 
 def _budgets(given: Budgets, own: Project | None, spec: str, *, simulated: bool) -> Budgets:
     """Options before ``pyproject.toml``."""
-    from cgtool.analysis.gate.budgets import checked
-    from cgtool.analysis.gate.pyproject import budgets_of
+    from cgtool.analysis.gate.budgets import checked, project_budgets
 
-    return checked(given if own is None else given.over(budgets_of(own, spec, simulated=simulated)))
+    return checked(
+        given if own is None else given.over(project_budgets(own, spec, simulated=simulated))
+    )
 
 
 def _named(own: Project | None, specs: Sequence[str]) -> list[Path]:
     """The baselines that ``pyproject.toml`` names, here and where there is no GPU. What is wrong in
     it is told when it is held to."""
-    from cgtool.analysis.gate.pyproject import budgets_of
+    from cgtool.analysis.gate.budgets import project_budgets
 
     if own is None:
         return []
     with contextlib.suppress(CgtoolError):
         found = [
-            budgets_of(own, spec, simulated=simulated).baseline
+            project_budgets(own, spec, simulated=simulated).baseline
             for spec in specs
             for simulated in (False, True)
         ]
@@ -168,7 +168,7 @@ def _named(own: Project | None, specs: Sequence[str]) -> list[Path]:
 def _match(bases: Sequence[Base], targets: Sequence[Target]) -> Sequence[Base]:
     """The same. Raises CgtoolError (exit 2) for a baseline of an entry that is not there, and for
     two of one."""
-    from cgtool.analysis.gate.metrics import same_entry
+    from cgtool.analysis.gate.budgets import same_entry
 
     for at, one in enumerate(bases):
         spec = one.values.entry.spec
@@ -193,7 +193,7 @@ def _baseline(bases: Sequence[Base], spec: str, held: Budgets, *, saving: bool) 
     compared with while it is written."""
     from msgspec import structs
 
-    from cgtool.analysis.gate.metrics import same_entry
+    from cgtool.analysis.gate.budgets import same_entry
     from cgtool.cli.gate_targets import open_baseline
 
     mine = next((one for one in bases if same_entry(spec, one.values.entry.spec)), None)

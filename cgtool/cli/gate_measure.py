@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from cgtool.analysis.gate import gate, metrics
 from cgtool.analysis.gate.budgets import Budgets
-from cgtool.analysis.gate.measured import Measured, measure
-from cgtool.analysis.gate.metrics import runs_of
+from cgtool.analysis.gate.evidence import Measured
+from cgtool.analysis.gate.judge import judge as judge_target
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
+from cgtool.analysis.gate.report import Judged, not_measured
 from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.measuring import Measuring
@@ -38,7 +40,7 @@ class Holding:
 
 def outcome(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
-) -> tuple[gate.Judged, Baseline | None]:
+) -> tuple[Judged, Baseline | None]:
     """One target's verdicts and figures; where it could not be measured, why not, which standard
     error is told too: in CI, the results are what people look at."""
     try:
@@ -51,12 +53,12 @@ def outcome(
         failure = Failure(f"a bug in cgtool: {type(error).__name__}: {error}", EXIT_BUG)
     else:
         return judged, found.values
-    return gate.not_measured(target.spec, failure, target.files), None
+    return not_measured(target.spec, failure, target.files), None
 
 
 def judge(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
-) -> tuple[gate.Judged, Measured]:
+) -> tuple[Judged, Measured]:
     """One target's verdicts, and what they were made from. An entry is measured as far as its
     budgets and its baseline need it; with ``save``, as far as a baseline does."""
     if target.live:
@@ -68,9 +70,9 @@ def judge(
 
 def _judged(
     target: Target, found: Measured, held: tuple[Budgets, Base | None], looks: int
-) -> gate.Judged:
+) -> Judged:
     budgets, base = held
-    return gate.judge(
+    return judge_target(
         found,
         budgets,
         base.values if base else None,
@@ -83,7 +85,7 @@ def _judged(
 
 def _measured(
     target: Target, holding: Holding, measuring: Measuring, *, save: bool
-) -> tuple[gate.Judged, Measured]:
+) -> tuple[Judged, Measured]:
     runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
     asked = measuring.options.device == "simulated"
@@ -98,10 +100,10 @@ def _measured(
         if command in needs and command not in {one.command for one in target.reports}:
             target.reports.append(run(target.spec))
 
-    def look(looks: int) -> Look[tuple[gate.Judged, Measured]]:
+    def look(looks: int) -> Look[tuple[Judged, Measured]]:
         found = measure(target.captures, target.reports)
         if no_times is not None:
-            unknown = dict.fromkeys(("replay-us", "eager-us", "speedup"), no_times)
+            unknown = {one.name: no_times for one in METRICS if one.source == "bench"}
             found = structs.replace(found, unknown={**found.unknown, **unknown})
         judged = _judged(target, found, held, looks)
         verdicts = judged.verdicts
@@ -124,7 +126,7 @@ def _measured(
 def _for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
     """As many runs as a baseline with their spread should hold, for what replays are allowed. Those
     that are left out of the times do not count."""
-    replay = metrics.BY_NAME["replay-us"]
+    replay = BY_NAME["replay-us"]
     allowed = budgets.allowed(replay, None).share or 0.0
     in_time = True
     while in_time and len(runs.captures) < most:
@@ -151,13 +153,9 @@ def _needs(held: tuple[Budgets, Base | None], *, save: bool) -> set[str]:
     """Which commands have to run: ``capture``, ``bench``, ``check``, ``verify``."""
     budgets, base = held
     named = [one.metric for one in budgets.limits] + [one.metric for one in budgets.increases]
-    found = {metrics.BY_NAME[one].source for one in named}
+    found = {BY_NAME[one].source for one in named}
     if base is not None:
-        found |= {
-            one.source
-            for one in metrics.METRICS
-            if one.watched and metrics.known(base.values, one, None)
-        }
+        found |= {one.source for one in METRICS if one.watched and known(base.values, one, None)}
     return found | ({"capture", "bench"} if save else set())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cgtool.analysis.gate import metrics
+from cgtool.analysis.gate.budgets import same_entry
 from cgtool.analysis.gate.measured import measure
 from cgtool.cli.attempts import check_name
 from cgtool.model import baseline as baselines
@@ -72,7 +72,7 @@ def open_targets(names: Sequence[str]) -> list[Target]:
                 "path/to/file.py:name",
             )
     for name, report in loose:
-        owners = [one for one in found if metrics.same_entry(one.spec, report.entry.spec)]
+        owners = [one for one in found if same_entry(one.spec, report.entry.spec)]
         if not owners:
             owners = [Target(report.entry.spec)]
             found += owners

@@ -11,8 +11,7 @@ from typing import Any
 
 from rapidfuzz import fuzz, process
 
-from cgtool.analysis.gate.metrics import same_entry
-from cgtool.analysis.gate.pyproject import SECTION, Project, entries, section
+from cgtool.analysis.gate.budgets import SECTION, Project, entries, same_entry, section
 from cgtool.model.failure import usage
 from cgtool.model.files import is_file, read_bytes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.metrics import same_entry
+from cgtool.analysis.gate.budgets import same_entry
 from cgtool.model import baseline
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.gate import gate as judging
-from cgtool.analysis.gate.budgets import Budgets, checked
-from cgtool.analysis.gate.gate import GateReport
-from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN, Verdict
+from cgtool.analysis.gate.budgets import Budgets, checked, project_budgets
 from cgtool.analysis.gate.metrics import BY_NAME
-from cgtool.analysis.gate.pyproject import budgets_of as budgets_of_project
+from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, GateReport, Verdict, gate_report
 from cgtool.cli.gate_measure import Holding, judge
 from cgtool.cli.gate_targets import Base, Target
 from cgtool.cli.project import find
@@ -67,13 +64,13 @@ class Gate:
         project = find(self._item.path.parent)
         if project is None:
             return Budgets()
-        return budgets_of_project(project, self._workers.entry.spec, simulated=self._simulated)
+        return project_budgets(project, self._workers.entry.spec, simulated=self._simulated)
 
     def _judged(self, budgets: Budgets, base: Base | None, *, write: bool) -> GateReport:
         named = [one.metric for one in budgets.limits] + [one.metric for one in budgets.increases]
         timed = any(BY_NAME[one].source == "bench" for one in named)
         if not (base or budgets.limits or (write and timed)):
-            return judging.gate(())
+            return gate_report(())
         judged, _ = judge(
             Target(self._entry, live=True),
             Holding(lambda *_: budgets, lambda *_: base),
@@ -81,7 +78,7 @@ class Gate:
             # A baseline with times holds more runs than a verdict needs.
             save=write and timed,
         )
-        return judging.gate((judged,))
+        return gate_report((judged,))
 
     def _is_excused(self, verdict: Verdict) -> bool:
         """Cannot be told, for no fault of the code or the test: there is no GPU, times are off, or

@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import Budgets
-from cgtool.analysis.gate.gate import GateReport
 from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.metrics import BY_NAME, METRICS
+from cgtool.analysis.gate.report import GateReport
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
@@ -27,7 +28,8 @@ class Graph:
         self._item, self._number, self._workers, self._budgets = item, number, workers, budgets
         self.capture: Capture = workers.capture(workers.entry.name)
         """All of it, as ``cgtool.model.capture`` describes it."""
-        self._measured = measure([self.capture])
+        measured = measure([self.capture])
+        self._counts, self._unknown = measured.values.counts, measured.unknown
         if self.simulated:
             # Settled: what is measured later is measured there too, without looking for a GPU.
             workers.options = replace(workers.options, device="simulated")
@@ -54,68 +56,22 @@ class Graph:
     @property
     def counts(self) -> Mapping[str, int | float]:
         """Every exact figure, of the whole (``nodes``) and by phase (``nodes.backward``)."""
-        return self._measured.values.counts
+        return self._counts
 
-    @property
-    def graphs(self) -> int:
-        """Graphs captured."""
+    def __getattr__(self, name: str) -> int | float:
+        """Exact figures of the whole, by the names of the metrics: ``nodes``, ``pool_mib``. Skips
+        the test where this device does not have the figure."""
         __tracebackhide__ = True
-        return int(self._count("graphs"))
+        metric = BY_NAME.get(name.replace("_", "-"))
+        if metric is None or metric.counted is None:
+            raise AttributeError(f"a captured graph has no attribute {name!r}")
+        if metric.name not in self.counts:
+            pytest.skip(f"{self.entry} has no {metric.name} here: {self._unknown[metric.name]}")
+        return self.counts[metric.name]
 
-    @property
-    def nodes(self) -> int:
-        """Nodes of all graphs; on the simulated device, ops."""
-        __tracebackhide__ = True
-        return int(self._count("nodes"))
-
-    @property
-    def edges(self) -> int:
-        """Dependencies between nodes."""
-        __tracebackhide__ = True
-        return int(self._count("edges"))
-
-    @property
-    def kernels(self) -> int:
-        """Kernel nodes. Skips the test on the simulated device, which has none."""
-        __tracebackhide__ = True
-        return int(self._count("kernels"))
-
-    @property
-    def copies(self) -> int:
-        """Memcpy nodes. Skips the test on the simulated device."""
-        __tracebackhide__ = True
-        return int(self._count("copies"))
-
-    @property
-    def memsets(self) -> int:
-        """Memset nodes. Skips the test on the simulated device."""
-        __tracebackhide__ = True
-        return int(self._count("memsets"))
-
-    @property
-    def pool_mib(self) -> float:
-        """MiB reserved for the pools."""
-        __tracebackhide__ = True
-        return self._count("pool-mib")
-
-    @property
-    def live_mib(self) -> float:
-        """MiB of the pools still held when the capture ends."""
-        __tracebackhide__ = True
-        return self._count("live-mib")
-
-    @property
-    def exec_mib(self) -> float:
-        """MiB that the driver took for the executable graphs. Skips the test on the simulated
-        device."""
-        __tracebackhide__ = True
-        return self._count("exec-mib")
-
-    def _count(self, name: str) -> int | float:
-        __tracebackhide__ = True
-        if name not in self.counts:
-            pytest.skip(f"{self.entry} has no {name} here: {self._measured.unknown[name]}")
-        return self.counts[name]
+    def __dir__(self) -> list[str]:
+        figures = [metric.name for metric in METRICS if metric.counted is not None]
+        return [*super().__dir__(), *(name.replace("-", "_") for name in figures)]
 
     @plainly
     def verify(self, *, replays: int = 3, trials: int = 2) -> Report:

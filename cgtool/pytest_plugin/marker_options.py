@@ -15,10 +15,8 @@ from cgtool.analysis.gate.budgets import (
     Increase,
     checked,
     increase_of,
-    limit_of,
+    limits_of,
     nearest,
-    no_number,
-    phase_of,
 )
 from cgtool.model.failure import usage
 from cgtool.model.options import CaptureOptions, unexpected
@@ -143,19 +141,5 @@ def budgets_of(where: str, given: Mapping[str, object]) -> Budgets:
                 for metric, one in value.items()
             ]
         else:
-            limits += _limits(source, name.replace("_", "-"), value)
+            limits += limits_of(source, name.replace("_", "-"), value, joint=" ")
     return checked(Budgets(tuple(limits), tuple(increases)))
-
-
-def _limits(source: str, name: str, value: object) -> list[Budget]:
-    bound, metric = NAMES[name]
-    phases = value if isinstance(value, Mapping) else {"all": value}
-    found = []
-    for phase, number in phases.items():
-        label = f"{source} {phase}" if phases is value else source
-        # A bool is an int to Python, and nobody's budget.
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise no_number(label, metric, number)
-        which = phase_of(label, metric, str(phase))
-        found.append(Budget(metric.name, which, bound, limit_of(label, metric, number), label))
-    return found

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.measured import Measured, measure
+from cgtool.analysis.gate.evidence import Measured
+from cgtool.analysis.gate.measured import measure
 from cgtool.cli.measuring import Measuring
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine

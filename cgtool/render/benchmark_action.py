@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from cgtool.analysis.gate.gate import GateReport, Judged
 from cgtool.analysis.gate.metrics import BY_NAME
+from cgtool.analysis.gate.report import GateReport, Judged
 from cgtool.render.text import visible
 
 

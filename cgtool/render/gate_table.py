@@ -8,9 +8,17 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cgtool.analysis.gate.gate import GateReport, Judged
-from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.analysis.gate.metrics import BY_NAME
+from cgtool.analysis.gate.report import (
+    ERROR,
+    FAIL,
+    PASS,
+    UNKNOWN,
+    GateReport,
+    Judged,
+    Verdict,
+    number,
+)
 from cgtool.model.failure import Failure
 from cgtool.render.source import shown_file
 from cgtool.render.table import BAD, GOOD, WARNING, Fitted, add, plain, table

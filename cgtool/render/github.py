@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from cgtool.analysis.gate.gate import GateReport, Judged
-from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict
+from cgtool.analysis.gate.report import ERROR, FAIL, PASS, UNKNOWN, GateReport, Judged, Verdict
 from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure
 from cgtool.render.gate_table import (

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from cgtool.analysis.gate.gate import GateReport, Judged
-from cgtool.analysis.gate.gate_verdict import FAIL, UNKNOWN, Verdict
+from cgtool.analysis.gate.report import FAIL, UNKNOWN, GateReport, Judged, Verdict
 from cgtool.model.failure import Failure
 from cgtool.render.gate_table import details, error_lines, place_text, sentence
 from cgtool.render.source import shown_file

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options
+from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options, project_budgets
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.analysis.gate.pyproject import budgets_of
 from cgtool.cli.project import find
 from cgtool.model.failure import CgtoolError
 
@@ -33,7 +32,7 @@ def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
     project = find(path.parent)
     assert project is not None
     assert project.path == path
-    return budgets_of(project, spec, simulated=simulated)
+    return project_budgets(project, spec, simulated=simulated)
 
 
 def refused(call, *words: str) -> None:
@@ -66,11 +65,11 @@ def test_a_budget_for_the_whole_and_for_a_phase() -> None:
     [
         ("max-nodes", "4MiB", ["--max-nodes", "'4MiB'", "a count"]),
         ("max-nodes", "", ["not a number"]),
-        ("max-nodes", "nan", ["no limit"]),
-        ("max-nodes", "inf", ["no limit"]),
-        ("max-nodes", "1e999", ["no limit"]),
+        ("max-nodes", "nan", ["is not a limit"]),
+        ("max-nodes", "inf", ["is not a limit"]),
+        ("max-nodes", "1e999", ["is not a limit"]),
         ("max-nodes", "-1", ["negative"]),
-        ("max-nodes", "3.5", ["no whole number"]),
+        ("max-nodes", "3.5", ["not a whole number"]),
         ("max-nodes", "1_000", ["not a number"]),
         ("max-nodes", "٣", ["not a number"]),
         ("max-nodes", "backwards=3", ["did you mean backward?"]),
@@ -133,12 +132,12 @@ def test_tolerances() -> None:
         ("zzz=1", ["no metric 'zzz'", "one of graphs, nodes"]),
         ("nodes=", ["neither a percentage nor an amount"]),
         ("nodes=some", ["neither"]),
-        ("nodes=-1", ["no increase"]),
-        ("nodes=nan", ["no increase"]),
-        ("nodes=inf%", ["no increase"]),
+        ("nodes=-1", ["not an increase"]),
+        ("nodes=nan", ["not an increase"]),
+        ("nodes=inf%", ["not an increase"]),
         ("nodes.backwards=1", ["did you mean backward?"]),
         ("pool-mib.forward=1", ["the whole only"]),
-        ("replay-us=3", ["no percentage", "ratio"]),
+        ("replay-us=3", ["not a percentage", "ratio"]),
         ("speedup=200%", ["more than all of it"]),
     ],
 )
@@ -272,11 +271,11 @@ def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
         ('max-nodes = "400"', ["'400' is not a number"]),
         ("max-nodes = true", ["True"]),
         ("max-nodes = [1]", ["not a number"]),
-        ("max-nodes = nan", ["no limit"]),
-        ("max-nodes = -inf", ["no limit"]),
+        ("max-nodes = nan", ["is not a limit"]),
+        ("max-nodes = -inf", ["is not a limit"]),
         ("max-nodes = -4", ["negative"]),
-        ("max-nodes = 2.5", ["no whole number"]),
-        ("max-nodes = 1" + "0" * 400, ["no limit"]),
+        ("max-nodes = 2.5", ["not a whole number"]),
+        ("max-nodes = 1" + "0" * 400, ["is not a limit"]),
         ("max-nodes = 1" + "0" * 5000, ["not TOML"]),
         ("max-nodes.sideways = 1", ["no phase 'sideways'"]),
         ("max-pool-mib.forward = 1", ["the whole only"]),
@@ -322,6 +321,6 @@ def test_two_tables_of_one_entry(project) -> None:
         [tool.cgtool.gate."./model.py:build"]
         max-nodes = 30
     """)
-    words = ("model.py:build", "./model.py:build", "of one entry", "one table")
+    words = ("model.py:build", "./model.py:build", "the same entry", "one table")
     refused(lambda: from_pyproject(path, "model.py:build", simulated=False), *words)
     assert from_pyproject(path, "other.py:build", simulated=False).limits == ()

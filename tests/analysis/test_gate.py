@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cgtool.analysis.gate.budgets import Budgets, from_options
-from cgtool.analysis.gate.evidence import as_typed
-from cgtool.analysis.gate.gate import exit_code, gate, judge
-from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN
-from cgtool.analysis.gate.measured import Measured, count, measure
-from cgtool.analysis.gate.metrics import BY_NAME, METRICS, runs_of, same_entry
+from cgtool.analysis.gate.budgets import Budgets, from_options, same_entry
+from cgtool.analysis.gate.evidence import Measured, as_typed
+from cgtool.analysis.gate.judge import judge
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.metrics import BY_NAME, METRICS, count, runs_of
+from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, exit_code, gate_report
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Caveat, Entry, Frame, Graph, Node
 from cgtool.model.capture_file import read
@@ -131,7 +131,7 @@ def test_counts_that_are_not_the_same_in_every_run_are_told() -> None:
     other = replace(small(), graphs=small().graphs[:1])
     assert measure([small(), small()]).notes == ()
     (note,) = measure([small(), other]).notes
-    assert "nodes is not the same in every run: 7, 12" in note
+    assert "nodes differs from run to run: 7, 12" in note
 
 
 # --- budgets
@@ -148,7 +148,7 @@ def test_counts_that_are_not_the_same_in_every_run_are_told() -> None:
         (budgets(min_nodes="13"), FAIL, "1 short"),
         (budgets(max_pool_mib="2"), PASS, ""),
         (budgets(max_pool_mib="1.5"), FAIL, "0.5 MiB over"),
-        (budgets(max_nodes="step=5"), UNKNOWN, "no graph of step"),
+        (budgets(max_nodes="step=5"), UNKNOWN, "no step graph"),
         (budgets(max_exec_mib="5"), UNKNOWN, "does not say"),
         (budgets(max_findings="0"), UNKNOWN, "cgtool check"),
         (budgets(max_mismatches="0"), UNKNOWN, "cgtool verify"),
@@ -169,11 +169,13 @@ def test_the_worst_comes_first_and_decides() -> None:
     )
     judged = judge(measured, held)
     assert [one.metric for one in judged.verdicts] == ["graphs", "edges", "findings", "nodes"]
-    assert exit_code(gate((judged,))) == 1
-    assert exit_code(gate((judge(measured, budgets(max_findings="0")),))) == 5
-    assert exit_code(gate((judge(measured, budgets(max_nodes="12")),))) == 0
-    assert exit_code(gate(())) == 0
-    both = gate((judge(measured, budgets(max_nodes="12")), judge(measured, budgets(max_nodes="1"))))
+    assert exit_code(gate_report((judged,))) == 1
+    assert exit_code(gate_report((judge(measured, budgets(max_findings="0")),))) == 5
+    assert exit_code(gate_report((judge(measured, budgets(max_nodes="12")),))) == 0
+    assert exit_code(gate_report(())) == 0
+    both = gate_report(
+        (judge(measured, budgets(max_nodes="12")), judge(measured, budgets(max_nodes="1")))
+    )
     assert both.verdict == FAIL
 
 
@@ -341,9 +343,9 @@ def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
     base = changed({})
     rest = {name: count for name, count in base.counts.items() if name != "nodes"}
     judged = judge(measure([small()]), Budgets(), replace(base, counts=rest))
-    assert "not in the baseline, and held by nothing: nodes" in judged.notes
+    assert "not in the baseline, so not compared: nodes" in judged.notes
     assert not any(
-        "held by nothing" in one for one in judge(measure([small()]), Budgets(), base).notes
+        "so not compared" in one for one in judge(measure([small()]), Budgets(), base).notes
     )
 
 
@@ -505,7 +507,7 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
         files=("new.cgt",),
         baseline_file="old.cgt",
     )
-    assert judged.notes == ("`cgtool diff old.cgt new.cgt` shows all that changed",)
+    assert judged.notes == ("`cgtool diff old.cgt new.cgt` shows all changes",)
     (found,) = (one for one in judged.verdicts if one.metric == "nodes")
     assert found.verdict == FAIL
     assert found.evidence == ("+2 addmm in layers.0.linear at model.py:112",)

@@ -16,12 +16,10 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from cgtool.analysis.gate.budgets import Budgets, from_options
-from cgtool.analysis.gate.gate import Judged
-from cgtool.analysis.gate.gate_verdict import FAIL, PASS, UNKNOWN
+from cgtool.analysis.gate.budgets import Budgets, from_options, project_budgets
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import METRICS
-from cgtool.analysis.gate.pyproject import budgets_of
+from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, Judged
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.gate_measure import Holding
@@ -269,7 +267,7 @@ def test_a_baseline_of_another_entry(run) -> None:
 def test_a_baseline_of_the_simulated_device(run) -> None:
     code, out, _ = run(MLP, "--baseline", SIMULATED)
     assert code == 5
-    assert "the baseline counted ops on the simulated device" in out
+    assert "the baseline counts ops on the simulated device" in out
 
 
 def test_a_baseline_that_pyproject_names(run, tmp_path: Path) -> None:
@@ -623,9 +621,9 @@ def test_a_disturbed_run_is_no_run_of_a_baseline() -> None:
 
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    real = gate_measure.gate.judge
+    real = gate_measure.judge_target
     monkeypatch.setattr(
-        gate_measure.gate, "judge", lambda *a, **k: looks.append(1) or real(*a, **k)
+        gate_measure, "judge_target", lambda *a, **k: looks.append(1) or real(*a, **k)
     )
     judged(Made(30.0, 0.01, max_runs=100), from_options({"max-replay-us": ["30"]}))
     assert len(looks) <= LOOKS + 1
@@ -668,26 +666,9 @@ def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path:
     section = (ROOT / "docs" / "cli.md").read_text().partition("\n## `gate`\n")[2]
     (tmp_path / "pyproject.toml").write_text(section.split("```toml\n")[1].partition("```")[0])
     project = find(tmp_path)
-    assert len(budgets_of(project, "a.py:b", simulated=False).limits) == 3
-    found = budgets_of(project, "a.py:b", simulated=True)
+    assert len(project_budgets(project, "a.py:b", simulated=False).limits) == 3
+    found = project_budgets(project, "a.py:b", simulated=True)
     assert [one.limit for one in found.limits] == [150]
-
-
-def test_every_metric_stands_in_the_documentation_as_it_is() -> None:
-    """The table in docs/cli.md is the table of the code."""
-    text = (ROOT / "docs" / "cli.md").read_text()
-    section = text.partition("\n## `gate`\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", section, re.M)
-    assert [row for row in rows if row[0] in {one.name for one in METRICS}] == [
-        (
-            one.name,
-            one.means,
-            " ".join(f"`--{bound}-{one.name}`" for bound in one.bounds),
-            "yes" if one.watched else "when asked",
-            "yes" if one.simulated else "no",
-        )
-        for one in METRICS
-    ]
 
 
 def test_every_field_of_the_json_stands_in_the_documentation(run) -> None:

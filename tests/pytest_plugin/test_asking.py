@@ -138,15 +138,18 @@ def test_seed(cudagraph):
         ({"max_nod": 4}, "gate: no budget 'max_nod'; did you mean max_nodes?"),
         ({"seed": 4}, "gate: seed is no budget"),
         ({"max_nodes": True}, "gate max_nodes: 'True' is not a number; it is a count"),
-        ({"max_nodes": 4.5}, "gate max_nodes: 4.5 is no whole number, and nodes are counted"),
-        ({"max_nodes": -1}, "gate max_nodes: -1 is negative; nothing that is measured is"),
-        ({"max_nodes": float("nan")}, "gate max_nodes: nan is no limit"),
+        ({"max_nodes": 4.5}, "gate max_nodes: 4.5 is not a whole number, and nodes are counted"),
+        ({"max_nodes": -1}, "gate max_nodes: -1 is negative, and no figure is"),
+        ({"max_nodes": float("nan")}, "gate max_nodes: nan is not a limit"),
         ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: no phase 'foward'"),
         ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known of"),
         ({"max_increase": "2%"}, "gate max_increase: '2%' does not say of what"),
         ({"max_increase": {"node": 1}}, "gate max_increase: no metric 'node'"),
-        ({"max_increase": {"replay-us": 1}}, "gate max_increase replay-us: '1' is no percentage"),
-        ({"max_regression": 3}, "gate max_regression replay-us: '3' is no percentage"),
+        (
+            {"max_increase": {"replay-us": 1}},
+            "gate max_increase replay-us: '1' is not a percentage",
+        ),
+        ({"max_regression": 3}, "gate max_regression replay-us: '3' is not a percentage"),
     ],
 )
 def test_what_is_no_budget_is_named(given, said):

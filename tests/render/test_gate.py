@@ -15,9 +15,21 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from cgtool.analysis.gate.budgets import Budgets, from_options
-from cgtool.analysis.gate.gate import GateReport, Judged, exit_code, gate, judge, not_measured
-from cgtool.analysis.gate.gate_verdict import ERROR, FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.gate.judge import judge
 from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.report import (
+    ERROR,
+    FAIL,
+    PASS,
+    UNKNOWN,
+    GateReport,
+    Judged,
+    Verdict,
+    exit_code,
+    gate_report,
+    not_measured,
+    number,
+)
 from cgtool.model.capture import Frame
 from cgtool.model.capture_file import read
 from cgtool.model.failure import Failure
@@ -65,7 +77,7 @@ def recorded() -> GateReport:
         ),
     )
     simulated = measure([read(GOLD / "captures" / "mlp-separate-simulated.cgt")])
-    return gate(
+    return gate_report(
         (
             judge(bench, held, before, files=("mlp-bench.cgt",), baseline_file="mlp.json"),
             judge(
@@ -82,7 +94,7 @@ def one(verdict: Verdict, **fields: object) -> GateReport:
     judged = Judged(
         "model.py:build", "NVIDIA H200", False, "2.13.0", (), None, (verdict,), (), {}, {}
     )
-    return gate((replace(judged, **fields),))
+    return gate_report((replace(judged, **fields),))
 
 
 def failing(text: str = "2 over", **fields: object) -> Verdict:
@@ -108,7 +120,7 @@ def test_table(width: int) -> None:
 @pytest.mark.parametrize("width", [80])
 def test_table_of_what_is_held_to_nothing(width: int) -> None:
     buffer = StringIO()
-    report = gate((judge(measure([read(CAPTURES / "mlp.cgt")]), Budgets()),))
+    report = gate_report((judge(measure([read(CAPTURES / "mlp.cgt")]), Budgets()),))
     Console(file=buffer, width=width, color_system=None).print(gate_table.render(report))
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     check(f"gate/figures-{width}.txt", text)
@@ -216,7 +228,7 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
 def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name: str) -> None:
     frames = (Frame("", 0, text), Frame(name or "model.py", 7, text))
     error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
-    report = gate((not_measured(name, error), *one(failing()).targets))
+    report = gate_report((not_measured(name, error), *one(failing()).targets))
     assert (report.verdict, exit_code(report)) == (ERROR, 4)
     made = parsed(report).find(".//testcase[@line='7']/error")
     assert made is not None
@@ -353,9 +365,9 @@ def test_numbers() -> None:
 
 
 def test_an_empty_report() -> None:
-    report = gate(())
+    report = gate_report(())
     assert parsed(report).get("tests") == "0"
     assert github.commands(report, ROOT) == ""
     assert benchmark_action.encode(report) == b"[]\n"
-    empty = gate((judge(measure([capture([])]), Budgets()),))
+    empty = gate_report((judge(measure([capture([])]), Budgets()),))
     assert parsed(empty).find("testsuite") is not None

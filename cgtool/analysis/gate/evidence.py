@@ -3,68 +3,71 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.findings import Shown, show
-from cgtool.analysis.gate.measured import Measured
-from cgtool.analysis.gate.metrics import Metric
-from cgtool.analysis.graph.places import WORK, Place, Places, file_line
+from cgtool.analysis.findings import Shown, is_hazard, show
+from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Allocation, Capture, Entry, Frame, Node
-from cgtool.model.finding import ERROR
+from cgtool.model.finding import ERROR, Report
 
 SHOWN = 5
-_TYPES = {"kernels": ("kernel",), "copies": ("memcpy",), "memsets": ("memset",)}
 _MIB = 1 << 20
 _LITTLE = 0.01
 """A smaller share of the memory explains nothing."""
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """One target: its figures, and what they can be explained with."""
+
+    name: str
+    """The entry as the user typed it."""
+    values: Baseline
+    unknown: dict[str, str] = {}
+    """Why a metric has no figure here, by the metric's name."""
+    capture: Capture | None = None
+    hazards: tuple[Shown, ...] = ()
+    """Counted by the metric ``findings``."""
+    reports: tuple[Report, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the reader must know to judge the figures, a sentence each."""
+
+
+class Context(NamedTuple):
+    """What a figure is explained from."""
+
+    measured: Measured
+    phase: str | None
+    baseline: Baseline | None
+    """Of an earlier state of the code: tells which ops are new."""
+    compared: Capture | None
+    """The capture that the baseline was taken from: also tells in which module an op is new."""
+
+
 class Evidence(msgspec.Struct, frozen=True):
-    """A line each, the weightiest first, and the user's line that has most to do with it."""
+    """A line each, the most important first, and the user's line that causes most of it."""
 
     lines: tuple[str, ...] = ()
     frame: Frame | None = None
 
 
-def explain(
-    measured: Measured,
-    metric: Metric,
-    phase: str | None,
-    baseline: Baseline | None = None,
-    compared: Capture | None = None,
-) -> Evidence:
-    """Why the figure is what it is. With ``compared``, a capture, what is new since then; with a
-    baseline alone, which ops are; else what there is most of."""
-    capture = measured.capture
-    found = Evidence()
-    if metric.name == "findings":
-        found = _findings(measured.hazards)
-    elif metric.name == "mismatches":
-        found = _mismatches(measured)
-    elif capture is None:
-        pass
-    elif metric.name in ("pool-mib", "live-mib"):
-        found = _memory(capture, compared, live=metric.name == "live-mib")
-    elif metric.name == "capture-ms":
-        found = _capture_time(capture)
-    elif metric.name in ("nodes", "edges", *_TYPES):
-        types = _TYPES.get(metric.name)
-        found = _nodes(capture, phase, types, compared, None if types else baseline)
-    elif metric.name == "replay-us" and (baseline is not None or compared is not None):
-        found = _more_work(capture, phase, compared, baseline)
-    entry = capture.entry if capture is not None else measured.values.entry
-    frame = found.frame
+def explain(how: Callable[[Context], Evidence] | None, context: Context) -> Evidence:
+    """The evidence of a metric; its frame is the entry itself where no line is to blame."""
+    measured = context.measured
+    evidence = how(context) if how is not None else Evidence()
+    entry = measured.capture.entry if measured.capture is not None else measured.values.entry
+    frame = evidence.frame
     if frame is None and entry.file is not None and entry.line is not None:
         frame = Frame(entry.file, entry.line, "")
-    return Evidence(found.lines, as_typed(frame, entry) if frame is not None else None)
+    return Evidence(evidence.lines, as_typed(frame, entry) if frame is not None else None)
 
 
 def as_typed(frame: Frame, entry: Entry) -> Frame:
-    """The file as the user would name it from where the entry was named: a capture that was made
-    in another folder, or on another machine, names its files there."""
+    """The frame with its file named as the user named the entry's: a capture that was made in
+    another folder, or on another machine, names its files there."""
     file, _, _ = entry.spec.rpartition(":")
     if entry.file is None or not file.endswith(".py") or file.startswith("/"):
         return frame
@@ -80,53 +83,65 @@ _Group = tuple[str, str]
 """Op and module: what stays the same where lines move."""
 
 
-class _Counted(msgspec.Struct):
-    nodes: Counter[_Group]
-    places: dict[_Group, Counter[Frame | None]]
+class _Nodes(msgspec.Struct):
+    """Numbers of nodes by group, and the lines that they come from."""
+
+    counts: Counter[_Group]
+    lines: dict[_Group, Counter[Frame | None]]
 
 
-def _count(capture: Capture, phase: str | None, types: tuple[str, ...] | None) -> _Counted:
+def _count(capture: Capture, phase: str | None, type_: str | None) -> _Nodes:
     places = Places(capture)
-    found = _Counted(Counter(), defaultdict(Counter))
-    for node, place in _chosen(capture, places, phase, types):
-        del node
+    nodes = _Nodes(Counter(), defaultdict(Counter))
+    for node in _chosen(capture, phase, type_):
+        place = places.of(node)
         group = (place.short_op or "(outside any op)", place.module or "")
-        found.nodes[group] += 1
-        found.places[group][place.line] += 1
-    return found
+        nodes.counts[group] += 1
+        nodes.lines[group][place.line] += 1
+    return nodes
 
 
-def _chosen(
-    capture: Capture, places: Places, phase: str | None, types: tuple[str, ...] | None
-) -> Iterator[tuple[Node, Place]]:
+def _chosen(capture: Capture, phase: str | None, type_: str | None) -> Iterator[Node]:
     for graph in capture.graphs:
         if phase in (None, "both", graph.phase):
-            for node in graph.nodes:
-                if node.type in (types or WORK):
-                    yield node, places.of(node)
+            yield from (
+                node
+                for node in graph.nodes
+                if (node.type in WORK if type_ is None else node.type == type_)
+            )
 
 
-def _nodes(
-    capture: Capture,
-    phase: str | None,
-    types: tuple[str, ...] | None,
-    compared: Capture | None,
-    baseline: Baseline | None,
-) -> Evidence:
-    """What is new, where that is known and anything is; else what there is most of."""
-    here = _count(capture, phase, types)
+def of_nodes(context: Context, type_: str | None = None) -> Evidence:
+    """The nodes (of one type) that are new, where that is known and any are; else the ops with most
+    nodes."""
+    capture, phase, compared = context.measured.capture, context.phase, context.compared
+    if capture is None:
+        return Evidence()
+    nodes = _count(capture, phase, type_)
     if compared is not None:
-        new = here.nodes - _count(compared, phase, types).nodes
+        new = nodes.counts - _count(compared, phase, type_).counts
         if len(new) > SHOWN:
-            return _listed(*_by_op(new, here.places), "+", Counter(op for op, _ in new))
+            return _listed(*_by_op(new, nodes.lines), "+", Counter(op for op, _ in new))
         if new:
-            return _listed(new, here.places, "+")
-    ops, places = _by_op(here.nodes, here.places)
-    if compared is None and baseline is not None and baseline.ops and phase is None:
+            return _listed(new, nodes.lines, "+")
+    ops, lines = _by_op(nodes.counts, nodes.lines)
+    baseline = context.baseline if compared is None and type_ is None else None
+    if baseline is not None and baseline.ops and phase is None:
         new_ops = ops - Counter({(op, ""): count for op, count in baseline.ops.items()})
         if new_ops:
-            return _listed(new_ops, places, "+")
-    return _listed(ops, places, "")
+            return _listed(new_ops, lines, "+")
+    return _listed(ops, lines, "")
+
+
+def of_replay_time(context: Context) -> Evidence:
+    """Of a replay that got slower: often because it does more."""
+    if context.baseline is None and context.compared is None:
+        return Evidence()
+    phase = None if context.phase == "both" else context.phase
+    nodes = of_nodes(context._replace(phase=phase))
+    if nodes.lines and nodes.lines[0].startswith("+"):
+        return Evidence(("the graph has more nodes:", *nodes.lines), nodes.frame)
+    return Evidence()
 
 
 def _by_op(
@@ -177,25 +192,19 @@ def count_of(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
-def _more_work(
-    capture: Capture, phase: str | None, compared: Capture | None, baseline: Baseline | None
-) -> Evidence:
-    """A replay that got slower: often because it does more."""
-    found = _nodes(capture, None if phase == "both" else phase, None, compared, baseline)
-    if found.lines and found.lines[0].startswith("+"):
-        return Evidence(("the graph has more to do:", *found.lines), found.frame)
-    return Evidence()
-
-
 # --- memory
 
 
-def _memory(capture: Capture, compared: Capture | None, *, live: bool) -> Evidence:
-    """The allocations that hold most, by op and line; what is new in them since ``compared``."""
-    here, places = _held(capture, live=live)
-    new, sign = here, ""
+def of_memory(context: Context, *, live: bool) -> Evidence:
+    """The allocations that hold most memory, by op and line: at the end of the capture (``live``),
+    or at the peak. With a capture to compare, what is new in them."""
+    capture, compared = context.measured.capture, context.compared
+    if capture is None:
+        return Evidence()
+    bytes_here, places = _held(capture, live=live)
+    new, sign = bytes_here, ""
     if compared is not None:
-        new, sign = here - _held(compared, live=live)[0], "+"
+        new, sign = bytes_here - _held(compared, live=live)[0], "+"
     lines: list[str] = []
     first: Frame | None = None
     for group, size in new.most_common(SHOWN):
@@ -242,49 +251,71 @@ def _alive_at_peak(capture: Capture) -> Callable[[Allocation], bool]:
     return lambda one: one.allocated_at <= peak and (one.freed_at is None or one.freed_at > peak)
 
 
-# --- the rest
+# --- reports and times
 
 
-def _findings(hazards: tuple[Shown, ...]) -> Evidence:
+def hazards_of(reports: Sequence[Report]) -> tuple[Shown, ...]:
+    """Errors and warnings of ``cgtool check``. The same hazard from two reports of one entry (one
+    of a GPU, one of the simulated device) counts once."""
+    shown = show(
+        finding for report in reports if report.command == "check" for finding in report.findings
+    )
+    unique = {
+        (finding.code, finding.place, finding.phase): finding
+        for finding in shown
+        if is_hazard(finding)
+    }
+    return tuple(unique.values())
+
+
+def of_findings(context: Context) -> Evidence:
+    """The findings of ``cgtool check``."""
+    return _findings(context.measured.hazards)
+
+
+def _findings(findings: Sequence[Shown]) -> Evidence:
     lines = []
-    for one in hazards[:SHOWN]:
-        at = f" at {file_line(one.place)}" if one.place else ""
-        lines.append(f"{one.severity} {one.code}{at}: {one.reason}")
-    if hazards[SHOWN:]:
-        lines.append(f"and {len(hazards) - SHOWN:,} more")
-    frame = next((one.place for one in hazards if one.place is not None), None)
+    for finding in findings[:SHOWN]:
+        at = f" at {file_line(finding.place)}" if finding.place else ""
+        lines.append(f"{finding.severity} {finding.code}{at}: {finding.reason}")
+    if findings[SHOWN:]:
+        lines.append(f"and {len(findings) - SHOWN:,} more")
+    frame = next((finding.place for finding in findings if finding.place is not None), None)
     return Evidence(tuple(lines), frame)
 
 
-def _mismatches(measured: Measured) -> Evidence:
-    apart = [
-        one
-        for report in measured.reports
-        if report.command == "verify"
-        for one in report.comparisons
-        if not one.equal
+def of_mismatches(context: Context) -> Evidence:
+    """The tensors that differ, and the errors that ``cgtool verify`` names as their cause."""
+    reports = [report for report in context.measured.reports if report.command == "verify"]
+    different = [
+        comparison
+        for report in reports
+        for comparison in report.comparisons
+        if not comparison.equal
     ]
     lines = [
-        f"{one.name}, {one.trial}: differs by up to "
-        f"{'not a number' if one.largest is None else f'{one.largest:.3g}'}"
-        for one in apart[:SHOWN]
+        f"{comparison.name}, {comparison.trial}: differs by up to "
+        f"{'not a number' if comparison.largest is None else f'{comparison.largest:.3g}'}"
+        for comparison in different[:SHOWN]
     ]
-    if apart[SHOWN:]:
-        lines.append(f"and {len(apart) - SHOWN:,} more")
-    causes = [
-        one
-        for report in measured.reports
-        if report.command == "verify"
-        for one in show(report.findings)
-        if one.severity == ERROR
-    ]
-    why = _findings(tuple(causes))
-    return Evidence((*lines, *why.lines), why.frame)
+    if different[SHOWN:]:
+        lines.append(f"and {len(different) - SHOWN:,} more")
+    causes = _findings(
+        [
+            finding
+            for report in reports
+            for finding in show(report.findings)
+            if finding.severity == ERROR
+        ]
+    )
+    return Evidence((*lines, *causes.lines), causes.frame)
 
 
-def _capture_time(capture: Capture) -> Evidence:
+def of_capture_time(context: Context) -> Evidence:
+    """Capture, instantiation and upload of each graph, the longest first."""
+    capture = context.measured.capture
     parts = []
-    for graph in capture.graphs:
+    for graph in capture.graphs if capture is not None else ():
         if graph.capture_ns is not None:
             text = f"{graph.name}: capture {graph.capture_ns / 1e6:.3g} ms"
             if graph.instantiate_ns is not None:

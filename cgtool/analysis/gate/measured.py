@@ -5,37 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from cgtool.analysis.findings import Shown, is_hazard, show
-from cgtool.analysis.gate.metrics import BY_NAME, METRICS, key, runs_of
+from cgtool.analysis.gate.evidence import Measured, hazards_of
+from cgtool.analysis.gate.metrics import METRICS, count, runs_of
 from cgtool.analysis.graph.places import WORK, Places
-from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge_clocks, typical_clock
-from cgtool.analysis.verify import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Graph
-from cgtool.model.finding import ERROR, Report
+from cgtool.model.capture import Capture
+from cgtool.model.finding import Report
 from cgtool.model.measurements import PHASES, Samples
-
-_MIB = 1 << 20
-_TYPES = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """One target: its figures, and what they can be explained with."""
-
-    name: str
-    """The entry as the user typed it."""
-    values: Baseline
-    unknown: dict[str, str] = {}
-    """Why a metric has no figure here, by the metric's name."""
-    capture: Capture | None = None
-    hazards: tuple[Shown, ...] = ()
-    """What the metric ``findings`` counts."""
-    reports: tuple[Report, ...] = ()
-    notes: tuple[str, ...] = ()
-    """What the reader must know to judge the figures, a sentence each."""
 
 
 def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) -> Measured:
@@ -49,13 +28,6 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
     if first is None:
         raise ValueError("nothing was measured")
     capture = captures[0] if captures else None
-    counts = count(capture) if capture is not None else {}
-    hazards = _hazards(reports)
-    unknown = _unknown(capture, reports)
-    if "findings" not in unknown:
-        counts["findings"] = len(hazards)
-    if "mismatches" not in unknown:
-        counts["mismatches"] = sum(map(_mismatches, reports))
     timed = calm(captures)
     clock = merge_clocks([one.bench.clock for one in timed if one.bench and one.bench.clock])
     values = Baseline(
@@ -63,147 +35,116 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         environment=first.environment,
         created=first.created,
         cgtool=first.cgtool,
-        counts=counts,
-        ops=_ops(capture) if capture is not None else {},
-        capture_ns=() if unknown.get("capture-ms") else tuple(map(_capture_ns, captures)),
+        counts={**(count(capture) if capture is not None else {}), **_reported(reports)},
+        ops=_nodes_by_op(capture) if capture is not None else {},
+        capture_ns=_capture_ns(captures),
         samples=_samples(timed),
         clock=typical_clock(clock) if clock is not None else None,
     )
-    for name in ("replay-us", "eager-us", "speedup"):
-        if name not in unknown and not any(runs_of(values, BY_NAME[name], one) for one in PHASES):
-            unknown[name] = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
     return Measured(
         first.entry.spec,
         values,
-        unknown,
+        _unknown(values, capture, reports),
         capture,
-        hazards,
+        hazards_of(reports),
         tuple(reports),
         _notes(captures, len(captures) - len(timed)),
     )
 
 
-def count(capture: Capture) -> dict[str, int | float]:
-    """The exact figures of one capture, whole and by phase; bytes in MiB are exact in binary."""
-    found: dict[str, int | float] = {}
-    phases = [one for one in PHASES if any(graph.phase == one for graph in capture.graphs)]
+def _reported(reports: Sequence[Report]) -> dict[str, int]:
+    counts = {}
     for metric in METRICS:
-        if metric.source != "capture" or not metric.exact:
-            continue
-        if capture.environment.simulated and not metric.simulated:
-            continue
-        for phase in (None, *(phases if metric.phases else ())):
-            chosen = [one for one in capture.graphs if phase in (None, one.phase)]
-            figure = _figure(metric.name, capture, chosen)
+        mine = [report for report in reports if report.command == metric.source]
+        if metric.reported is not None and mine:
+            figure = metric.reported(mine)
             if figure is not None:
-                found[key(metric.name, phase)] = figure
-    return found
+                counts[metric.name] = figure
+    return counts
 
 
-def _figure(name: str, capture: Capture, graphs: list[Graph]) -> int | float | None:
-    if name == "graphs":
-        return sum(graph.parent is None for graph in graphs)
-    if name == "nodes":
-        return sum(len(graph.nodes) for graph in graphs)
-    if name == "edges":
-        return sum(len(graph.edges) for graph in graphs)
-    if name in _TYPES:
-        return sum(node.type == _TYPES[name] for graph in graphs for node in graph.nodes)
-    if name == "exec-mib":
-        known = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
-        return sum(known) / _MIB if known else None
-    size = reserved_bytes if name == "pool-mib" else live_bytes
-    return sum(map(size, capture.memory.pools)) / _MIB
-
-
-def _ops(capture: Capture) -> dict[str, int]:
+def _nodes_by_op(capture: Capture) -> dict[str, int]:
     places = Places(capture)
-    counted = Counter(
+    nodes = Counter(
         places.of(node).short_op or "(outside any op)"
         for graph in capture.graphs
         for node in graph.nodes
         if node.type in WORK
     )
-    return dict(sorted(counted.items()))
+    return dict(sorted(nodes.items()))
 
 
-def _capture_ns(capture: Capture) -> int:
-    return sum(
-        (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)
-        for graph in capture.graphs
+def _capture_ns(captures: Sequence[Capture]) -> tuple[int, ...]:
+    """Of each run; nothing where the first does not have it, or is simulated."""
+    durations_ns = tuple(
+        sum(
+            (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)
+            for graph in capture.graphs
+        )
+        for capture in captures
     )
+    known = durations_ns and durations_ns[0] and not captures[0].environment.simulated
+    return durations_ns if known else ()
 
 
 def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
-    """Device times of all runs, numbered through; rounds without a time are no rounds."""
-    found: list[Samples] = []
+    """Device times of all runs, numbered through; rounds without a time are left out."""
+    kept: list[Samples] = []
     runs = 0
-    for one in captures:
-        mine = one.bench.samples if one.bench is not None else ()
-        kept = [
-            msgspec.structs.replace(
-                each,
-                run=runs + each.run,
+    for capture in captures:
+        timed = [
+            replace(
+                samples,
+                run=runs + samples.run,
                 host_ns=(),
-                device_ns=tuple(time for time in each.device_ns if time > 0),
+                device_ns=tuple(duration for duration in samples.device_ns if duration > 0),
             )
-            for each in mine
-            if each.name in ("eager", "replay") and any(time > 0 for time in each.device_ns)
+            for samples in (capture.bench.samples if capture.bench is not None else ())
+            if samples.name in ("eager", "replay")
+            and any(duration > 0 for duration in samples.device_ns)
         ]
-        found += kept
-        runs = max((each.run + 1 for each in kept), default=runs)
-    return tuple(found)
+        kept += timed
+        runs = max((samples.run + 1 for samples in timed), default=runs)
+    return tuple(kept)
 
 
-def _hazards(reports: Sequence[Report]) -> tuple[Shown, ...]:
-    shown = show(finding for one in reports if one.command == "check" for finding in one.findings)
-    # The same hazard from two reports of one entry (a GPU's, the simulated device's) is one.
-    unique = {(one.code, one.place, one.phase): one for one in shown if is_hazard(one)}
-    return tuple(unique.values())
-
-
-def _mismatches(report: Report) -> int:
-    """Where no tensor differs, an error that ``verify`` found (work that missed the graph)."""
-    if report.command != "verify":
-        return 0
-    errors = sum(one.severity == ERROR for one in show(report.findings))
-    return sum(not one.equal for one in report.comparisons) or errors
-
-
-def _unknown(capture: Capture | None, reports: Sequence[Report]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    commands = {one.command for one in reports}
+def _unknown(
+    values: Baseline, capture: Capture | None, reports: Sequence[Report]
+) -> dict[str, str]:
+    """Why a metric has no figure, by its name."""
+    unknown: dict[str, str] = {}
+    commands = {report.command for report in reports}
     for metric in METRICS:
-        if metric.source in ("check", "verify"):
+        if metric.reported is not None:
             if metric.source not in commands:
-                found[metric.name] = (
-                    f"it needs a report, of `cgtool {metric.source} ENTRY --format json`"
+                unknown[metric.name] = (
+                    f"it needs a report of `cgtool {metric.source} ENTRY --format json`"
                 )
+            elif metric.name not in values.counts:
+                unknown[metric.name] = metric.missing
         elif capture is None:
-            found[metric.name] = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
+            unknown[metric.name] = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
         elif capture.environment.simulated and not metric.simulated:
-            found[metric.name] = "the simulated device has no kernels and no GPU times"
-        elif metric.name == "exec-mib" and all(one.exec_bytes is None for one in capture.graphs):
-            found[metric.name] = "the capture does not say what the driver took"
-        elif metric.name == "capture-ms" and not _capture_ns(capture):
-            found[metric.name] = "the capture does not say how long it took"
-    noisy = any(note.code == TOO_NOISY for one in reports for note in one.notes)
-    if noisy and all(each.equal for one in reports for each in one.comparisons):
-        found["mismatches"] = "eager differs too much from itself to hold a replay against it"
-    return found
+            unknown[metric.name] = "the simulated device has no kernels and no GPU times"
+        elif metric.counted is not None:
+            if metric.name not in values.counts:
+                unknown[metric.name] = metric.missing
+        elif not any(runs_of(values, metric, phase) for phase in PHASES):
+            unknown[metric.name] = metric.missing
+    return unknown
 
 
 def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
-    found = []
+    notes = []
     if left_out:
-        why = next(reason for one in captures for reason in disturbances_of(one))
-        found.append(f"{left_out} of {len(captures)} runs are left out of the times: {why}")
-    counts = [count(one) for one in captures]
+        reason = next(reason for capture in captures for reason in disturbances_of(capture))
+        notes.append(f"{left_out} of {len(captures)} runs are left out of the times: {reason}")
+    counts = [count(capture) for capture in captures]
     for name in ("nodes", "pool-mib"):
-        seen = sorted({each[name] for each in counts})
-        if len(seen) > 1:
-            found.append(
-                f"{name} is not the same in every run: {', '.join(f'{one:g}' for one in seen)}; "
-                "the first counts"
+        figures = sorted({each[name] for each in counts})
+        if len(figures) > 1:
+            notes.append(
+                f"{name} differs from run to run: {', '.join(f'{one:g}' for one in figures)}; "
+                "the figure of the first run is used"
             )
-    return tuple(found)
+    return tuple(notes)

@@ -1,69 +1,266 @@
-"""What a gate can hold a budget or a baseline against: one table, and how a baseline keeps each."""
+"""The table of metrics: what can be gated, how each figure is read, and how it is explained.
+
+Everything that names a metric is derived from its row: the options of ``cgtool gate``, the keys of
+``[tool.cgtool.gate]``, the arguments of the pytest marker, the attributes of a captured graph in a
+test, the baseline, the JSON, and the table in docs/cli.md.
+"""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import truediv
-from pathlib import Path
 
 import msgspec
 
+from cgtool.analysis.findings import show
+from cgtool.analysis.gate import evidence
+from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
+from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
+from cgtool.analysis.verify import TOO_NOISY
 from cgtool.model.baseline import Baseline
-from cgtool.model.measurements import whole
+from cgtool.model.capture import Capture, Graph
+from cgtool.model.finding import ERROR, Report
+from cgtool.model.measurements import PHASES, whole
+
+Runs = tuple[tuple[float, ...], ...]
+"""Samples of a time: one tuple for each run, which is one worker process."""
+
+_MIB = 1 << 20
 
 
-class Metric(msgspec.Struct, frozen=True):
-    """One row of the table."""
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table. Exactly one of ``counted``, ``reported`` and ``timed`` reads it."""
 
     name: str
     """As options and ``pyproject.toml`` spell it; the unit is its last word."""
     means: str
     unit: str = ""
+    """``MiB``, ``ms``, ``us``, ``x``; empty for a count."""
     source: str = "capture"
-    """What finds it: ``capture``, ``bench``, ``check`` or ``verify``."""
-    exact: bool = True
-    """Counted; else timed, and judged with an interval."""
+    """What measures it: ``capture``, ``bench``, ``check`` or ``verify``."""
+    counted: Callable[[Capture, Sequence[Graph]], int | float | None] | None = None
+    """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
+    of the metric; None where the capture does not have it."""
+    reported: Callable[[Sequence[Report]], int | None] | None = None
+    """Reads a count from the reports of ``source``; None where they cannot tell."""
+    timed: Callable[[Baseline, str], Runs] | None = None
+    """Reads the samples of one phase, in the unit of the metric. Times are judged with an interval,
+    all other figures exactly."""
+    missing: str = ""
+    """Why there is no figure where the reader finds none."""
+    evidence: Callable[[Context], Evidence] | None = None
+    """Explains a figure that is over its budget."""
     larger_is_better: bool = False
     bounds: tuple[str, ...] = ("max",)
-    """Which budgets it takes."""
+    """Which budgets it takes: ``max``, ``min``."""
     watched: bool = False
-    """Held against a baseline without being asked for."""
+    """Compared with a baseline by default, rather than only when a tolerance names it."""
     phases: bool = True
     """Known for each phase too."""
     simulated: bool = True
     """The simulated device has it."""
     host: bool = False
-    """The host has a part in it: on another processor it is another time."""
+    """Host-dependent: another processor takes another time."""
 
+    @property
+    def exact(self) -> bool:
+        """Whether it is counted rather than timed."""
+        return self.timed is None
+
+
+def _of_type(type_: str) -> Callable[[Capture, Sequence[Graph]], int]:
+    return lambda _capture, graphs: sum(
+        node.type == type_ for graph in graphs for node in graph.nodes
+    )
+
+
+def _exec_mib(_capture: Capture, graphs: Sequence[Graph]) -> float | None:
+    sizes = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
+    return sum(sizes) / _MIB if sizes else None
+
+
+def _mismatches(reports: Sequence[Report]) -> int | None:
+    """Where no tensor differs, errors of ``cgtool verify`` (work that missed the graph)."""
+    noisy = any(note.code == TOO_NOISY for report in reports for note in report.notes)
+    compared = [comparison for report in reports for comparison in report.comparisons]
+    if noisy and all(comparison.equal for comparison in compared):
+        return None
+    return sum(
+        sum(not comparison.equal for comparison in report.comparisons)
+        or sum(finding.severity == ERROR for finding in show(report.findings))
+        for report in reports
+    )
+
+
+def _capture_ms(values: Baseline, _phase: str) -> Runs:
+    return tuple((duration_ns / 1e6,) for duration_ns in values.capture_ns)
+
+
+def _device_us(name: str) -> Callable[[Baseline, str], Runs]:
+    return lambda values, phase: tuple(
+        tuple(duration_ns / 1e3 for duration_ns in rounds)
+        for rounds in _rounds(values, name, phase).values()
+    )
+
+
+def _speedup(values: Baseline, phase: str) -> Runs:
+    """Eager over replay, round by round."""
+    eager, replay = _rounds(values, "eager", phase), _rounds(values, "replay", phase)
+    return tuple(
+        tuple(map(truediv, eager[run], replay[run])) for run in sorted(eager.keys() & replay.keys())
+    )
+
+
+def _rounds(values: Baseline, name: str, phase: str) -> dict[int, tuple[float, ...]]:
+    """Device times in nanoseconds by run."""
+    return {
+        samples.run: samples.device_ns
+        for samples in values.samples
+        if (samples.name, samples.phase) == (name, phase)
+    }
+
+
+_UNTIMED = "it was not timed; `cgtool bench ENTRY --save FILE.cgt` times it"
 
 METRICS = (
-    Metric("graphs", "graphs captured", watched=True),
-    Metric("nodes", "nodes of all graphs; on the simulated device, ops", bounds=("max", "min"),
-           watched=True),
-    Metric("kernels", "kernel nodes", bounds=("max", "min"), watched=True, simulated=False),
-    Metric("copies", "memcpy nodes", watched=True, simulated=False),
-    Metric("memsets", "memset nodes", watched=True, simulated=False),
-    Metric("edges", "dependencies between nodes"),
-    Metric("pool-mib", "memory reserved for the pools", "MiB", watched=True, phases=False),
-    Metric("live-mib", "memory of the pools still held when the capture ends", "MiB", watched=True,
-           phases=False),
-    Metric("exec-mib", "memory of the driver for the executable graphs", "MiB",
-           phases=False, simulated=False),
-    Metric("findings", "errors and warnings of `cgtool check`", source="check", watched=True,
-           phases=False),
-    Metric("mismatches", "tensors that a replay leaves different from eager, over all trials; "
-           "where none is, errors of `cgtool verify`",
-           source="verify", watched=True, phases=False),
-    Metric("capture-ms", "host time to capture, instantiate and upload all graphs", "ms",
-           exact=False, phases=False, simulated=False, host=True),
-    Metric("replay-us", "device time of one replay", "us", "bench", exact=False, watched=True,
-           simulated=False),
-    # Eager kernels wait for the host to launch them.
-    Metric("eager-us", "device time of one eager iteration", "us", "bench", exact=False,
-           simulated=False, host=True),
-    Metric("speedup", "eager over replay", "x", "bench", exact=False, larger_is_better=True,
-           bounds=("min",), simulated=False, host=True),
-)  # fmt: skip
+    Metric(
+        name="graphs",
+        means="graphs captured",
+        counted=lambda _capture, graphs: sum(graph.parent is None for graph in graphs),
+        watched=True,
+    ),
+    Metric(
+        name="nodes",
+        means="nodes of all graphs; on the simulated device, ops",
+        counted=lambda _capture, graphs: sum(len(graph.nodes) for graph in graphs),
+        evidence=evidence.of_nodes,
+        bounds=("max", "min"),
+        watched=True,
+    ),
+    Metric(
+        name="kernels",
+        means="kernel nodes",
+        counted=_of_type("kernel"),
+        evidence=partial(evidence.of_nodes, type_="kernel"),
+        bounds=("max", "min"),
+        watched=True,
+        simulated=False,
+    ),
+    Metric(
+        name="copies",
+        means="memcpy nodes",
+        counted=_of_type("memcpy"),
+        evidence=partial(evidence.of_nodes, type_="memcpy"),
+        watched=True,
+        simulated=False,
+    ),
+    Metric(
+        name="memsets",
+        means="memset nodes",
+        counted=_of_type("memset"),
+        evidence=partial(evidence.of_nodes, type_="memset"),
+        watched=True,
+        simulated=False,
+    ),
+    Metric(
+        name="edges",
+        means="dependencies between nodes",
+        counted=lambda _capture, graphs: sum(len(graph.edges) for graph in graphs),
+        evidence=evidence.of_nodes,
+    ),
+    Metric(
+        name="pool-mib",
+        means="memory reserved for the pools",
+        unit="MiB",
+        counted=lambda capture, _graphs: sum(map(reserved_bytes, capture.memory.pools)) / _MIB,
+        evidence=partial(evidence.of_memory, live=False),
+        watched=True,
+        phases=False,
+    ),
+    Metric(
+        name="live-mib",
+        means="memory of the pools still allocated when the capture ends",
+        unit="MiB",
+        counted=lambda capture, _graphs: sum(map(live_bytes, capture.memory.pools)) / _MIB,
+        evidence=partial(evidence.of_memory, live=True),
+        watched=True,
+        phases=False,
+    ),
+    Metric(
+        name="exec-mib",
+        means="memory of the driver for the executable graphs",
+        unit="MiB",
+        counted=_exec_mib,
+        missing="the capture does not say how much memory the driver took",
+        phases=False,
+        simulated=False,
+    ),
+    Metric(
+        name="findings",
+        means="errors and warnings of `cgtool check`",
+        source="check",
+        reported=lambda reports: len(hazards_of(reports)),
+        evidence=evidence.of_findings,
+        watched=True,
+        phases=False,
+    ),
+    Metric(
+        name="mismatches",
+        means="tensors that differ between replay and eager, over all trials; where none does, "
+        "errors of `cgtool verify`",
+        source="verify",
+        reported=_mismatches,
+        missing="eager differs too much from itself to compare a replay with it",
+        evidence=evidence.of_mismatches,
+        watched=True,
+        phases=False,
+    ),
+    Metric(
+        name="capture-ms",
+        means="host time to capture, instantiate and upload all graphs",
+        unit="ms",
+        timed=_capture_ms,
+        missing="the capture does not say how long it took",
+        evidence=evidence.of_capture_time,
+        phases=False,
+        simulated=False,
+        host=True,
+    ),
+    Metric(
+        name="replay-us",
+        means="device time of one replay",
+        unit="us",
+        source="bench",
+        timed=_device_us("replay"),
+        missing=_UNTIMED,
+        evidence=evidence.of_replay_time,
+        watched=True,
+        simulated=False,
+    ),
+    Metric(
+        name="eager-us",
+        means="device time of one eager iteration",
+        unit="us",
+        source="bench",
+        timed=_device_us("eager"),
+        missing=_UNTIMED,
+        simulated=False,
+        host=True,  # eager kernels wait for the host to launch them
+    ),
+    Metric(
+        name="speedup",
+        means="eager time divided by replay time",
+        unit="x",
+        source="bench",
+        timed=_speedup,
+        missing=_UNTIMED,
+        larger_is_better=True,
+        bounds=("min",),
+        simulated=False,
+        host=True,
+    ),
+)
 """In the order of options and tables."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
@@ -74,24 +271,33 @@ def key(metric: str, phase: str | None) -> str:
     return metric if phase is None else f"{metric}.{phase}"
 
 
-def runs_of(values: Baseline, metric: Metric, phase: str | None) -> tuple[tuple[float, ...], ...]:
-    """Samples of a time, one tuple a run, in the metric's unit; of ``speedup``, eager over replay
-    round by round. Without a phase, of the whole iteration: ``step``, ``both``, or ``forward``.
-    """
-    if metric.name == "capture-ms":
-        return tuple((one / 1e6,) for one in values.capture_ns)
-    phase = phase or whole_phase(values)
-    sides: dict[str, dict[int, tuple[float, ...]]] = {"eager": {}, "replay": {}}
-    for one in values.samples:
-        if one.phase == phase:
-            sides[one.name][one.run] = one.device_ns
-    if metric.name == "speedup":
-        both = sides["eager"].keys() & sides["replay"].keys()
-        return tuple(
-            tuple(map(truediv, sides["eager"][run], sides["replay"][run])) for run in sorted(both)
-        )
-    side = sides[metric.name.partition("-")[0]]
-    return tuple(tuple(one / 1e3 for one in rounds) for rounds in side.values())
+def metric_of(key: str) -> Metric | None:
+    """The metric of a key: ``nodes`` of ``nodes.forward``."""
+    return BY_NAME.get(key.partition(".")[0])
+
+
+def count(capture: Capture) -> dict[str, int | float]:
+    """The exact figures of one capture, of the whole and by phase; bytes in MiB are exact in
+    binary."""
+    counts: dict[str, int | float] = {}
+    captured = [phase for phase in PHASES if any(graph.phase == phase for graph in capture.graphs)]
+    for metric in METRICS:
+        if metric.counted is None or (capture.environment.simulated and not metric.simulated):
+            continue
+        for phase in (None, *(captured if metric.phases else ())):
+            graphs = [graph for graph in capture.graphs if phase in (None, graph.phase)]
+            figure = metric.counted(capture, graphs)
+            if figure is not None:
+                counts[key(metric.name, phase)] = figure
+    return counts
+
+
+def runs_of(values: Baseline, metric: Metric, phase: str | None) -> Runs:
+    """Samples of a time in the metric's unit. Without a phase, those of the whole iteration:
+    ``step``, ``both``, or ``forward``. Raises ValueError for a metric that is not timed."""
+    if metric.timed is None:
+        raise ValueError(f"{metric.name} is counted, not timed")
+    return metric.timed(values, phase or whole_phase(values))
 
 
 def known(values: Baseline, metric: Metric, phase: str | None) -> bool:
@@ -104,17 +310,3 @@ def known(values: Baseline, metric: Metric, phase: str | None) -> bool:
 def whole_phase(values: Baseline) -> str:
     """The phase that is the whole iteration: of what was captured, not of what was timed."""
     return whole([name.removeprefix("graphs.") for name in values.counts])
-
-
-def same_entry(left: str, right: str, folder: Path | None = None) -> bool:
-    """Whether two specs name one entry: as text, or as files; ``right`` may be relative to
-    ``folder``, the current one by default."""
-
-    def absolute(spec: str, below: Path) -> str:
-        file, colon, name = spec.rpartition(":")
-        return os.path.normpath(below / file) + colon + name if file.endswith(".py") else spec
-
-    if os.path.normpath(left) == os.path.normpath(right):
-        return True
-    here = Path.cwd()
-    return absolute(left, here) == absolute(right, folder or here)

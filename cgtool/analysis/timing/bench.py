@@ -9,9 +9,8 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.gate import baseline_times
-from cgtool.analysis.gate.baseline_times import BaselineComparison
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
+from cgtool.analysis.gate.times import BaselineComparison, compare_with_baseline
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
@@ -201,7 +200,9 @@ def against_baseline(
         if runs_of(base, REPLAY, one) and runs_of(now, REPLAY, one)
     ]
     return {
-        one: baseline_times.hold(base, now, REPLAY, one, tolerance, looks=looks, among=len(phases))
+        one: compare_with_baseline(
+            base, now, REPLAY, one, tolerance, looks=looks, among=len(phases)
+        )
         for one in phases
     }
 

@@ -18,15 +18,12 @@ def time_text(value_ns: float | None) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-__all__ = ["bytes_text", "count_text", "rate_text", "time_text", "types_text"]
-
-
-def bytes_text(value: int | None) -> str:
+def bytes_text(value: float | None) -> str:
     """``2.0 MiB``; exact below one KiB."""
     if value is None:
         return "—"
     if value < 1024:
-        return f"{value} B"
+        return f"{value:.0f} B"
     size = float(value)
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
@@ -52,9 +49,21 @@ def count_text(value: int, one: str, many: str | None = None) -> str:
     return f"{value:,} {one if value == 1 else many or one + 's'}"
 
 
+def share_text(part: int, whole: int) -> str:
+    """``100%``, ``97.2% (70/72)``: never rounded up to 100%."""
+    if not whole:
+        return "—"
+    return "100%" if part == whole else f"{int(1000 * part / whole) / 10:.1f}% ({part}/{whole})"
+
+
+def percent_text(share: float | None) -> str:
+    """``38%`` for 0.38."""
+    return "—" if share is None else f"{share:.0%}"
+
+
 def types_text(counted: Mapping[str, int]) -> str:
     """``46 kernels, 4 memset``: node types with their counts, most first."""
-    ordered = sorted(counted.items(), key=lambda one: -one[1])
+    ordered = sorted(counted.items(), key=lambda item: -item[1])
     return ", ".join(
         f"{count:,} {name}{'s' if count > 1 and name in ('kernel', 'op') else ''}"
         for name, count in ordered

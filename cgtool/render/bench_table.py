@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Sequence
 
-from cgtool.analysis.timing.bench import BenchReport
+from rich.console import Group, RenderableType
+
+from cgtool.analysis.timing.bench import BenchReport, BenchRow, PhaseVerdict
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.analysis.units import count_text, time_text
 from cgtool.render.findings import render as render_findings
-from cgtool.render.table import BAD, GOOD, WARNING, add, explained, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend
 
 _VERDICTS = {
     SLOWER: ("slower", BAD),
@@ -18,108 +19,126 @@ _VERDICTS = {
 }
 
 
-def render(report: BenchReport) -> RenderableType:
-    """Eager against replay, replays against what they are held to, then the doubts."""
+def render(report: BenchReport, *, explain: bool = False) -> RenderableType:
+    """Eager and replay, the verdicts on replays, warnings, findings; with ``explain`` also what the
+    headings mean."""
     parts: list[RenderableType] = []
+    more: list[tuple[str, str]] = []
     if report.rows:
-        parts += _eager_against_replay(report)
+        parts.append(Table(f"Eager and replay, {report.device}", ROWS, report.rows))
+        more = _legend(report)
     if report.verdicts:
-        parts += [*([""] if parts else []), *_held(report)]
-    elif report.notes:
-        parts.append(explained(("note", note) for note in report.notes))
+        title = f"Replay times compared with {report.against}"
+        parts += [*([""] if parts else []), Table(title, VERDICTS, report.verdicts)]
+        lines = _evidence(report.verdicts)
+        parts += [labelled(lines)] if lines else []
+    if report.notes:
+        parts.append(labelled(("note", note) for note in report.notes))
     if report.doubts:
-        parts.append(explained((("doubt", doubt) for doubt in report.doubts), WARNING))
+        parts.append(labelled((("warning", doubt) for doubt in report.doubts), WARNING))
+    parts += legend(parts, more, explain=explain)
     if report.findings:
         parts += ["", render_findings(report.findings)]
     return Group(*parts)
 
 
-def _eager_against_replay(report: BenchReport) -> list[RenderableType]:
-    """One row a phase, then what the times mean."""
-    made = table(
-        f"Eager against replay, {report.device}",
-        ("phase", "left"),
-        ("eager", "right"),
-        ("replay", "right"),
-        ("speed-up", "right"),
-        ("host eager", "right"),
-        ("host replay", "right"),
-        ("pays after", "right"),
-    )
-    for row in report.rows:
-        style = GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING
-        add(
-            made,
-            row.phase,
-            _two(time_text(row.eager_ns), _spread(row.eager_spread)),
-            _two(time_text(row.replay_ns), _spread(row.replay_spread)),
-            _two(f"{row.speedup:.2f}x", f"{row.speedup_low:.2f}–{row.speedup_high:.2f}", style),
-            time_text(row.eager_host_ns),
-            time_text(row.replay_host_ns),
-            "never" if row.break_even is None else f"{row.break_even:,} replays",
-        )
+def _speedup_style(row: BenchRow) -> str:
+    return GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING
+
+
+def _spread_text(spread: float | None) -> str:
+    return "±?" if spread is None else f"±{spread:.1%}"
+
+
+ROWS: Sequence[Column[BenchRow]] = (
+    Column("phase", lambda row: row.phase, wrap="never"),
+    Column(
+        "speed-up",
+        lambda row: row.speedup,
+        lambda ratio: f"{ratio:.2f}x",
+        style=_speedup_style,
+        explanation="eager time over replay time",
+    ),
+    Column(
+        "95% CI",
+        lambda row: (row.speedup_low, row.speedup_high),
+        lambda ends: f"{ends[0]:.2f}x to {ends[1]:.2f}x",
+        explanation="95% confidence interval of the speed-up",
+    ),
+    Column("eager", lambda row: row.eager_ns, time_text),
+    Column("replay", lambda row: row.replay_ns, time_text),
+    Column(
+        "break-even",
+        lambda row: row.break_even,
+        lambda replays: "never" if replays is None else count_text(replays, "replay"),
+        explanation="replays after which the capture has paid for itself",
+    ),
+    Column(
+        "eager host",
+        lambda row: row.eager_host_ns,
+        time_text,
+        priority=1,
+        explanation="host time to launch one iteration, median",
+    ),
+    Column("replay host", lambda row: row.replay_host_ns, time_text, priority=1),
+    Column(
+        "eager ±",
+        lambda row: row.eager_spread,
+        _spread_text,
+        priority=2,
+        explanation="spread of the rounds: half the width of their middle half",
+    ),
+    Column("replay ±", lambda row: row.replay_spread, _spread_text, priority=2),
+)
+
+
+def _legend(report: BenchReport) -> list[tuple[str, str]]:
     rounds = count_text(report.rows[0].rounds, "interleaved round")
     runs = f" of {report.runs} processes" if report.runs > 1 else ""
-    means = [
-        (
-            "eager, replay",
-            f"device time of one iteration: median of {rounds}{runs}, ± half the middle half",
-        ),
-        ("speed-up", "eager over replay, and its 95 % interval"),
-        ("host", "time to enqueue one iteration, median"),
-        ("pays after", "replays that win back the time that the capture took"),
-    ]
-    means += [
-        (row.phase, f"each iteration right behind its {row.behind}, which is not timed")
+    lines = [("eager, replay", f"GPU time of one iteration, median of {rounds}{runs}")]
+    lines += [
+        (row.phase, f"timed right behind its {row.behind}, which is not included")
         for row in report.rows
         if row.behind is not None
     ]
-    return [made, explained(means)]
+    return lines
 
 
-def _held(report: BenchReport) -> list[RenderableType]:
-    """One verdict a phase, and the evidence of each."""
-    made = table(
-        f"Replays against {report.against}",
-        ("phase", "left"),
-        ("there", "right"),
-        ("here", "right"),
-        ("change", "right"),
-        ("between", "right"),
-        ("allowed", "right"),
-        ("verdict", "left"),
-    )
-    for one in report.verdicts:
-        word, style = _VERDICTS[one.verdict]
-        answer = one.answer
-        add(
-            made,
-            one.phase,
-            time_text(one.base_ns),
-            time_text(one.head_ns),
-            "—" if answer is None else percent(answer.ratio),
-            "—"
-            if answer is None
-            else f"{percent(answer.low).removesuffix(' %')} to {percent(answer.high)}",
-            "—" if answer is None else percent(1 + answer.tolerance),
-            plain(word, style),
-        )
-    reasons = [reason for one in report.verdicts for reason in one.reasons]
+VERDICTS: Sequence[Column[PhaseVerdict]] = (
+    Column("phase", lambda row: row.phase, wrap="never"),
+    Column(
+        "verdict",
+        lambda row: _VERDICTS[row.verdict][0],
+        wrap="never",
+        style=lambda row: _VERDICTS[row.verdict][1],
+    ),
+    Column(
+        "change",
+        lambda row: row.answer and row.answer.ratio,
+        lambda ratio: "—" if ratio is None else percent(ratio),
+    ),
+    Column(
+        "interval",
+        lambda row: row.answer and (row.answer.low, row.answer.high),
+        lambda ends: "—" if ends is None else f"{percent(ends[0])} to {percent(ends[1])}",
+        explanation="the change is below it at most 1 time in 200, above it at most 1 in 20",
+    ),
+    Column(
+        "allowed",
+        lambda row: row.answer and 1 + row.answer.tolerance,
+        lambda ratio: "—" if ratio is None else percent(ratio),
+    ),
+    Column("baseline", lambda row: row.base_ns, time_text),
+    Column("here", lambda row: row.head_ns, time_text),
+)
+
+
+def _evidence(verdicts: Sequence[PhaseVerdict]) -> list[tuple[str, str]]:
+    """What the verdicts rest on, and what to do about those that could not be given."""
+    reasons = [reason for verdict in verdicts for reason in verdict.reasons]
     lines = [("not compared", reason) for reason in dict.fromkeys(reasons)]
-    answers = [(one.phase, one.answer) for one in report.verdicts if one.answer is not None]
-    lines += [("told by", one) for one in dict.fromkeys(answer.counted for _, answer in answers)]
-    lines += [(phase, answer.remedy) for phase, answer in answers if answer.remedy]
-    lines += [("note", note) for note in report.notes]
-    return [made, explained(lines)] if lines else [made]
-
-
-def _spread(value: float | None) -> str:
-    return "±?" if value is None else f"±{value:.1%}"
-
-
-def _two(first: str, second: str, style: str = "") -> Text:
-    """A figure, and under it how far it can be trusted."""
-    text = plain(first, style)
-    text.append("\n")
-    text.append_text(plain(second, "dim"))
-    return text
+    answers = [(verdict.phase, verdict.answer) for verdict in verdicts if verdict.answer]
+    lines += [
+        ("measured by", count) for count in dict.fromkeys(answer.counted for _, answer in answers)
+    ]
+    return lines + [(phase, answer.remedy) for phase, answer in answers if answer.remedy]

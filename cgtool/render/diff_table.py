@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 
@@ -13,14 +14,15 @@ from cgtool.analysis.diff.report import (
     REMOVED,
     ChangeRow,
     Diff,
+    EdgeRow,
     Figure,
     GraphRow,
     LineTime,
-    Side,
+    ModuleRow,
 )
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import bytes_text, count_text, time_text
-from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend, plain
 from cgtool.render.text import cut
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
@@ -28,93 +30,99 @@ MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED
 _LONGEST = 160
 """Characters of a name."""
 
+Text = Callable[[float | None], str]
 
-def render(report: Diff, *, rows: int = 20) -> RenderableType:
-    """One sentence; then graphs, modules, lines, dependencies, memory, times; ``rows`` of each."""
+
+def render(report: Diff, *, rows: int = 20, explain: bool = False) -> RenderableType:
+    """One sentence; then graphs, modules, lines, dependencies, memory, times; ``rows`` of each,
+    0 for all; with ``explain`` also what the headings mean."""
     most = rows or max(len(report.changes), len(report.edges), 1)
+    simulated = report.simulated
     parts: list[RenderableType] = [
-        plain(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
+        plain(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD),
+        labelled(_sides(report)),
     ]
-    parts.append(_sides(report))
     if report.notes:
-        parts.append(explained((("note", note) for note in report.notes), WARNING))
+        parts.append(labelled((("note", note) for note in report.notes), WARNING))
     if any(row.change != "same" for row in report.graphs):
-        parts += ["", _graphs(report)]
+        parts += ["", Table("Graphs", GRAPHS, report.graphs, simulated=simulated)]
     if report.changes:
         parts += _changes(report, most)
     if report.modules:
-        parts += ["", _modules(report)]
+        parts += ["", Table("By module", MODULES, report.modules, simulated=simulated)]
     if report.edges:
-        parts += ["", _edges(report, most)]
+        left_out = report.edges[most:]
+        rest = {"edges": sum(row.edges for row in left_out), "node": f"{len(left_out):,} more"}
+        parts += [
+            "",
+            Table(
+                "Dependencies between nodes of both",
+                _edge_columns(report),
+                report.edges[:most],
+                [rest] if left_out else [],
+                simulated=simulated,
+            ),
+        ]
     memory = [row for row in report.memory if row.a != row.b]
-    # What the driver takes for itself is news only beside other news.
+    # The driver's own memory differs from capture to capture: it is shown next to other changes.
     if any(row.judged for row in memory):
-        parts += ["", _figures("Memory", memory, _bytes, report.simulated)]
+        parts += ["", Table("Memory", _figure_columns(bytes_text), memory, simulated=simulated)]
     if report.times:
-        parts += ["", _figures("Time on the device", report.times, time_text, report.simulated)]
+        columns = _figure_columns(time_text)
+        parts += ["", Table("GPU time", columns, report.times, simulated=simulated)]
         if report.lines:
-            parts += ["", _lines(report.lines)]
-        parts.append(plain("times are shown, not judged: cgtool gate judges them", "dim"))
-    return Group(*parts)
+            parts += ["", Table("Lines whose nodes take longer or shorter", LINES, report.lines)]
+        parts.append(plain("times are not compared here: cgtool gate does that", "dim"))
+    return Group(*parts, *legend(parts, explain=explain))
 
 
-def _sides(report: Diff) -> RenderableType:
-    rows = []
-    machines = [_machine(report, side) for side in (report.a, report.b)]
+def _sides(report: Diff) -> list[tuple[str, str]]:
+    machines = [
+        f"{'the simulated device' if report.simulated else side.device}, torch {side.torch}"
+        for side in (report.a, report.b)
+    ]
+    lines = []
     for letter, side, machine in zip("AB", (report.a, report.b), machines, strict=True):
         words = [side.name, *([side.spec] if side.spec != side.name else [])]
         if machines[0] != machines[1]:
             words.append(f"on {machine}")
-        rows.append((letter, ", ".join(words)))
+        lines.append((letter, ", ".join(words)))
     if machines[0] == machines[1]:
-        rows.append(("on", machines[0]))
-    return explained(rows)
+        lines.append(("on", machines[0]))
+    return lines
 
 
-def _machine(report: Diff, side: Side) -> str:
-    device = "the simulated device" if report.simulated else side.device
-    return f"{device}, torch {side.torch}"
-
-
-def _graphs(report: Diff) -> RenderableType:
-    edges = any(row.edges_removed or row.edges_added for row in report.graphs)
-    moved = any(row.moved for row in report.graphs)
-    made = table(
-        "Graphs",
-        "graph",
-        ("A", "right"),
-        ("B", "right"),
-        ("removed", "right"),
-        ("added", "right"),
-        ("changed", "right"),
-        *([("moved", "right")] if moved else []),
-        *([("dependencies", "right")] if edges else []),
-        simulated=report.simulated,
-    )
-    for row in report.graphs:
-        waits = f"-{row.edges_removed:,} +{row.edges_added:,}"
-        add(
-            made,
-            row.name,
-            "—" if row.a is None else f"{row.a:,}",
-            "—" if row.b is None else f"{row.b:,}",
-            *map(_some, (row.removed, row.added, row.changed)),
-            *([_some(row.moved)] if moved else []),
-            *([waits if row.edges_removed or row.edges_added else ""] if edges else []),
-        )
-    below = _one_sided(report.graphs)
-    return Group(made, plain(below, "dim")) if below else made
-
-
-def _one_sided(rows: Sequence[GraphRow]) -> str:
-    words = {REMOVED: "A", ADDED: "B"}
-    return "; ".join(
-        f"{row.name} is in {words[row.change]} alone" for row in rows if row.change in words
-    )
-
-
-def _some(count: int) -> str:
+def _some(count: int | None) -> str:
     return f"{count:,}" if count else ""
+
+
+def _name(name: str | None) -> str:
+    return cut(name or "", _LONGEST)
+
+
+GRAPHS: Sequence[Column[GraphRow]] = (
+    Column("graph", lambda row: row.name),
+    Column("A", lambda row: row.a, explanation="nodes of the graph in the first capture"),
+    Column("B", lambda row: row.b, explanation="nodes of the graph in the second capture"),
+    Column("removed", lambda row: row.removed, _some),
+    Column("added", lambda row: row.added, _some),
+    Column("changed", lambda row: row.changed, _some),
+    Column(
+        "moved",
+        lambda row: row.moved,
+        _some,
+        optional=True,
+        explanation="nodes that run in another order",
+    ),
+    Column(
+        "edges removed",
+        lambda row: row.edges_removed,
+        _some,
+        optional=True,
+        explanation="dependencies between nodes of both captures",
+    ),
+    Column("edges added", lambda row: row.edges_added, _some, optional=True),
+)
 
 
 def _changes(report: Diff, most: int) -> list[RenderableType]:
@@ -123,145 +131,119 @@ def _changes(report: Diff, most: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for graph in dict.fromkeys(row.name for row in report.graphs):
         rows = [row for row in shown if row.graph == graph]
-        if not rows:
-            continue
-        made = table(
-            f"{graph}, by line",
-            ("", "left"),
-            ("nodes", "right"),
-            "op",
-            ("line", "left"),
-            "module",
-            "what",
-            simulated=report.simulated,
-        )
-        for row in rows:
-            mark, style = MARKS[row.change]
-            op = short_op(row.op) if row.op is not None else "(no op)"
-            count = f"{row.nodes:,}"
-            names = (cut(name, _LONGEST) for name in (op, row.line or "", row.module))
-            add(made, plain(mark, style), count, *names, _what(row))
-        parts += ["", made]
+        if rows:
+            title = f"{graph}, by line"
+            parts += ["", Table(title, CHANGES, rows, simulated=report.simulated)]
     left_out = report.changes[most:]
     if left_out:
         count = count_text(sum(row.nodes for row in left_out), "node")
-        parts.append(plain(f"{len(left_out):,} more rows, of {count}: --rows 0 shows all", "dim"))
+        parts.append(plain(f"{len(left_out):,} more rows with {count}: --rows 0 shows all", "dim"))
     return parts
 
 
-def _what(row: ChangeRow) -> str:
-    """``kernel gemm_128 → gemm_64, grid 8 → 16``; of what came or went, what it does."""
+def _mark(row: ChangeRow | EdgeRow) -> str:
+    return MARKS[row.change][0]
+
+
+def _mark_style(row: ChangeRow | EdgeRow) -> str:
+    return MARKS[row.change][1]
+
+
+def _change(row: ChangeRow) -> str:
+    """``kernel gemm_128 → gemm_64, grid 8 → 16``; of a node that came or went, what it does."""
     if row.change == MOVED:
         return "in another order"
     if row.change != CHANGED:
-        values = [(one.name, one.b or one.a or "") for one in row.attributes]
-        named = [value if name in ("kernel", "kind", "shape") else "" for name, value in values]
+        values = [
+            (attribute.name, attribute.b or attribute.a or "") for attribute in row.attributes
+        ]
+        names = [value if name in ("kernel", "kind", "shape") else "" for name, value in values]
         sizes = [value for name, value in values if name == "bytes" and not row.vary]
-        return " ".join(cut(word, _LONGEST) for word in (*named, *sizes) if word)
+        return " ".join(cut(word, _LONGEST) for word in (*names, *sizes) if word)
     words = []
-    for one in row.attributes:
-        a, b = one.a or "none", one.b or "none"
-        if one.name == "shape":
+    for attribute in row.attributes:
+        a, b = attribute.a or "none", attribute.b or "none"
+        if attribute.name == "shape":
             a, b = _first_that_differs(a, b)
-        words.append(f"{one.name} {cut(a, _LONGEST)} → {cut(b, _LONGEST)}")
+        words.append(f"{attribute.name} {cut(a, _LONGEST)} → {cut(b, _LONGEST)}")
     return ", ".join(words) + (", and others" if row.vary else "")
 
 
 def _first_that_differs(a: str, b: str) -> tuple[str, str]:
-    """Of the outputs of an op, in the shapes of both sides."""
+    """Of the outputs of an op, the shapes on both sides."""
     pairs = zip(a.split("], "), b.split("], "), strict=False)
-    one, other = next((pair for pair in pairs if pair[0] != pair[1]), (a, b))
-    return _closed(one), _closed(other)
+    before, after = next((pair for pair in pairs if pair[0] != pair[1]), (a, b))
+    return _closed(before), _closed(after)
 
 
 def _closed(shape: str) -> str:
     return f"{shape}]" if "[" in shape and not shape.endswith("]") else shape
 
 
-def _modules(report: Diff) -> RenderableType:
-    moved = any(row.moved for row in report.modules)
-    made = table(
-        "By module",
-        "module",
-        ("A", "right"),
-        ("B", "right"),
-        ("removed", "right"),
-        ("added", "right"),
-        ("changed", "right"),
-        *([("moved", "right")] if moved else []),
-        simulated=report.simulated,
-    )
-    for row in report.modules:
-        counts = [row.removed, row.added, row.changed, *([row.moved] if moved else [])]
-        add(made, cut(row.module, _LONGEST), f"{row.a:,}", f"{row.b:,}", *map(_some, counts))
-    return made
+CHANGES: Sequence[Column[ChangeRow]] = (
+    Column("", _mark, wrap="never", style=_mark_style),
+    Column("nodes", lambda row: row.nodes),
+    Column("op", lambda row: _name("(no op)" if row.op is None else short_op(row.op))),
+    Column("line", lambda row: _name(row.line), wrap="never"),
+    Column("change", _change, narrowest=24),
+    Column("module", lambda row: _name(row.module), priority=1),
+)
+MODULES: Sequence[Column[ModuleRow]] = (
+    Column("module", lambda row: _name(row.module)),
+    Column("A", lambda row: row.a),
+    Column("B", lambda row: row.b),
+    Column("removed", lambda row: row.removed, _some),
+    Column("added", lambda row: row.added, _some),
+    Column("changed", lambda row: row.changed, _some),
+    Column("moved", lambda row: row.moved, _some, optional=True),
+)
 
 
-def _edges(report: Diff, most: int) -> RenderableType:
-    several = len({row.graph for row in report.edges}) > 1
-    made = table(
-        "Dependencies between nodes of both",
-        ("", "left"),
-        ("count", "right"),
-        "this",
-        "waits for",
-        *([("graph", "left")] if several else []),
-        simulated=report.simulated,
-    )
-    for row in report.edges[:most]:
-        mark, style = MARKS[row.change]
-        graph = [row.graph] if several else []
-        ends = (cut(end, _LONGEST) for end in (row.target, row.source))
-        add(made, plain(mark, style), f"{row.edges:,}", *ends, *graph)
-    left_out = report.edges[most:]
-    if left_out:
-        count = sum(row.edges for row in left_out)
-        more = Words(f"{len(left_out):,} more", "dim")
-        add(made, "", f"{count:,}", more, "", *([""] if several else []))
-    return made
+def _edge_columns(report: Diff) -> Sequence[Column[EdgeRow]]:
+    return [
+        Column("", _mark, wrap="never", style=_mark_style),
+        Column("edges", lambda row: row.edges),
+        Column("node", lambda row: _name(row.target)),
+        Column("waits for", lambda row: _name(row.source)),
+        Column(
+            "graph",
+            lambda row: row.graph,
+            wrap="never",
+            shown=len({row.graph for row in report.edges}) > 1,
+        ),
+    ]
 
 
-def _bytes(value: float | None) -> str:
-    return bytes_text(None if value is None else int(value))
+def _difference_columns(text: Text) -> list[Column[Any]]:
+    """Of rows that have ``a`` and ``b``."""
+    return [
+        Column("A", lambda row: row.a, text),
+        Column("B", lambda row: row.b, text),
+        Column("difference", lambda row: row.difference, lambda value: _signed(value, text)),
+        Column(
+            "relative",
+            lambda row: row.relative,
+            lambda share: "" if share is None else f"{share:+.1%}",
+            optional=True,
+        ),
+    ]
 
 
-def _figures(
-    title: str, rows: Sequence[Figure], text: Callable[[float | None], str], simulated: bool
-) -> RenderableType:
-    made = table(
-        title,
-        "of",
-        "figure",
-        ("A", "right"),
-        ("B", "right"),
-        ("difference", "right"),
-        simulated=simulated,
-    )
-    for row in rows:
-        add(made, row.of, row.what, text(row.a), text(row.b), _difference(row.a, row.b, text))
-    return made
+def _signed(value: float | None, text: Text) -> str:
+    """``+2.0 MiB``; nothing where there is no difference."""
+    return f"{'+' if value > 0 else '-'}{text(abs(value))}" if value else ""
 
 
-def _difference(a: float | None, b: float | None, text: Callable[[float | None], str]) -> str:
-    """``+2.0 MiB (+4 %)``."""
-    if a is None or b is None or a == b:
-        return ""
-    sign = "+" if b > a else "-"
-    share = f" ({sign}{abs(b - a) / a:.1%})" if a else ""
-    return f"{sign}{text(abs(b - a))}{share}"
+def _figure_columns(text: Text) -> Sequence[Column[Figure]]:
+    return [
+        Column("of", lambda row: row.of),
+        Column("figure", lambda row: row.what),
+        *_difference_columns(text),
+    ]
 
 
-def _lines(rows: Sequence[LineTime]) -> RenderableType:
-    made = table(
-        "Where the time of nodes differs",
-        "op",
-        "line",
-        ("A", "right"),
-        ("B", "right"),
-        ("difference", "right"),
-    )
-    for row in rows:
-        op = short_op(row.op) if row.op is not None else "(outside any op)"
-        texts = time_text(row.a), time_text(row.b), _difference(row.a, row.b, time_text)
-        add(made, op, row.line or "", *texts)
-    return made
+LINES: Sequence[Column[LineTime]] = (
+    Column("op", lambda row: "(outside any op)" if row.op is None else short_op(row.op)),
+    Column("line", lambda row: row.line or ""),
+    *_difference_columns(time_text),
+)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 
-from cgtool.analysis.memory.pools import DEFINITIONS, PoolsReport
+from cgtool.analysis.memory.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
 from cgtool.analysis.units import bytes_text, time_text
-from cgtool.render.table import Words, add, explained, plain, table
+from cgtool.render.table import Column, Table, labelled, legend, plain
 
 Size = Callable[[int], str]
 
 
-def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
-    """Pools, groups, holders, sharing; the definitions stand under them."""
+def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -> RenderableType:
+    """Pools, groups, live blocks, reuse; ``exact``: in bytes; ``explain``: also what the headings
+    mean."""
 
     def size(value: int) -> str:
         return f"{value:,}" if exact else bytes_text(value)
@@ -22,106 +23,119 @@ def render(report: PoolsReport, *, exact: bool = False) -> RenderableType:
     where = "simulated: a model of the allocator" if report.simulated else report.device
     title = f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}"
     if not report.pools:
-        return Group(plain(title, "bold"), "none: the capture has no graph that holds memory")
-    pools = table(
-        title,
-        ("pool", "left"),
-        ("segments", "right"),
-        ("reserved", "right"),
-        ("live", "right"),
-        ("peak", "right"),
-        ("untouched", "right"),
-        ("floor", "right"),
-    )
-    for row in report.pools:
-        add(
-            pools,
-            row.name,
-            str(row.segments),
-            size(row.reserved),
-            size(row.live),
-            size(row.peak),
-            size(row.untouched),
-            size(row.floor),
-        )
-    parts: list[RenderableType] = [pools]
-    parts += [
-        plain(f"{row.name} reaches its peak in {row.peak_at}", "dim")
-        for row in report.pools
-        if row.peak_at
-    ]
+        return Group(plain(title, "bold"), "none: no graph of the capture holds memory")
+    simulated = report.simulated
+    parts: list[RenderableType] = [Table(title, _pool_columns(size), report.pools)]
+    parts.append(labelled(_notes(report, size)))
     if report.groups:
-        parts += ["", _groups(report, size)]
+        title = f"Allocations by {report.by}"
+        columns = _group_columns(report, size)
+        parts += ["", Table(title, columns, report.groups, simulated=simulated)]
     if report.holders:
-        parts += ["", _holders(report, size)]
+        rest = {"block": f"{report.holders_left_out} more", "size": report.bytes_left_out}
+        parts += [
+            "",
+            Table(
+                "Live blocks at the end of the capture",
+                _holder_columns(report, size),
+                report.holders,
+                [rest] if report.holders_left_out else [],
+                simulated=simulated,
+            ),
+        ]
     if report.shared:
-        parts += ["", _shared(report, size)]
-    beside = [("rounding", f"{size(report.rounding_bytes)} of the live bytes were not asked for")]
+        title = "Memory that several graphs use, one after the other"
+        parts += ["", Table(title, _shared_columns(size), report.shared, simulated=simulated)]
+    return Group(*parts, *legend(parts, explain=explain))
+
+
+def _notes(report: PoolsReport, size: Size) -> list[tuple[str, str]]:
+    lines = [(f"peak of {row.name}", f"at {row.peak_at}") for row in report.pools if row.peak_at]
+    lines.append(("rounding", f"{size(report.rounding_bytes)} of the live bytes"))
     if report.driver_bytes is not None:
-        driver = f"{size(report.driver_bytes)} beside the pools, for the executable graphs"
-        beside.append(("driver", driver))
-    if any(row.time_ns is not None for row in report.groups):
-        beside.append(("time", "of the nodes of that row, in one replay of each graph"))
-    parts += ["", explained([*DEFINITIONS.items(), *beside])]
-    return Group(*parts)
+        driver = f"{size(report.driver_bytes)} outside the pools, for the executable graphs"
+        lines.append(("driver", driver))
+    return lines
 
 
-def _groups(report: PoolsReport, size: Size) -> RenderableType:
-    timed = any(row.time_ns is not None for row in report.groups)
-    made = table(
-        f"Allocations by {report.by}",
-        "pool",
-        report.by,
-        ("allocations", "right"),
-        ("asked for", "right"),
-        ("peak", "right"),
-        ("live", "right"),
-        *([("time", "right")] if timed else []),
-        simulated=report.simulated,
-    )
-    for row in report.groups:
-        add(
-            made,
-            row.pool,
-            row.group,
-            f"{row.allocations:,}",
-            size(row.requested),
-            size(row.peak),
-            size(row.live),
-            *([time_text(row.time_ns)] if timed else []),
-        )
-    return made
+def _pool_columns(size: Size) -> Sequence[Column[PoolRow]]:
+    return [
+        Column("pool", lambda row: row.name, wrap="never"),
+        Column(
+            "reserved",
+            lambda row: row.reserved,
+            size,
+            explanation="bytes of the segments that CUDA gave to the pool",
+        ),
+        Column(
+            "live",
+            lambda row: row.live,
+            size,
+            explanation="bytes in blocks that are still held at the end of the capture",
+        ),
+        Column(
+            "peak",
+            lambda row: row.peak,
+            size,
+            explanation="most bytes in blocks at once during the capture",
+        ),
+        Column(
+            "minimum",
+            lambda row: row.floor,
+            size,
+            explanation="most requested bytes at once: with these lifetimes no pool is smaller",
+        ),
+        Column(
+            "never used",
+            lambda row: row.untouched,
+            size,
+            explanation="bytes of the segments that no allocation covered",
+        ),
+        Column("segments", lambda row: row.segments, priority=1),
+    ]
 
 
-def _holders(report: PoolsReport, size: Size) -> RenderableType:
-    several = len(report.pools) > 1
-    made = table(
-        "What keeps memory alive",
-        *([("pool", "left")] if several else []),
-        "holder",
-        ("size", "right"),
-        ("graph", "left"),
-        "made by",
-        simulated=report.simulated,
-    )
-    for row in report.holders:
-        pool = [row.pool] if several else []
-        add(made, *pool, row.holder, size(row.bytes), row.graph, f"{row.op} {row.line}".strip())
-    if report.holders_left_out:
-        rest = Words(f"{report.holders_left_out} more", "dim")
-        add(made, *([""] if several else []), rest, size(report.bytes_left_out), "", "")
-    return made
+def _group_columns(report: PoolsReport, size: Size) -> Sequence[Column[GroupRow]]:
+    return [
+        Column("pool", lambda row: row.pool, shown=len(report.pools) > 1),
+        Column(report.by, lambda row: row.group),
+        Column("peak", lambda row: row.peak, size),
+        Column("live", lambda row: row.live, size),
+        Column("allocations", lambda row: row.allocations),
+        Column(
+            "requested",
+            lambda row: row.requested,
+            size,
+            priority=1,
+            explanation="sum over all allocations: reused memory counts each time",
+        ),
+        Column(
+            "time",
+            lambda row: row.time_ns,
+            time_text,
+            optional=True,
+            priority=2,
+            explanation="GPU time of its nodes in one replay of each graph",
+        ),
+    ]
 
 
-def _shared(report: PoolsReport, size: Size) -> RenderableType:
-    made = table(
-        "Memory that one graph gave back and a later one was given again",
-        "pool",
-        "given back by",
-        "given to",
-        ("size", "right"),
-        simulated=report.simulated,
-    )
-    for row in report.shared:
-        add(made, row.pool, row.first, row.second, size(row.bytes))
-    return made
+def _holder_columns(report: PoolsReport, size: Size) -> Sequence[Column[HolderRow]]:
+    return [
+        Column("block", lambda row: row.holder),
+        Column("size", lambda row: row.bytes, size),
+        Column("graph", lambda row: row.graph, wrap="never"),
+        Column("op", lambda row: row.op),
+        Column("line", lambda row: row.line),
+        Column("pool", lambda row: row.pool, shown=len(report.pools) > 1, priority=1),
+        Column("module", lambda row: row.module, priority=2, optional=True),
+    ]
+
+
+def _shared_columns(size: Size) -> Sequence[Column[SharedRow]]:
+    return [
+        Column("pool", lambda row: row.pool),
+        Column("freed by", lambda row: row.first),
+        Column("reused by", lambda row: row.second),
+        Column("size", lambda row: row.bytes, size),
+    ]

@@ -2,261 +2,352 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.timing import gain
 from cgtool.analysis.timing.gaps import Timeline
-from cgtool.analysis.timing.profile import PathRow, ProfileReport
-from cgtool.analysis.timing.roofline import MEANS
-from cgtool.analysis.timing.time_tables import KERNEL, MIXED, NODE, OP
-from cgtool.analysis.units import count_text, rate_text, time_text
-from cgtool.render import time_table
+from cgtool.analysis.timing.profile import GapRow, OrderRow, ProfileReport, ReplayRow
+from cgtool.analysis.timing.roofline import COMPUTE, LATENCY, MEANS, MEMORY
+from cgtool.analysis.timing.time_tables import (
+    KERNEL,
+    LINE,
+    MIXED,
+    MODULE,
+    NODE,
+    OP,
+    TimeRow,
+    TimeTable,
+)
+from cgtool.analysis.units import count_text, percent_text, rate_text, time_text
+from cgtool.model.capture import Frame
 from cgtool.render.findings import render as render_findings
-from cgtool.render.table import BAD, GOOD, WARNING, Words, add, explained, plain, table
+from cgtool.render.source import source_line
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend, plain
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
-_FEELS = 0.97
-"""Copies of inputs that leave more of the speed-up than this are not worth a line."""
-_ALL = 1.005
-"""A larger sum of shares shows as more than 100 %."""
+_BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}
 
 
-def render(report: ProfileReport, *, overview: bool = True) -> RenderableType:
-    """Verdict, replays, tables, gaps, critical paths, findings; without ``overview`` the tables
-    alone, under the verdict."""
+def render(
+    report: ProfileReport, *, overview: bool = True, explain: bool = False
+) -> RenderableType:
+    """Verdict, replays, times, gaps, critical paths, findings; without ``overview`` the times
+    alone, under the verdict; with ``explain`` also what the headings mean."""
     parts: list[RenderableType] = [*_head(report, overview=overview)]
     if overview:
-        parts += ["", _replays(report)]
-    for one in report.tables:
-        parts += ["", time_table.render(one, report.total_ns, report.idle_ns)]
+        parts += ["", Table("Replays", _replay_columns(report), report.replay_rows)]
+        parts += [plain(bound.sentence) for bound in report.bounds if bound.sentence]
+    for table in report.tables:
+        parts += ["", _times(table, report)]
+        if table.overlapping:
+            parts.append(plain("nodes that run at the same time each count in full", "dim"))
     if overview:
-        for part in (_gaps(report), _order(report)):
-            if part is not None:
-                parts += ["", part]
-    words = (explained(_words(report, overview=overview, wide=wide)) for wide in (True, False))
-    parts += ["", time_table.ByWidth(*words)]
-    doubts = [("doubt", one) for one in report.gain.doubts] if overview else []
-    doubts += [("note", one.text) for one in report.caveats]
+        parts += [*_gaps(report), *_order(report)]
+    notes = [("warning", text) for text in report.gain.doubts] if overview else []
+    notes += [("note", caveat.text) for caveat in report.caveats]
     if report.untimed:
-        doubts.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
-    if doubts:
-        parts.append(explained(doubts, WARNING))
+        notes.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
+    if not report.tracing_overhead:
+        notes.append(("note", "gaps were measured under the profiler, which makes them longer"))
+    if notes:
+        parts += ["", labelled(notes, WARNING)]
+    parts += legend(parts, _legend(report), explain=explain)
     if overview and report.gain.findings:
         parts += ["", render_findings(report.gain.findings)]
     return Group(*parts)
 
 
-def _head(report: ProfileReport, *, overview: bool) -> Iterable[Text]:
+def _head(report: ProfileReport, *, overview: bool) -> Iterator[Text]:
     head = plain(report.spec, "bold")
     head.append_text(plain(f" on {report.device}"))
     yield head
     yield plain(report.gain.sentence, f"bold {_ANSWERS[report.gain.answer]}")
     if not overview:
-        each = "a replay" if len(report.replays) == 1 else "a replay of each graph"
-        yield plain(f"{each} takes {time_text(report.total_ns)}")
+        graphs = "" if len(report.replays) == 1 else " of each graph"
+        yield plain(f"One replay{graphs} takes {time_text(report.total_ns)}.")
         return
-    if report.gain.why:
-        yield plain(report.gain.why)
-    copied, whole = report.gain.with_copies, report.gain.speedup
-    if copied is not None and whole is not None and copied < _FEELS * whole:
-        yield plain(f"with a copy of every input before each replay: {copied:.1f} times")
+    for sentence in (report.gain.why, report.gain.copies_sentence):
+        if sentence:
+            yield plain(sentence)
 
 
-def _replays(report: ProfileReport) -> RenderableType:
-    measured = any(one.replay_ns is not None for one in report.replays)
-    around = any(one.queued_ns is not None for one in report.costs)
-    made = table(
-        "Replays",
-        "graph",
-        ("nodes", "right"),
-        ("replay" if measured else "traced", "right"),
-        ("busy", "right"),
-        ("gaps", "right"),
-        ("launch", "right"),
-        *([("in a row", "right"), ("waited for", "right"), ("first", "right")] if around else []),
-    )
-    for line, cost in zip(report.replays, report.costs, strict=True):
-        add(
-            made,
-            line.name,
-            f"{line.nodes:,}",
-            time_text(line.total_ns),
-            f"{min(1.0, line.busy_ns / (line.total_ns or 1)):.0%}",
-            f"{line.idle_ns / (line.total_ns or 1):.0%}",
-            time_text(cost.launch_ns),
-            *(time_text(one) for one in (cost.queued_ns, cost.synced_ns, cost.first_ns) if around),
-        )
-    if len(report.replays) > 1:
-        busy = sum(one.busy_ns for one in report.replays) / (report.total_ns or 1)
-        launches = [one.launch_ns for one in report.costs if one.launch_ns is not None]
-        add(
-            made,
-            Words("together", "dim"),
-            f"{sum(one.nodes for one in report.replays):,}",
-            time_text(report.total_ns),
-            f"{min(1.0, busy):.0%}",
-            f"{report.idle_ns / (report.total_ns or 1):.0%}",
-            time_text(sum(launches) if len(launches) == len(report.costs) else None),
-            *([""] * (len(made.columns) - 6)),
-        )
-    if all(one.at_roofs_ns is None and one.kind is None for one in report.bounds):
-        unknown = "no op's bytes and operations are known: nothing is held against the roofs"
-        return Group(made, plain(unknown, "dim"))
-    return Group(made, *(plain(f"{one.sentence}.") for one in report.bounds))
-
-
-def _gaps(report: ProfileReport) -> RenderableType | None:
-    lines = [one for one in report.replays if one.gap_count]
-    if not lines:
-        return None
-    parts: list[RenderableType] = [plain("What the stream waited for", "bold")]
-    parts += [plain(_gap_sentence(one)) for one in lines]
-    if report.gaps:
-        several = len(report.replays) > 1
-        made = table(
-            "Gaps that stand out",
-            *([("graph", "left")] if several else []),
-            "after",
-            "before",
-            ("gap", "right"),
-            ("traced", "right"),
-            "waits for",
-        )
-        for row in report.gaps:
-            waits = f"{row.over} node" if row.over else count_text(row.waits_for, "node")
-            add(
-                made,
-                *([row.graph] if several else []),
-                row.after,
-                row.before,
-                time_text(row.gap.ns),
-                time_text(row.gap.traced_ns),
-                waits,
-            )
-        parts.append(made)
-    return Group(*parts)
-
-
-def _gap_sentence(line: Timeline) -> str:
-    count = count_text(line.gap_count, "gap")
-    if line.replay_ns is not None and line.gaps_ns < 1:
-        return f"{line.name}: nothing; {count} under the profiler, none without it"
-    text = f"{line.name}: {count} of {time_text(line.gaps_ns)} in all"
-    if line.gap_count > 1:
-        text += f", {time_text(line.gap_median_ns)} the median"
-    if line.replay_ns is None:
-        return f"{text}, under the profiler"
-    if line.around_ns >= 1:
-        text += f"; {time_text(line.around_ns)} before the first node and after the last"
-    return text
-
-
-def _order(report: ProfileReport) -> RenderableType | None:
-    """Critical path, what ran side by side, and what could."""
-    rows = [one for one in report.paths if one.path.timed]
-    if not rows:
-        return None
-    made = table(
-        "Critical path and overlap",
-        "graph",
-        ("critical path", "right"),
-        ("of work", "right"),
-        ("at once", "right"),
-        ("overlapped", "right"),
-        ("could gain", "right"),
-    )
-    lines = {one.graph: one for one in report.replays}
-    for row in rows:
-        line = lines[row.path.graph]
-        add(
-            made,
-            line.name,
-            time_text(row.path.length_ns),
-            f"{row.path.length_ns / (line.work_ns or 1):.0%}",
-            f"{line.at_once}",
-            time_text(line.work_ns - line.busy_ns) if line.work_ns > line.busy_ns else "—",
-            _could(row),
-        )
-    below = [
-        plain(
-            f"on the critical path of {lines[row.path.graph].name}: "
-            + ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
-        )
-        for row in rows
-        if row.path.length_ns < 0.95 * row.path.busy_ns
+def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
+    measured = any(line.replay_ns is not None for line in report.replays)
+    return [
+        Column("graph", lambda row: row.name),
+        Column("nodes", lambda row: row.nodes),
+        Column(
+            "replay" if measured else "traced",
+            lambda row: row.total_ns,
+            time_text,
+            explanation="GPU time of one replay on a busy device"
+            + ("" if measured else ", under the profiler"),
+        ),
+        Column(
+            "busy",
+            lambda row: row.busy,
+            percent_text,
+            explanation="share of the replay in which a node runs",
+        ),
+        Column("idle", lambda row: row.idle, percent_text),
+        Column(
+            "launch",
+            lambda row: row.launch_ns,
+            time_text,
+            explanation="host time of one replay() on an idle stream",
+        ),
+        Column(
+            "back to back",
+            lambda row: row.queued_ns,
+            time_text,
+            optional=True,
+            priority=1,
+            explanation="wall time of one of many replays without a synchronize between",
+        ),
+        Column(
+            "+ synchronize",
+            lambda row: row.synced_ns,
+            time_text,
+            optional=True,
+            priority=1,
+            explanation="wall time of one replay and a synchronize",
+        ),
+        Column(
+            "first",
+            lambda row: row.first_ns,
+            time_text,
+            optional=True,
+            priority=2,
+            explanation="wall time of the first replay, which uploads the graph, and a synchronize",
+        ),
     ]
-    return Group(made, *below)
 
 
-def _could(row: PathRow) -> str:
-    gain_ns = row.overlap.gain_ns
-    return f"{time_text(gain_ns)} ({row.overlap.gain:.0%})" if gain_ns else "—"
+def _times(table: TimeTable, report: ProfileReport) -> RenderableType:
+    """Rows, those that were left out, and the time in which no node ran."""
+    depth = "" if table.depth is None else f", to depth {table.depth}"
+    rest = [
+        {table.by: name, "time": time_ns, "share": share}
+        for name, time_ns, share in table.remainder(report.total_ns, report.idle_ns)
+    ]
+    return Table(f"Time by {table.by}{depth}", _time_columns(table), table.rows, rest)
 
 
-def _words(report: ProfileReport, *, overview: bool, wide: bool) -> list[tuple[str, str]]:
-    """What the words above mean, as far as they were used."""
-    measured = [one for one in report.replays if one.replay_ns is not None]
-    found = []
-    if measured and overview:
-        found.append(("replay", "GPU time of one, launched on a busy device, without a profiler"))
-    if overview:
-        found.append(("busy, gaps", "the share in which some node runs, and in which none does"))
-    found += _tracing(report, overview=overview)
-    if any(sum(row.share for row in one.rows) > _ALL for one in report.tables):
-        found.append(
-            ("share", "of the replays; nodes side by side count each, which makes more than 100%")
-        )
-    if overview and any(one.queued_ns is not None for one in report.costs):
-        found += [
-            ("launch", "time of one replay() on the host, on an idle stream"),
-            ("in a row", "wall time of one of many replays that nobody waits for"),
-            ("waited for", "wall time of one replay with a synchronize behind it"),
-            ("first", "the same of the first one, which uploads the graph"),
-        ]
-    if overview and any(one.path.timed for one in report.paths):
-        found += [
-            ("critical path", "the longest chain of nodes that wait for one another"),
-            ("of work", "the same as a share of the time of all nodes"),
-            ("at once", "most nodes that ran at the same time"),
-            ("overlapped", "time in which two nodes ran, or more"),
-            ("could gain", "at most, if all that needs nothing of each other ran side by side"),
-        ]
-    rated = [one for one in report.tables if one.by in (OP, KERNEL, NODE)]
-    if wide and any(row.filled is not None for one in rated for row in one.rows):
-        found.append(("fills", "its blocks, as a share of those that the device holds at once"))
-    shown = {row.bound for one in report.tables for row in one.rows}
-    found += [(name, text) for name, text in MEANS.items() if name in shown]
-    if MIXED in shown:
-        found.append((MIXED, "none of these holds back half of that time"))
-    if shown & set(MEANS) and report.memory_bytes_per_s is not None:
-        peaks = [f"{one.dtype} {rate_text(one.flops_per_s, 'FLOP/s')}" for one in report.peaks]
-        roofs = [f"memory {rate_text(report.memory_bytes_per_s, 'B/s')}", *peaks]
-        found.append(("roofs", f"measured on this device: {', '.join(roofs)}"))
-    return found
+def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
+    by = table.by
+    known = any(row.bound is not None for row in table.rows)
+    rated = by in (OP, KERNEL, NODE)
+    sources = _sources(table) if by == LINE else {}
+    return [
+        Column(by, lambda row: row.name, wrap="cut" if by == KERNEL else "words", narrowest=16),
+        Column("time", lambda row: row.total_ns, time_text),
+        Column(
+            "share",
+            lambda row: row.share,
+            lambda share: f"{share:.1%}",
+            explanation="of the replays",
+        ),
+        Column("nodes", lambda row: row.nodes, shown=by != NODE),
+        Column(
+            "backward",
+            lambda row: row.backward,
+            percent_text,
+            shown=table.has_backward and not rated,
+            priority=2,
+            explanation="share of its time that is spent in backward",
+        ),
+        Column(
+            "bound",
+            lambda row: row.bound,
+            wrap="never",
+            shown=known,
+            style=lambda row: _BOUNDS.get(row.bound or "", "dim"),
+            explanation="what limits most of its time",
+        ),
+        Column(
+            "of peak",
+            lambda row: row.of_roof,
+            lambda share: ">100%" if (share or 0) > 1.005 else percent_text(share),
+            shown=rated and known,
+            explanation="of the measured peak bandwidth or FLOP/s, whichever is nearer",
+        ),
+        Column(
+            "FLOP/s",
+            lambda row: row.flops_per_s if row.nearer == COMPUTE else None,
+            lambda rate: rate_text(rate, "FLOP/s"),
+            shown=rated and known,
+            optional=True,
+            priority=4,
+        ),
+        Column(
+            "bandwidth",
+            lambda row: row.bytes_per_s if row.nearer != COMPUTE else None,
+            lambda rate: rate_text(rate, "B/s"),
+            shown=rated and known,
+            optional=True,
+            priority=4,
+        ),
+        Column(
+            "GPU filled",
+            lambda row: row.filled,
+            percent_text,
+            shown=rated,
+            optional=True,
+            priority=5,
+            explanation="its blocks, as a share of those that the GPU holds at once",
+        ),
+        Column(
+            "source",
+            lambda row: sources.get(row.name) or f"in {row.function}",
+            wrap="cut",
+            shown=any(sources.values()),
+            priority=1,
+        ),
+        Column("type", lambda row: row.module, wrap="cut", shown=by == MODULE, priority=2),
+        Column(
+            "op",
+            lambda row: row.op,
+            wrap="cut",
+            shown=by in (KERNEL, NODE) or (by == LINE and not any(sources.values())),
+            priority=1,
+        ),
+        Column(
+            "top line",
+            lambda row: row.line,
+            shown=by in (OP, KERNEL),
+            priority=2,
+            explanation="the line with most of its time",
+        ),
+        Column("line", lambda row: row.line, shown=by == NODE, priority=2),
+        Column("kernel", lambda row: row.kernel, wrap="cut", shown=by == NODE, priority=3),
+    ]
 
 
-def _tracing(report: ProfileReport, *, overview: bool) -> list[tuple[str, str]]:
-    """How nodes were timed, and how much longer that made the replays."""
+def _sources(table: TimeTable) -> dict[str, str]:
+    """By row, its source line, where the file of the capture is on this machine."""
+    return {
+        row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
+        for row in table.rows
+    }
+
+
+def _gaps(report: ProfileReport) -> Iterator[RenderableType]:
+    lines = [line for line in report.replays if line.gap_count]
+    if not lines:
+        return
+    yield ""
+    yield Table("Gaps between nodes", GAPS, lines)
+    if report.gaps:
+        yield ""
+        yield Table("Longest gaps", _gap_columns(report), report.gaps)
+
+
+GAPS: Sequence[Column[Timeline]] = (
+    Column("graph", lambda row: row.name),
+    Column(
+        "gaps",
+        lambda row: row.gap_count,
+        explanation="times at which no node ran, counted under the profiler",
+    ),
+    Column("total", lambda row: row.gaps_ns, time_text),
+    Column("median", lambda row: row.gap_median_ns, time_text),
+    Column(
+        "before and after",
+        lambda row: row.around_ns or None,
+        time_text,
+        optional=True,
+        explanation="before the first node and after the last",
+    ),
+)
+
+
+def _gap_columns(report: ProfileReport) -> Sequence[Column[GapRow]]:
+    return [
+        Column("graph", lambda row: row.graph, wrap="never", shown=len(report.replays) > 1),
+        Column("gap", lambda row: row.gap.ns, time_text),
+        Column("after", lambda row: row.after),
+        Column("before", lambda row: row.before),
+        Column(
+            "waits for",
+            lambda row: row.over or row.waits_for,
+            lambda waits: count_text(waits, "node") if isinstance(waits, int) else f"{waits} node",
+            priority=1,
+            explanation="nodes that the one after the gap depends on",
+        ),
+        Column(
+            "traced",
+            lambda row: row.gap.traced_ns,
+            time_text,
+            priority=2,
+            explanation="the gap as it was under the profiler",
+        ),
+    ]
+
+
+def _order(report: ProfileReport) -> Iterator[RenderableType]:
+    """The critical path, what ran at the same time, and what could."""
+    if report.order_rows:
+        yield ""
+        yield Table("Critical path and overlap", ORDER, report.order_rows)
+        for row in report.order_rows:
+            if row.on_path:
+                steps = ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
+                yield plain(f"Critical path of {row.name}: {steps}")
+
+
+ORDER: Sequence[Column[OrderRow]] = (
+    Column("graph", lambda row: row.name),
+    Column(
+        "critical path",
+        lambda row: row.length_ns,
+        time_text,
+        explanation="the longest chain of nodes that wait for each other",
+    ),
+    Column("of work", lambda row: row.share, percent_text, explanation="of the time of all nodes"),
+    Column("concurrent", lambda row: row.at_once, explanation="most nodes that ran at once"),
+    Column(
+        "overlap",
+        lambda row: row.overlapped_ns or None,
+        time_text,
+        optional=True,
+        explanation="time saved because nodes ran at the same time",
+    ),
+    Column(
+        "possible gain",
+        lambda row: row.gain_ns or None,
+        time_text,
+        optional=True,
+        explanation="at most, if all independent nodes ran at the same time",
+    ),
+    Column("of path", lambda row: row.gain or None, percent_text, optional=True, priority=1),
+)
+
+
+def _legend(report: ProfileReport) -> Iterator[tuple[str, str]]:
+    """What the tables say that is not in a heading, as far as it is shown."""
     route = {
         "cupti": "CUPTI's records, which name the node",
-        "profiler": "PyTorch's profiler, nodes told by their order",
+        "profiler": "PyTorch's profiler, whose kernels are matched to nodes by their order",
     }.get(report.route or "", "PyTorch's profiler")
-    spans = [
-        (one.name, one.span_ns / one.replay_ns - 1, one.scale)
-        for one in report.replays
-        if one.replay_ns and one.span_ns
-    ]
-    if not spans:
-        return [("times", f"of nodes: {route}; gaps are as long as under it, which is too long")]
-    over = ", ".join(f"{name} {longer:+.1%}" for name, longer, _ in spans)
-    found = [("times", f"of nodes: {route}; tracing made the replays longer: {over}")]
-    scales = ", ".join(
-        f"{scale:.2f}" + f" ({name})" * (len(spans) > 1) for name, _, scale in spans if scale
-    )
-    if overview and scales:
-        text = f"as traced, times {scales}: nodes, gaps and both ends then make up the replay"
-        found.append(("gap", text))
-    return found
+    text = f"GPU time of the nodes in one replay of each graph, from {route}"
+    if report.tracing_overhead:
+        longer = ", ".join(f"{name} {share:+.1%}" for name, share in report.tracing_overhead)
+        text += f"; tracing made the replays longer: {longer}"
+    yield "time", text
+    scales = [(line.name, line.scale) for line in report.replays if line.replay_ns and line.span_ns]
+    if scales:
+        factors = ", ".join(f"{scale:.2f} ({name})" for name, scale in scales)
+        yield "gaps", f"as traced, times {factors}, which makes them fit a replay without profiler"
+    shown = {row.bound for table in report.tables for row in table.rows}
+    for name, meaning in MEANS.items():
+        if name in shown:
+            yield name, meaning
+    if MIXED in shown:
+        yield MIXED, "no single limit explains half of its time"
+    if shown & set(MEANS) and report.memory_bytes_per_s is not None:
+        peaks = [f"{peak.dtype} {rate_text(peak.flops_per_s, 'FLOP/s')}" for peak in report.peaks]
+        memory = f"memory {rate_text(report.memory_bytes_per_s, 'B/s')}"
+        yield "peak", f"measured on this device: {', '.join([memory, *peaks])}"

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.graph.places import short_op
-from cgtool.analysis.graph.summary import Coverage, Summary
-from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
-from cgtool.render.table import GOOD, WARNING, Words, add, explained, plain, table
+from cgtool.analysis.graph.summary import Coverage, GraphRow, ModuleRow, OpRow, Summary
+from cgtool.analysis.units import bytes_text, count_text, share_text, time_text
+from cgtool.render.table import GOOD, WARNING, Column, Table, labelled, legend, plain
 
 
-def render(summary: Summary) -> RenderableType:
-    """Graphs, modules, ops, provenance, caveats."""
-    parts: list[RenderableType] = [_head(summary), "", _graphs(summary)]
+def render(summary: Summary, *, explain: bool = False) -> RenderableType:
+    """Graphs, modules, ops, attribution, caveats; with ``explain`` also what the headings mean."""
+    simulated = summary.simulated
+    parts: list[RenderableType] = [
+        _head(summary),
+        "",
+        Table("Graphs", _graph_columns(summary), summary.graphs, simulated=simulated),
+        plain(_memory(summary), "dim"),
+    ]
     if summary.modules:
-        parts += ["", _modules(summary)]
+        columns = _module_columns(summary)
+        parts += ["", Table("Nodes by module", columns, summary.modules, simulated=simulated)]
     if summary.ops:
-        parts += ["", _ops(summary)]
-    parts += ["", _provenance(summary.coverage)]
+        rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
+        parts += ["", Table("Nodes by op", OPS, summary.ops, rest, simulated=simulated)]
+    parts += ["", _attribution(summary.coverage)]
     if summary.caveats:
-        parts.append(explained((("note", caveat.text) for caveat in summary.caveats), WARNING))
-    return Group(*parts)
+        parts.append(labelled((("note", caveat.text) for caveat in summary.caveats), WARNING))
+    return Group(*parts, *legend(parts, explain=explain))
 
 
 def _head(summary: Summary) -> Text:
@@ -36,99 +46,83 @@ def _head(summary: Summary) -> Text:
     return head
 
 
-def _graphs(summary: Summary) -> RenderableType:
-    rows = summary.graphs
-    streams = any(row.streams > 1 for row in rows)
-    launched = any(row.launch_ns is not None for row in rows)
-    made = table(
-        "Graphs",
-        "graph",
-        ("nodes", "right"),
-        "types",
-        ("edges", "right"),
-        *([("streams", "right")] if streams else []),
-        ("capture", "right"),
-        *([("instantiate", "right"), ("launch", "right")] if launched else []),
-        simulated=summary.simulated,
-    )
-    for row in rows:
-        add(
-            made,
-            row.name,
-            f"{row.nodes:,}",
-            types_text(row.types),
-            f"{row.edges:,}",
-            *([f"{row.streams}"] if streams else []),
-            time_text(row.capture_ns),
-            *([time_text(row.instantiate_ns), time_text(row.launch_ns)] if launched else []),
-        )
-    below: list[RenderableType] = []
-    parts = dict.fromkeys((row.name.rpartition(" ")[2], row.part) for row in rows if row.part)
-    if parts:
-        below.append(plain(", ".join(f"{number} is {part}" for number, part in parts), "dim"))
-    if launched:
-        means = "times on the host; launch: one replay() on an idle stream, median"
-        below.append(plain(means, "dim"))
-    driver = [row.exec_bytes for row in rows if row.exec_bytes is not None]
-    note = f"{count_text(summary.pools, 'memory pool')} of {bytes_text(summary.pool_bytes)}"
-    if driver:
-        note += f", {bytes_text(sum(driver))} of the driver's own"
-    note += f"; {count_text(summary.warmup_iters, 'warm-up iteration')}"
-    return Group(made, *below, plain(note, "dim"))
+def _graph_columns(summary: Summary) -> Sequence[Column[GraphRow]]:
+    types = dict.fromkeys(type_ for row in summary.graphs for type_ in row.types)
+    return [
+        Column("graph", lambda row: row.name),
+        Column("callable", lambda row: row.part, optional=True, priority=1),
+        Column("nodes", lambda row: row.nodes),
+        *(_type_column(type_) for type_ in types),
+        Column("edges", lambda row: row.edges),
+        Column(
+            "streams",
+            lambda row: row.streams,
+            shown=any(row.streams > 1 for row in summary.graphs),
+        ),
+        Column(
+            "capture",
+            lambda row: row.capture_ns,
+            time_text,
+            explanation="host time from capture_begin to capture_end",
+        ),
+        Column(
+            "instantiate",
+            lambda row: row.instantiate_ns,
+            time_text,
+            optional=True,
+            explanation="host time of cudaGraphInstantiate",
+        ),
+        Column(
+            "launch",
+            lambda row: row.launch_ns,
+            time_text,
+            optional=True,
+            explanation="host time of one replay() on an idle stream, median",
+        ),
+    ]
 
 
-def _modules(summary: Summary) -> RenderableType:
+def _type_column(type_: str) -> Column[GraphRow]:
+    """Nodes of one type."""
+    return Column(type_, lambda row: row.types.get(type_), priority=2)
+
+
+def _memory(summary: Summary) -> str:
+    text = f"{bytes_text(summary.pool_bytes)} in {count_text(summary.pools, 'memory pool')}"
+    if summary.exec_bytes is not None:
+        text += f", {bytes_text(summary.exec_bytes)} in the driver for the executable graphs"
+    return f"{text}; {count_text(summary.warmup_iters, 'warm-up iteration')}"
+
+
+def _module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
     phases = {row.phase for row in summary.graphs}
-    backward = "backward" in phases
-    made = table(
-        "Nodes by module",
-        "module",
-        "type",
-        ("forward" if "forward" in phases else "nodes", "right"),
-        *([("backward", "right")] if backward else []),
-        ("share", "right"),
-        simulated=summary.simulated,
-    )
-    for row in summary.modules:
-        add(
-            made,
-            row.module,
-            Words(row.type, "dim"),
-            f"{row.forward:,}",
-            *([f"{row.backward:,}"] if backward else []),
-            f"{row.share:.0%}",
-        )
-    return made
+    return [
+        Column("module", lambda row: row.module),
+        Column("type", lambda row: row.type, style="dim", priority=1),
+        Column("forward" if "forward" in phases else "nodes", lambda row: row.forward),
+        Column("backward", lambda row: row.backward, shown="backward" in phases),
+        Column("share", lambda row: row.share, lambda share: f"{share:.0%}"),
+    ]
 
 
-def _ops(summary: Summary) -> RenderableType:
-    made = table(
-        "Nodes by op", "op", ("nodes", "right"), "most often at", simulated=summary.simulated
-    )
-    for row in summary.ops:
-        add(made, short_op(row.op), f"{row.nodes:,}", row.line)
-    if summary.ops_left_out:
-        add(made, plain(f"{summary.ops_left_out} more ops", "dim"), "", "")
-    return made
+OPS: Sequence[Column[OpRow]] = (
+    Column("op", lambda row: short_op(row.op)),
+    Column("nodes", lambda row: row.nodes),
+    Column("top line", lambda row: row.line, explanation="the line with most of its nodes"),
+)
 
 
-def _share(part: int, whole: int) -> str:
-    if not whole:
-        return "—"
-    return "100 %" if part == whole else f"{int(1000 * part / whole) / 10:.1f} % ({part}/{whole})"
-
-
-def _provenance(coverage: Coverage) -> Text:
-    """Of the nodes that do work, how many have each part of their provenance."""
-    text = Text("Nodes with ", style="dim")
-    pieces = [
+def _attribution(coverage: Coverage) -> Text:
+    """``Nodes with a known op 100%, line 100%, ...``: of the nodes that do work."""
+    text = Text("Nodes with a known ", style="dim")
+    facts = [
         ("op", coverage.op, coverage.nodes),
         ("line", coverage.line, coverage.nodes),
         ("module", coverage.module, coverage.nodes),
     ]
     if coverage.backward:
-        pieces.append(("forward line in backward", coverage.forward_line, coverage.backward))
-    for number, (name, part, whole) in enumerate(pieces):
+        facts.append(("forward line (backward nodes)", coverage.forward_line, coverage.backward))
+    for number, (name, part, whole) in enumerate(facts):
         text.append(f"{', ' if number else ''}{name} ", style="dim")
-        text.append(_share(part, whole), style=GOOD if part == whole else WARNING)
+        text.append(share_text(part, whole), style=GOOD if part == whole else WARNING)
     return text

@@ -38,8 +38,9 @@ GOOD, WARNING, BAD = "green4", "dark_orange3", "red3"
 
 _NARROWEST = 8
 """No column gets fewer cells than this while another column can give some."""
-_CUT_NARROWEST = 24
-"""A text whose middle is left out says little in fewer cells than this."""
+_WHOLE, _CUT = 40, 24
+"""Cells that a text gets before it is broken into lines, and before its middle is left out, while a
+column of less importance can be left out instead."""
 _SAMPLE = 200
 """Rows that the widths are chosen by."""
 _BREAK = re.compile(r"[._/:,=-](?=\w)")
@@ -81,7 +82,8 @@ class Column(Generic[Row]):
     """Of a text too long for its column: continue it in the next line, leave out its middle, or
     keep the column as wide as the text."""
     narrowest: int = 0
-    """Cells that a longer text gets at least: columns of a larger priority are left out for it."""
+    """Cells that a longer text gets at least while a column can be left out for it; 0 takes 40, of
+    a text that is cut 24."""
     style: Callable[[Row], str] | str = ""
     explanation: str = ""
     """What the heading cannot say; printed with ``--explain``."""
@@ -207,11 +209,11 @@ def _fits(columns: Sequence[Column[Any]], cells: list[list[RenderableType]], wid
 
 def _least(column: Column[Any], cell: Any) -> int:
     if isinstance(cell, Cut):
-        return min(_width(cell), column.narrowest or _CUT_NARROWEST)
+        return min(_width(cell), column.narrowest or _CUT)
     if isinstance(cell, Words):
         # A column that can be left out is not shown with broken names.
         words = cell.text.plain.split() if column.priority else cell.pieces()
-        return max(min(_width(cell), column.narrowest), *map(cell_len, words), 0)
+        return max(min(_width(cell), column.narrowest or _WHOLE), *map(cell_len, words), 0)
     return _width(cell)
 
 
@@ -232,7 +234,7 @@ class Legend:
         lines.update(self.more)
         if lines:
             yield ""
-            yield explained(lines.items())
+            yield labelled(lines.items())
 
 
 def legend(
@@ -422,8 +424,8 @@ def add(grid: rich.table.Table, *cells: Any) -> None:
     )
 
 
-def explained(rows: Iterable[tuple[str, str]], style: str = "dim") -> RenderableType:
-    """What the words above mean, one a row: a second line begins under the first."""
+def labelled(rows: Iterable[tuple[str, str]], style: str = "dim") -> RenderableType:
+    """``name  text``, one a row: a second line of the text begins under the first."""
     grid = rich.table.Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column()

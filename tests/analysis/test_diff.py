@@ -249,7 +249,7 @@ def test_of_two_equal_nodes_the_one_whose_line_is_gone(drop):
     assert counts(report) == (3, 0, 0, 0)
     assert [row.line for row in report.changes] == [f"model.py:{drop}"]
     assert report.changes[0].module == "layers.*"
-    assert report.summary == f"3 nodes fewer: 3 kernels of add at model.py:{drop} are gone"
+    assert report.summary == f"B has 3 fewer nodes: 3 kernels of add at model.py:{drop} are gone"
     back = compare(block(adds=(kept,), shift=3).capture(), block().capture())
     assert [row.line for row in back.changes] == [f"model.py:{drop}"]
 
@@ -287,17 +287,17 @@ def test_a_kernel_that_changed():
         ("grid", "16", "8"),
     ]
     assert (row.a, row.b) == ((5,), (5,))
-    told = "As many nodes: addmm at model.py:11 in layers.1.linear changed its kernel"
+    told = "Same number of nodes: addmm at model.py:11 in layers.1.linear changed its kernel"
     assert report.summary == told
     assert [(row.module, row.changed) for row in report.modules] == [("layers.1.linear", 1)]
 
 
 def test_a_module_that_is_gone_is_said_to_be():
     report = compare(block(layers=12).capture(), block(layers=10).capture())
-    told = "8 nodes fewer: modules layers.10 and 1 other are gone (8 nodes)"
+    told = "B has 8 fewer nodes: modules layers.10 and 1 other are gone (8 nodes)"
     assert report.summary == told
     report = compare(block(layers=2).capture(), block(layers=3).capture())
-    assert report.summary == "4 nodes more: module layers.2 is new (4 nodes)"
+    assert report.summary == "B has 4 more nodes: module layers.2 is new (4 nodes)"
 
 
 def test_modules_with_names_of_thousands_of_digits_or_names():
@@ -314,10 +314,13 @@ def test_an_op_that_took_the_place_of_another():
     other = Made().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
     report = compare(one.capture(), other.capture())
     assert counts(report) == (2, 2, 0, 0)
-    assert report.summary == "As many nodes: 2 kernels of gelu at model.py:1 became relu"
+    assert report.summary == "Same number of nodes: 2 kernels of gelu at model.py:1 became relu"
     other = Made().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
     report = compare(one.capture(), other.capture())
-    assert report.summary == "As many nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
+    assert (
+        report.summary
+        == "Same number of nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
+    )
 
 
 def test_many_changes_are_counted_together():
@@ -327,7 +330,7 @@ def test_many_changes_are_counted_together():
             nodes.node(f"op{line}", "a", line, grid=grid)
         return nodes.capture()
 
-    told = "As many nodes: 5 kernels of 5 ops changed their launch"
+    told = "Same number of nodes: 5 kernels of 5 ops changed their launch"
     assert compare(made(1), made(2)).summary == told
 
 
@@ -348,7 +351,7 @@ def test_another_op_for_the_same_kernel():
     one, other = Made().node("add", "a", 1), Made().node("add_", "a", 1)
     report = compare(one.capture(), other.capture())
     assert counts(report) == (0, 0, 1, 0)
-    assert report.summary == "As many nodes: add_ at model.py:1 in a changed its op"
+    assert report.summary == "Same number of nodes: add_ at model.py:1 in a changed its op"
 
 
 def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_node():
@@ -357,7 +360,7 @@ def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_
 
     report = compare(made("gelu", "float32[4]"), made("gelu", "float32[8]"))
     assert counts(report) == (0, 0, 1, 0)
-    assert report.summary == "As many nodes: gelu at model.py:1 in a changed its shape"
+    assert report.summary == "Same number of nodes: gelu at model.py:1 in a changed its shape"
     assert counts(compare(made("gelu", "float32[4]"), made("relu", "float32[4]"))) == (1, 1, 0, 0)
 
 
@@ -368,7 +371,7 @@ def test_a_stream_that_changed():
     (row,) = report.changes
     (attribute,) = row.attributes
     assert (attribute.name, attribute.a, attribute.b) == ("stream", "capture stream", "side")
-    assert report.summary == "As many nodes: add at model.py:2 in b changed its stream"
+    assert report.summary == "Same number of nodes: add at model.py:2 in b changed its stream"
 
 
 @pytest.mark.parametrize(
@@ -397,7 +400,7 @@ def test_dependencies_between_nodes_of_both():
         ("removed", "add model.py:2 a", "mul model.py:3 b"),
         ("added", "mul model.py:1 a", "mul model.py:3 b"),
     ]
-    assert report.summary == "As many nodes: 1 dependency is gone; 1 dependency is new"
+    assert report.summary == "Same number of nodes: 1 dependency is gone; 1 dependency is new"
 
 
 def test_a_node_that_is_gone_leaves_its_neighbours_to_each_other():
@@ -421,7 +424,7 @@ def test_nodes_that_run_in_another_order():
     report = compare(one.capture(), other.capture())
     assert counts(report) == (0, 0, 0, 1)
     assert report.different
-    assert report.summary == "As many nodes: 1 node runs in another order"
+    assert report.summary == "Same number of nodes: 1 node runs in another order"
     assert not report.edges
 
 
@@ -470,11 +473,11 @@ def test_bytes_of_a_pool():
 
     report = compare(made(2 << 20, 512), made(4 << 20, 512))
     assert report.different
-    assert report.summary == "As many nodes: the pool graphs reserves 2.0 MiB more"
+    assert report.summary == "Same number of nodes: the pool graphs reserves 2.0 MiB more"
     report = compare(made(2 << 20, 1024), made(2 << 20, 512))
-    assert report.summary == "As many nodes: the pool graphs holds at the end 512 B less"
+    assert report.summary == "Same number of nodes: the pool graphs holds at the end 512 B less"
     report = compare(made(2 << 20, 512), block().capture())
-    assert report.summary == "As many nodes: the pool graphs is gone"
+    assert report.summary == "Same number of nodes: the pool graphs is gone"
 
 
 def test_times_are_shown_and_judged_by_nobody():

@@ -72,10 +72,11 @@ def test_yes():
     found = judge(made())
     assert found.answer == "yes"
     assert found.sentence == (
-        "Yes: 3.0 times faster (3.0–3.0); the capture has paid for itself after 10 replays."
+        "A CUDA graph makes this 3.0x faster (95% CI 3.0x to 3.0x) and pays for its capture after "
+        "10 replays."
     )
     assert found.why == (
-        "eager takes 300 us for 90.0 us of work on the GPU: the host needs 290 us to launch it"
+        "Eager is launch-bound: the host takes 290 us to launch 90.0 us of GPU work."
     )
     assert found.at_most == pytest.approx(300 / 90)
     assert found.findings == ()
@@ -84,30 +85,35 @@ def test_yes():
 def test_hardly():
     found = judge(made(eager=105.0, replay=100.0))
     assert found.answer == "hardly"
-    assert found.sentence.startswith("Hardly: 1.05 times faster (1.05–1.05); ")
-    assert "(86%), which no graph makes shorter: 1.17 times is the most" in found.why
+    assert found.sentence.startswith("A CUDA graph makes this only 1.05x faster (95% CI 1.05x ")
+    assert found.why == (
+        "90.0 us of eager's 105 us is GPU work (86%), which a graph does not shorten: it can gain "
+        "at most 1.17x."
+    )
 
 
 def test_no_because_the_gpu_is_busy_anyway():
     one = made(eager=1000.0, replay=1000.0, host=100.0, busy=990.0, wobble=0.001)
     found = judge(one)
     assert found.answer == "no"
-    assert found.sentence.startswith("No: replays are as fast as eager (1.00 times, ")
-    assert "the GPU works 990 us (99%)" in found.why
-    assert "1.01 times is the most" in found.why
+    assert found.sentence.startswith("A CUDA graph gains nothing here: 1.00x the speed of eager (")
+    assert found.why.startswith("990 us of eager's 1.00 ms is GPU work (99%)")
+    assert found.why.endswith("at most 1.01x.")
     assert "gpu-bound-no-gain" in codes(one)
 
 
 def test_no_because_it_is_slower():
     found = judge(made(eager=100.0, replay=125.0))
     assert (found.answer, found.break_even) == ("no", None)
-    assert found.sentence == "No: replays are slower, 0.80 times as fast (0.80–0.80)."
+    assert found.sentence == (
+        "A CUDA graph makes this slower: 0.80x the speed of eager (95% CI 0.80x to 0.80x)."
+    )
 
 
 def test_cannot_tell():
     found = judge(made(eager=120.0, replay=100.0, wobble=0.3))
     assert found.answer == "cannot tell"
-    assert "is possible" in found.sentence
+    assert found.sentence.startswith("Cannot tell whether a CUDA graph helps: ")
     assert found.doubts
 
 

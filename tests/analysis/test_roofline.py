@@ -138,8 +138,7 @@ def test_a_graph_that_the_host_cannot_launch_fast_enough():
     found = judged(one)
     assert found.kind == "launch"
     assert found.sentence == (
-        "forward is launch-bound: the host needs 6.00 us to launch a replay that the GPU ends in "
-        "2.00 us"
+        "Forward is launch-bound: the host takes 6.00 us to launch 2.00 us of GPU work."
     )
 
 
@@ -150,8 +149,8 @@ def test_a_graph_at_the_memory_roof():
     assert found.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
     assert found.at_roofs_ns == pytest.approx(900, abs=1)
     assert found.sentence == (
-        "forward is memory-bound: 67% of its 1.50 us go to nodes near the memory roof; at the "
-        "roofs its nodes would take 900 ns"
+        "Forward is memory-bound: 67% of its time is in nodes near peak memory bandwidth, and at "
+        "peak bandwidth and FLOP/s its 1.50 us would take 900 ns."
     )
 
 
@@ -161,11 +160,12 @@ def test_gaps_count_as_latency():
     found = judged(made(nodes, calls, replay_ns=3000.0))
     assert found.kind == "latency"
     assert found.filled == pytest.approx(0.5)
-    assert "58% to gaps" in found.sentence
-    assert "fill 50% of the device" in found.sentence
+    assert found.sentence.startswith(
+        "Forward is latency-bound: kernels fill 50% of the GPU, gaps between nodes take 58% of the "
+    )
 
 
 def test_what_is_not_known_is_not_judged():
     found = judged(made([kernel(1000, None)], replay_ns=1100.0))
     assert (found.kind, found.at_roofs_ns) == (None, None)
-    assert "91% of its 1.10 us are not known" in found.sentence
+    assert found.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")

@@ -208,7 +208,7 @@ def test_all_runs_are_saved_and_serve_as_a_baseline(run, machine, tmp_path):
 def test_one_run_is_as_it_was(run, machine):
     code, out, _ = run(ENTRY)
     assert code == 0
-    assert "Replays against" not in out
+    assert "Replay times compared with" not in out
     assert len(machine.asked) == 1
 
 
@@ -220,8 +220,8 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     machine.slower = slower
     found, out, _ = run(ENTRY, "--against", "other.py:build")
     assert found == code
-    assert "Replays against other.py:build" in out
-    assert "Eager against replay" not in out
+    assert "Replay times compared with other.py:build" in out
+    assert "Eager and replay" not in out
     (asked,) = machine.asked
     assert (asked.against, asked.precision) == ("other.py:build", 0.0005)
 
@@ -286,6 +286,7 @@ def test_without_a_gpu_it_exits_3(run, tmp_path, more):
 def test_the_comparison_fits_a_terminal_of_80_columns(run, machine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(ENTRY, "--baseline", "base.cgt")
-    *_, row, runs = [line.split() for line in out.split("Replays against")[1].splitlines()]
-    assert (row[0], row[-2:]) == ("forward", ["not", "slower"])
-    assert runs == ["told", "by", "10", "and", "3", "runs"]
+    shown = out.split("Replay times compared with")[1].splitlines()
+    *_, row, runs = [line.split() for line in shown]
+    assert row[:3] == ["forward", "not", "slower"]
+    assert runs == ["measured", "by", "10", "and", "3", "runs"]

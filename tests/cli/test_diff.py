@@ -107,7 +107,7 @@ def test_real_captures_of_the_same_code(run):
 def test_a_difference(run):
     code, out, err = run(MLP, GAN)
     assert (code, err) == (1, "")
-    assert out.startswith("2 nodes more: ")
+    assert out.startswith("B has 2 more nodes: ")
     assert run(MLP, GAN, "-q") == (1, "", "")
 
 
@@ -117,7 +117,7 @@ def test_json(run, tmp_path):
     report = json.loads(target.read_text())
     assert report["schema"] == "cgtool-diff"
     assert report["different"] is True
-    assert report["summary"].startswith("2 nodes more: ")
+    assert report["summary"].startswith("B has 2 more nodes: ")
     changes = [row for row in report["changes"] if row["change"] == "removed"]
     assert sum(row["nodes"] for row in changes) == sum(len(row["a"]) for row in changes) == 25
     code, out, _ = run(MLP, MLP_AGAIN, "--format", "json", "-q")
@@ -128,7 +128,7 @@ def test_json(run, tmp_path):
 def test_rows(run):
     few = run(MLP, GAN, "--rows", "2")[1]
     every = run(MLP, GAN, "--rows", "0")[1]
-    assert "more rows, of " in few
+    assert "more rows with " in few
     assert "more rows" not in every
     assert len(few.splitlines()) < len(run(MLP, GAN)[1].splitlines()) < len(every.splitlines())
 
@@ -136,7 +136,7 @@ def test_rows(run):
 def test_a_table_in_a_file_even_when_quiet(run, tmp_path):
     target = tmp_path / "diff.txt"
     assert run(MLP, GAN, "-q", "-o", target)[:2] == (1, "")
-    assert target.read_text().startswith("2 nodes more: ")
+    assert target.read_text().startswith("B has 2 more nodes: ")
 
 
 def test_names_that_try_to_break_things(run, tmp_path):

@@ -30,7 +30,9 @@ def run(cgtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 def test_a_saved_profile_is_shown_again(run):
     code, out, err = run(RECORDED)
     assert (code, err) == (0, "")
-    assert out.splitlines()[1].startswith("Yes: 9.9 times faster (9.3–10.1)")
+    assert out.splitlines()[1].startswith(
+        "A CUDA graph makes this 9.9x faster (95% CI 9.3x to 10.1x)"
+    )
     for title in ("Replays", "Time by line", "Time by module", "Critical path and overlap"):
         assert title in out
 
@@ -78,7 +80,7 @@ def test_every_table_of_a_capture_without_any_profile_but_the_nodes(run, tmp_pat
     write(path, timed(small()), RAW)
     code, out, _ = run(path, "--by", by)
     assert code == 0
-    assert "Cannot tell whether a graph helps" in out
+    assert "Cannot tell whether a CUDA graph helps" in out
     assert f"Time by {by}" in out
 
 

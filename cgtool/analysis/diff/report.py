@@ -99,6 +99,15 @@ class EdgeRow(msgspec.Struct, frozen=True):
     """Ids of source and target, in ``a``."""
 
 
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else b - a
+
+
+def _relative(a: float | None, b: float | None) -> float | None:
+    difference = _difference(a, b)
+    return difference / a if difference and a else None
+
+
 class Figure(msgspec.Struct, frozen=True):
     """A number of both sides: bytes, or nanoseconds."""
 
@@ -110,6 +119,16 @@ class Figure(msgspec.Struct, frozen=True):
     """Whether another value is a difference. Times, and what the driver takes for itself, are not
     the same twice."""
 
+    @property
+    def difference(self) -> float | None:
+        """``b`` less ``a``; None where one side has no number."""
+        return _difference(self.a, self.b)
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of ``a``; None where there is no difference."""
+        return _relative(self.a, self.b)
+
 
 class LineTime(msgspec.Struct, frozen=True):
     """GPU time of the nodes of one op at one line."""
@@ -119,6 +138,16 @@ class LineTime(msgspec.Struct, frozen=True):
     a: int
     """Nanoseconds."""
     b: int
+
+    @property
+    def difference(self) -> float | None:
+        """``b`` less ``a``; None where one side has no number."""
+        return _difference(self.a, self.b)
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of ``a``; None where there is no difference."""
+        return _relative(self.a, self.b)
 
 
 class Diff(msgspec.Struct, frozen=True):

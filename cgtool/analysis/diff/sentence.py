@@ -37,7 +37,7 @@ def sentence(
     rows: Sequence[ChangeRow],
     memory: Sequence[Figure],
 ) -> str:
-    """``12 nodes fewer: 8 kernels of add at model.py:42 are gone; ...``"""
+    """``B has 12 fewer nodes: 8 kernels of add at model.py:42 are gone; ...``"""
     before = sum(len(made.a.nodes) for made in graphs if made.a is not None)
     after = sum(len(made.b.nodes) for made in graphs if made.b is not None)
     clauses = [
@@ -55,9 +55,10 @@ def sentence(
     if len(clauses) > _TOLD:
         told.append(f"and {_count(len(clauses) - _TOLD, 'more change')}")
     if after == before:
-        return f"As many nodes: {'; '.join(told)}"
+        return f"Same number of nodes: {'; '.join(told)}"
     more = "more" if after > before else "fewer"
-    return f"{_count(abs(after - before), 'node')} {more}: {'; '.join(told)}"
+    count = abs(after - before)
+    return f"B has {count:,} {more} node{'s' * (count != 1)}: {'; '.join(told)}"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -82,6 +82,12 @@ class Summary(msgspec.Struct, frozen=True):
     recorder: str
     caveats: tuple[Caveat, ...]
 
+    @property
+    def exec_bytes(self) -> int | None:
+        """Device memory that the driver takes for the executable graphs; None if unknown."""
+        known = [row.exec_bytes for row in self.graphs if row.exec_bytes is not None]
+        return sum(known) if known else None
+
 
 def _graph(capture: Capture, graph: Graph) -> GraphRow:
     return GraphRow(

@@ -16,15 +16,26 @@ from cgtool.analysis.graph.schedule import Path
 from cgtool.analysis.timing import bench
 from cgtool.analysis.timing.bench import BenchReport, BenchRow
 from cgtool.analysis.timing.gaps import Timeline
-from cgtool.analysis.units import time_text
+from cgtool.analysis.units import count_text, time_text
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
 from cgtool.model.measurements import InputCopy, whole
 
+CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
+CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
+FIRST_REPLAY_LATENCY = code("first-replay-latency")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
+MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
+PADDING_WASTE = code("padding-waste")
+PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
+TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
+
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
 _GAIN = 1.1
 """Less is hardly worth a capture."""
+_COPIES_COST = 0.97
+"""Copies of inputs that leave more of the speed-up than this are not mentioned."""
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -51,6 +62,14 @@ class Gain(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...] = ()
     """What makes the comparison with eager doubtful."""
 
+    @property
+    def copies_sentence(self) -> str | None:
+        """The speed-up with copies of the inputs, where they cost enough to mention."""
+        copied, speedup = self.with_copies, self.speedup
+        if copied is None or speedup is None or copied >= _COPIES_COST * speedup:
+            return None
+        return f"With a copy of every input before each replay it is {copied:.1f}x."
+
 
 def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) -> Gain:
     """``lines`` and ``paths`` hold one for each graph that is replayed by itself."""
@@ -59,7 +78,7 @@ def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) ->
     copies = copies_ns(capture)
     made = Gain(
         UNKNOWN,
-        "Cannot tell whether a graph helps: this capture was not timed against eager.",
+        "Cannot tell whether a CUDA graph helps: this capture was not timed against eager.",
     )
     if row is not None:
         busy = sum(one.busy_ns for one in lines if _covers(row, capture.graphs[one.graph]))
@@ -80,22 +99,30 @@ def _covers(row: BenchRow, graph: Graph) -> bool:
 
 def _verdict(row: BenchRow, copies: float, busy: int) -> Gain:
     low, high = row.speedup_low, row.speedup_high
-    between = f"{low:.2f}–{high:.2f}" if low < 2 else f"{low:.1f}–{high:.1f}"
-    faster = f"{row.speedup:.2f}" if row.speedup < 2 else f"{row.speedup:.1f}"
-    paid = ""
+    digits = 2 if low < 2 or row.speedup < 2 else 1
+    faster, between = (
+        f"{row.speedup:.{digits}f}x",
+        f"95% CI {low:.{digits}f}x to {high:.{digits}f}x",
+    )
+    pays = ""
     if row.break_even is not None:
-        paid = f"; the capture has paid for itself after {row.break_even:,} replays"
+        pays = f" and pays for its capture after {count_text(row.break_even, 'replay')}"
     at_most = row.eager_ns / busy if busy else None
     if low > 1:
         answer = YES if row.speedup >= _GAIN else HARDLY
-        sentence = f"{answer.capitalize()}: {faster} times faster ({between}){paid}."
+        only = "" if answer == YES else "only "
+        sentence = f"A CUDA graph makes this {only}{faster} faster ({between}){pays}."
     elif high < 1:
-        answer, sentence = NO, f"No: replays are slower, {faster} times as fast ({between})."
+        answer = NO
+        sentence = f"A CUDA graph makes this slower: {faster} the speed of eager ({between})."
     elif high < _GAIN:
-        answer, sentence = NO, f"No: replays are as fast as eager ({faster} times, {between})."
+        answer = NO
+        sentence = f"A CUDA graph gains nothing here: {faster} the speed of eager ({between})."
     else:
         answer = UNKNOWN
-        sentence = f"Cannot tell: {faster} times as fast as eager, but {between} is possible."
+        sentence = (
+            f"Cannot tell whether a CUDA graph helps: {faster} the speed of eager ({between})."
+        )
     return Gain(
         answer,
         sentence,
@@ -114,25 +141,16 @@ def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | 
     if not busy or not row.eager_ns or at_most is None:
         return None
     eager, work = time_text(row.eager_ns), time_text(busy)
+    host = time_text(row.eager_host_ns)
     if answer in (YES, UNKNOWN):
-        return (
-            f"eager takes {eager} for {work} of work on the GPU: the host needs "
-            f"{time_text(row.eager_host_ns)} to launch it"
-        )
+        if row.eager_host_ns >= busy:
+            return f"Eager is launch-bound: the host takes {host} to launch {work} of GPU work."
+        return f"Eager takes {eager} for {work} of GPU work, which the host launches in {host}."
     return (
-        f"of eager's {eager} the GPU works {work} ({min(1.0, busy / row.eager_ns):.0%}), which no "
-        f"graph makes shorter: {max(1.0, at_most):.2f} times is the most that one could gain"
+        f"{work} of eager's {eager} is GPU work ({min(1.0, busy / row.eager_ns):.0%}), which a "
+        f"graph does not shorten: it can gain at most {max(1.0, at_most):.2f}x."
     )
 
-
-CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
-CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
-FIRST_REPLAY_LATENCY = code("first-replay-latency")
-INPUT_COPY_DOMINATES = code("input-copy-dominates")
-MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
-PADDING_WASTE = code("padding-waste")
-PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
-TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 _MANY_REPLAYS = 10_000
 _MANY_GRAPHS = 3

@@ -23,6 +23,9 @@ from cgtool.model.measurements import GraphTimes, Peak
 OVERVIEW = {LINE: 10, MODULE: 10}
 """Tables of the first screen, with their number of rows."""
 _ON_PATH = 3
+"""Ops of a critical path that are named."""
+_NEARLY_ALL = 0.95
+"""A critical path with a larger share of the work needs no words."""
 _STANDS_OUT, _WORTH, _FEW = 3.0, 0.01, 3
 """A gap is shown that is so many times the median one and such a share of the replay, or one of so
 few."""
@@ -67,6 +70,42 @@ class PathRow(msgspec.Struct, frozen=True):
     """Op and line with their time on the critical path, the most first."""
 
 
+class ReplayRow(msgspec.Struct, frozen=True):
+    """One replay of a graph, or of all graphs together. Times in nanoseconds."""
+
+    name: str
+    nodes: int
+    total_ns: float
+    busy: float
+    """Share of ``total_ns`` in which some node runs."""
+    idle: float
+    """Share of ``total_ns`` in which no node runs."""
+    launch_ns: float | None
+    queued_ns: float | None = None
+    synced_ns: float | None = None
+    first_ns: float | None = None
+
+
+class OrderRow(msgspec.Struct, frozen=True):
+    """What the order of one graph's nodes costs. Times in nanoseconds."""
+
+    name: str
+    length_ns: int
+    """Of the critical path."""
+    share: float
+    """The same, of the time of all nodes."""
+    at_once: int
+    """Most nodes that ran at the same time."""
+    overlapped_ns: int
+    """Time of nodes that ran while another did."""
+    gain_ns: int
+    """What overlapping could gain at most."""
+    gain: float
+    """The same, as a share of the critical path."""
+    on_path: tuple[tuple[str, int], ...]
+    """Ops with most of the time on the critical path, where it is not nearly all of the work."""
+
+
 class ProfileReport(msgspec.Struct, frozen=True):
     """Everything on the screen. Lists hold one element for each graph that is replayed."""
 
@@ -91,6 +130,66 @@ class ProfileReport(msgspec.Struct, frozen=True):
     memory_bytes_per_s: float | None
     peaks: tuple[Peak, ...]
     caveats: tuple[Caveat, ...]
+
+    @property
+    def replay_rows(self) -> tuple[ReplayRow, ...]:
+        """One row a graph; of several graphs, one more for all together."""
+        rows = [
+            ReplayRow(
+                line.name,
+                line.nodes,
+                line.total_ns,
+                min(1.0, line.busy_ns / (line.total_ns or 1)),
+                line.idle_ns / (line.total_ns or 1),
+                cost.launch_ns,
+                cost.queued_ns,
+                cost.synced_ns,
+                cost.first_ns,
+            )
+            for line, cost in zip(self.replays, self.costs, strict=True)
+        ]
+        if len(rows) > 1:
+            launches = [cost.launch_ns for cost in self.costs if cost.launch_ns is not None]
+            total_ns = self.total_ns or 1
+            rows.append(
+                ReplayRow(
+                    "together",
+                    sum(line.nodes for line in self.replays),
+                    self.total_ns,
+                    min(1.0, sum(line.busy_ns for line in self.replays) / total_ns),
+                    self.idle_ns / total_ns,
+                    sum(launches) if len(launches) == len(self.costs) else None,
+                )
+            )
+        return tuple(rows)
+
+    @property
+    def order_rows(self) -> tuple[OrderRow, ...]:
+        """The graphs whose nodes were timed."""
+        lines = {line.graph: line for line in self.replays}
+        return tuple(
+            OrderRow(
+                lines[row.path.graph].name,
+                row.path.length_ns,
+                row.path.length_ns / (lines[row.path.graph].work_ns or 1),
+                lines[row.path.graph].at_once,
+                max(0, lines[row.path.graph].work_ns - lines[row.path.graph].busy_ns),
+                row.overlap.gain_ns,
+                row.overlap.gain,
+                row.on_path if row.path.length_ns < _NEARLY_ALL * row.path.busy_ns else (),
+            )
+            for row in self.paths
+            if row.path.timed
+        )
+
+    @property
+    def tracing_overhead(self) -> tuple[tuple[str, float], ...]:
+        """By graph, how much longer a replay was under the profiler than without: 0.05 is 5%."""
+        return tuple(
+            (line.name, line.span_ns / line.replay_ns - 1)
+            for line in self.replays
+            if line.replay_ns and line.span_ns
+        )
 
 
 def has_times(capture: Capture) -> bool:

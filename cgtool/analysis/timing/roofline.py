@@ -23,6 +23,9 @@ from cgtool.model.capture import Capture, Graph, Node
 from cgtool.model.measurements import Peak
 
 NEAR = 0.6
+"""Share of a roof from which a node is near it."""
+_MANY_GAPS = 0.1
+"""Share of a replay in gaps that is worth a mention."""
 _CACHED = 1.15
 """Share of the memory roof past which bytes cannot have come from memory. An H200's data sheet says
 4.8 TB/s and a large copy reaches 4.3: a kernel that only reads may lie between the two."""
@@ -30,12 +33,12 @@ MEMORY, COMPUTE, LATENCY, CACHE, HOST, LAUNCH = (
     "memory", "compute", "latency", "cache", "host link", "launch",
 )  # fmt: skip
 MEANS = {
-    MEMORY: "at 60 % or more of the bytes a second that a large copy moves",
-    COMPUTE: "at 60 % or more of the operations a second of a large matmul of its dtype",
-    LATENCY: "near neither roof: too few blocks to fill the device, or work that waits in turn",
-    CACHE: "more bytes a second than memory delivers: they came from cache, or not all of its "
-    "tensors was touched",
-    HOST: "a copy over the link between host and device",
+    MEMORY: "reaches 60% or more of peak memory bandwidth",
+    COMPUTE: "reaches 60% or more of peak FLOP/s for its dtype",
+    LATENCY: "reaches neither: too few blocks to fill the GPU, or steps that wait for each other",
+    CACHE: "moves more bytes a second than memory delivers: they came from cache, or not all of "
+    "its tensors was touched",
+    HOST: "copies between host and device",
 }
 _TF32 = re.compile(r"tf32|s1688|tensorop_s(?!imt)", re.IGNORECASE)
 """Names of the kernels that multiply float32 on tensor cores: cuBLAS's and CUTLASS's."""
@@ -165,41 +168,47 @@ def judge(capture: Capture, line: Timeline, reached: Sequence[Reach]) -> GraphBo
     fills = filled / sized if sized else None
     kind, sentence = _sentence(capture, line, shares, fills)
     if known and kind not in (None, LAUNCH) and line.at_once <= 1:
-        sentence += f"; at the roofs its nodes would take {time_text(at_roofs)}"
-    return GraphBound(line.graph, kind, sentence, shares, at_roofs if known else None, fills)
+        sentence += (
+            f", and at peak bandwidth and FLOP/s its {time_text(line.total_ns)} would take "
+            f"{time_text(at_roofs)}"
+        )
+    return GraphBound(line.graph, kind, f"{sentence}.", shares, at_roofs if known else None, fills)
 
 
 def _sentence(
     capture: Capture, line: Timeline, shares: dict[str, float], filled: float | None
 ) -> tuple[str | None, str]:
+    """What limits a graph (None: cannot tell), and the sentence about it without its last dot."""
     graph = capture.graphs[line.graph]
+    name = f"{line.name[:1].upper()}{line.name[1:]}"
+    total = time_text(line.total_ns)
     launch = median(graph.launch_ns) if graph.launch_ns else None
     if launch is not None and line.replay_ns is not None and launch > line.replay_ns:
         return LAUNCH, (
-            f"{line.name} is launch-bound: the host needs {time_text(launch)} to launch a replay "
-            f"that the GPU ends in {time_text(line.replay_ns)}"
+            f"{name} is launch-bound: the host takes {time_text(launch)} to launch "
+            f"{time_text(line.replay_ns)} of GPU work"
         )
+    gaps, unknown = shares.get("gaps", 0.0), shares.get("unknown", 0.0)
     groups = {
-        LATENCY: shares.get(LATENCY, 0.0) + shares.get("gaps", 0.0),
-        **{name: shares.get(name, 0.0) for name in (MEMORY, COMPUTE, CACHE, HOST)},
+        LATENCY: shares.get(LATENCY, 0.0) + gaps,
+        **{bound: shares.get(bound, 0.0) for bound in (MEMORY, COMPUTE, CACHE, HOST)},
     }
-    kind = max(groups, key=lambda name: groups[name])
-    unknown = shares.get("unknown", 0.0)
-    of = f"of its {time_text(line.total_ns)}"
+    kind = max(groups, key=lambda bound: groups[bound])
     if unknown > groups[kind]:
         return None, (
-            f"{line.name}: cannot tell what holds it back; the bytes and operations of "
-            f"{unknown:.0%} {of} are not known, {shares.get('gaps', 0.0):.0%} are gaps"
+            f"{name}: cannot tell what limits it, because the bytes and FLOPs of {unknown:.0%} of "
+            f"its {total} are unknown"
         )
     if kind == LATENCY:
-        near = f"{shares.get(LATENCY, 0.0):.0%} {of} go to nodes near neither roof"
-        gaps = f", {shares['gaps']:.0%} to gaps" if "gaps" in shares else ""
-        full = "" if filled is None else f"; its kernels fill {filled:.0%} of the device"
-        return kind, f"{line.name} is latency-bound: {near}{gaps}{full}"
-    word = {
-        MEMORY: "near the memory roof",
-        COMPUTE: "near the compute roof",
-        CACHE: "that move bytes faster than memory can",
-        HOST: "that copy between host and device",
+        facts = [] if filled is None else [f"kernels fill {filled:.0%} of the GPU"]
+        if gaps >= _MANY_GAPS or not facts:
+            facts.append(f"gaps between nodes take {gaps:.0%} of the replay")
+        return kind, f"{name} is latency-bound: {', '.join(facts)}"
+    reason = {
+        MEMORY: "in nodes near peak memory bandwidth",
+        COMPUTE: "in nodes near peak FLOP/s",
+        CACHE: "in nodes that move bytes faster than memory can",
+        HOST: "in copies between host and device",
     }[kind]
-    return kind, f"{line.name} is {kind}-bound: {groups[kind]:.0%} {of} go to nodes {word}"
+    word = "bound by the host link" if kind == HOST else f"{kind}-bound"
+    return kind, f"{name} is {word}: {groups[kind]:.0%} of its time is {reason}"

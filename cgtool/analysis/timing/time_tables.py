@@ -18,6 +18,8 @@ from cgtool.model.capture import Capture, Frame, Graph, Node
 
 LINE, MODULE, OP, KERNEL, NODE = BY = ("line", "module", "op", "kernel", "node")
 _MOST_DEEP = 8
+_WHOLE = 1.005
+"""A larger sum of shares shows as more than 100%."""
 MIXED = "mixed"
 _MOST = 0.5
 """Of a row's time: with less in one bound, the row has several."""
@@ -58,6 +60,11 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int = 0
     function: str = ""
 
+    @property
+    def backward(self) -> float | None:
+        """Share of its time that is spent in backward."""
+        return self.backward_ns / self.total_ns if self.total_ns else None
+
 
 class TimeTable(msgspec.Struct, frozen=True):
     """One grouping, the most time first."""
@@ -70,6 +77,21 @@ class TimeTable(msgspec.Struct, frozen=True):
     left_out_ns: int
     has_backward: bool
     """Some of the time was spent in backward, and some was not."""
+
+    @property
+    def overlapping(self) -> bool:
+        """The shares add up to more than 100%: nodes ran at the same time."""
+        return sum(row.share for row in self.rows) > _WHOLE
+
+    def remainder(self, total_ns: float, idle_ns: float) -> list[tuple[str, float, float]]:
+        """(name, nanoseconds, share of ``total_ns``) of the rows that were left out, and of the
+        time in which no node ran."""
+        rest: list[tuple[str, float]] = []
+        if self.left_out:
+            rest.append((f"{self.left_out:,} more", self.left_out_ns))
+        if idle_ns:
+            rest.append(("idle", idle_ns))
+        return [(name, time_ns, time_ns / (total_ns or 1)) for name, time_ns in rest]
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, Simula
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.streams import Device
-from cgtool.model.capture import Capture, Caveat, Edge, Graph, Node, Stream
+from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
@@ -157,6 +157,11 @@ def prepare(
             phase="capture",
         )
     return session, iterations, recorder, labels
+
+
+def environment() -> Environment:
+    """The simulated device, and what it runs on."""
+    return Device().environment()
 
 
 def capture(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import itertools
+import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -18,105 +23,157 @@ from cgtool.model.capture_file import read
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, usage
 from cgtool.model.files import atomic, is_file
 from cgtool.model.finding import Finding, Report, read_report
-from cgtool.model.options import (
-    BenchOptions,
-    CaptureOptions,
-    CheckOptions,
-    ProfileOptions,
-    Request,
-    VerifyOptions,
+from cgtool.model.jobs import (
+    AgainstJob,
+    AnyJob,
+    BenchJob,
+    CaptureJob,
+    CheckJob,
+    ProfileJob,
+    ScriptJob,
+    VerifyJob,
+    capture_beside,
+    check_job,
 )
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions, VerifyOptions
+
+Source = CaptureJob | BenchJob | AgainstJob | ProfileJob
+"""Jobs that write a capture file; the others write a Report."""
 
 
-def attempt(
-    spec: str,
-    output: Path,
-    *,
-    options: CaptureOptions | None = None,
-    bench: BenchOptions | None = None,
-    profile: ProfileOptions | None = None,
-    timeout: float | None = None,
-    quiet: bool = False,
+def capture_of(
+    job: Source, output: Path, *, timeout: float | None = None, quiet: bool = False
 ) -> Capture:
-    """Capture an ENTRY in a worker process; the file is in place when this returns."""
+    """Do a job in a worker process; its capture file is in place when this returns.
+
+    Raises CgtoolError, with all findings of a dry run where the capture failed.
+    """
     with atomic(output) as temporary:
-        asked = options or CaptureOptions()
-        request = Request(spec, str(temporary), asked, bench, profile)
         try:
-            _work(request, timeout=timeout, quiet=quiet)
+            _run(job, temporary, timeout=timeout, quiet=quiet)
         except CgtoolError as error:
-            raise _all_causes(error, request, timeout=timeout, quiet=quiet) from None
+            raise _with_dry_run(error, job, timeout=timeout, quiet=quiet) from None
         return read(temporary)
 
 
 def report_of(
-    spec: str,
-    asked: CheckOptions | VerifyOptions,
-    *,
-    options: CaptureOptions | None = None,
-    timeout: float | None = None,
-    quiet: bool = False,
+    job: CheckJob | ScriptJob | VerifyJob, *, timeout: float | None = None, quiet: bool = False
 ) -> Report:
-    """Check or verify an ENTRY in a worker process; a graph that was captured is looked at too."""
-    request = Request(spec, "", options or CaptureOptions())
-    if isinstance(asked, CheckOptions):
-        request = structs.replace(request, check=asked)
-    else:
-        request = structs.replace(request, verify=asked)
+    """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
-        _work(structs.replace(request, output=str(saved)), timeout=timeout, quiet=quiet)
+        _run(job, saved, timeout=timeout, quiet=quiet)
         report = read_report(saved)
-        if (captured := saved.with_suffix(".cgt")).exists():
+        if (captured := capture_beside(saved)).exists():
             more = graph_findings(read(captured))
             report = structs.replace(report, findings=(*report.findings, *more))
     return report
 
 
-def _work(request: Request, *, timeout: float | None, quiet: bool) -> None:
-    """Have a worker process do what is asked; its file is in place when this returns."""
+def _run(job: AnyJob, output: Path, *, timeout: float | None, quiet: bool) -> None:
     from cgtool.worker import supervisor
 
-    show = not quiet and sys.stderr.isatty()
     try:
-        if show:
-            with console(stderr=True).status("start") as status:
-                supervisor.run(request, timeout=timeout, progress=status.update)
+        if quiet or not sys.stderr.isatty():
+            supervisor.run(job, output, timeout=timeout)
         else:
-            supervisor.run(request, timeout=timeout, progress=lambda _text: None)
+            with console(stderr=True).status("start") as status:
+                supervisor.run(job, output, timeout=timeout, progress=status.update)
     except supervisor.WorkerBug as error:
         raise RuntimeError(str(error)) from None
 
 
-def _all_causes(
-    error: CgtoolError, request: Request, *, timeout: float | None, quiet: bool
+def _with_dry_run(
+    error: CgtoolError, job: Source, *, timeout: float | None, quiet: bool
 ) -> CgtoolError:
-    """The error with all further findings of ``cgtool check``, when it came from a capture.
+    """The error with all further findings of ``cgtool check``, when a capture failed.
 
-    A failed capture leaves its process unusable, so the dry run is another attempt.
+    A failed capture leaves its process unusable, so the dry run has a process of its own.
     """
     failure = error.failure
     if failure.exit_code != EXIT_USER_CODE or "capture" not in (failure.phase or ""):
         return error
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
-        dry = structs.replace(
-            request, output=str(saved), bench=None, profile=None, check=CheckOptions()
-        )
         try:
-            _work(dry, timeout=timeout, quiet=quiet)
-            found = read_report(saved).findings
+            _run(CheckJob(job.spec, job.capture), saved, timeout=timeout, quiet=quiet)
+            findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
-            # What the first attempt said stands.
+            # The dry run failed too: the first failure is the answer.
             return error
-    known = {_key(one) for one in failure.findings}
-    more = tuple(one for one in found if _key(one) not in known)
+    known = {_key(finding) for finding in failure.findings}
+    more = tuple(finding for finding in findings if _key(finding) not in known)
     return CgtoolError(structs.replace(failure, findings=(*failure.findings, *more)))
 
 
 def _key(finding: Finding) -> tuple[str, str, int]:
     place = place_of(finding.frames)
     return (finding.code, place.file, place.line) if place else (finding.code, "", 0)
+
+
+_AT_ONCE = 4
+"""Processes that import torch at the same time: each takes half a gigabyte of host memory."""
+
+
+@dataclass
+class Measuring:
+    """How entries are measured: one worker process a measurement."""
+
+    options: CaptureOptions
+    folder: Path
+    """For the capture files of the workers."""
+    timeout: float | None
+    quiet: bool
+    max_seconds: float = MAX_SECONDS
+    max_runs: int = MAX_RUNS
+    timing: BenchOptions = field(default_factory=BenchOptions)
+    against: str | None = None
+    """The second ENTRY of ``bench --against``."""
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def file(self, number: int) -> Path:
+        """The capture file of the ``number``-th worker, from 0."""
+        return self.folder / f"{number}.cgt"
+
+    def capture(self, spec: str) -> Capture:
+        """Raises CgtoolError."""
+        return self._capture_of(CaptureJob(spec, self.options))
+
+    def bench(self, spec: str) -> Capture:
+        """One run. Raises CgtoolError (exit 3) where there is no GPU."""
+        if self.against is None:
+            return self._capture_of(BenchJob(spec, self.options, self.timing))
+        return self._capture_of(
+            AgainstJob(spec, self.options, against=self.against, options=self.timing)
+        )
+
+    def _capture_of(self, job: Source) -> Capture:
+        output = self.file(next(self._numbers))
+        return capture_of(job, output, timeout=self.timeout, quiet=self.quiet)
+
+    def check(self, spec: str) -> Report:
+        """Raises CgtoolError."""
+        return report_of(check_job(spec, self.options), timeout=self.timeout, quiet=self.quiet)
+
+    def verify(self, spec: str, options: VerifyOptions | None = None) -> Report:
+        """Raises CgtoolError."""
+        job = VerifyJob(spec, self.options, options or VerifyOptions())
+        return report_of(job, timeout=self.timeout, quiet=self.quiet)
+
+    @contextmanager
+    def ahead(self, count: int) -> Iterator[int]:
+        """Have the next workers, of ``count`` to come, import torch side by side; how many do.
+
+        Never while one of them measures: it would be timed beside other work of the host.
+        """
+        at_once = min(count, _AT_ONCE, os.cpu_count() or 1)
+        if at_once < 2:
+            yield count
+            return
+        from cgtool.worker import supervisor
+
+        with supervisor.ahead(at_once):
+            yield at_once
 
 
 def open_capture(
@@ -140,7 +197,8 @@ def open_capture(
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
-    return attempt(target, saved, options=options, quiet=quiet, timeout=timeout), saved
+    job = CaptureJob(target, options or CaptureOptions())
+    return capture_of(job, saved, quiet=quiet, timeout=timeout), saved
 
 
 def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
@@ -148,9 +206,9 @@ def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
     ``target``, a saved capture, which is only shown."""
     given = dict(others)
     for struct in options:
-        for field in structs.fields(struct):
-            value = getattr(struct, field.name)
-            given[field.name] = None if value == field.default else value
+        for option in structs.fields(struct):
+            value = getattr(struct, option.name)
+            given[option.name] = None if value == option.default else value
     for name, value in given.items():
         if value is not None:
             raise usage(

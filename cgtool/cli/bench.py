@@ -79,6 +79,7 @@ def bench(
     from cgtool.analysis.timing.bench import exit_code
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.analysis.timing.runs import merge
+    from cgtool.cli.attempts import Measuring
     from cgtool.cli.bench_runs import (
         held_to_baseline,
         held_to_entry,
@@ -86,7 +87,6 @@ def bench(
         open_base,
         raw_texts,
     )
-    from cgtool.cli.measuring import Measuring
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.cli.sequential_runs import Runs
     from cgtool.model.capture_file import write
@@ -120,9 +120,9 @@ def bench(
                 phase=phase.value if phase else None,
                 rounds=rounds,
                 max_seconds=max_seconds or BenchOptions().max_seconds,
-                against=against,
                 precision=pair_precision(tolerance),
             ),
+            against=against,
         )
         made = Runs(
             lambda: measuring.bench(entry), max_seconds or MAX_SECONDS, ahead=measuring.ahead

@@ -27,18 +27,13 @@ def capture(
     quiet: opt.Quiet = False,
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
-    from cgtool.cli.attempts import attempt
+    from cgtool.cli.attempts import capture_of
     from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.model.jobs import CaptureJob
 
     target = output or default_file(entry)
     check_place(target, entry)
-    captured = attempt(
-        entry,
-        target,
-        options=capture_options,
-        timeout=timeout,
-        quiet=quiet,
-    )
+    captured = capture_of(CaptureJob(entry, capture_options), target, timeout=timeout, quiet=quiet)
     if not quiet:
         from cgtool.analysis.graph.summary import summarize
         from cgtool.render.json import encode

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.options import CaptureOptions, CheckOptions
+from cgtool.model.options import CaptureOptions
 
 
 class FindingsFormat(StrEnum):
@@ -43,15 +43,11 @@ def check(
     from cgtool.analysis.findings import is_hazard, show
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.model.jobs import check_job
 
     check_place(output, entry)
-    report = report_of(
-        entry,
-        CheckOptions(tuple(arguments or ())),
-        options=capture_options,
-        timeout=timeout,
-        quiet=quiet,
-    )
+    job = check_job(entry, capture_options, tuple(arguments or ()))
+    report = report_of(job, timeout=timeout, quiet=quiet)
     found = show(report.findings)
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode

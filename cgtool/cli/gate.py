@@ -89,7 +89,7 @@ def gate(
     from cgtool.analysis.gate.budgets import from_options
     from cgtool.analysis.gate.report import exit_code, gate_report
     from cgtool.cli import gate_formats, gate_measure, gate_targets, project
-    from cgtool.cli.measuring import Measuring
+    from cgtool.cli.attempts import Measuring
     from cgtool.model import baseline as baselines
 
     given = from_options(limits, max_increase or (), max_regression)

@@ -14,8 +14,8 @@ from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.gate.report import Judged, not_measured
 from cgtool.analysis.timing.regression import LOOKS, wanted
+from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_targets import Base, Target
-from cgtool.cli.measuring import Measuring
 from cgtool.cli.output import show_bug, show_failure
 from cgtool.cli.sequential_runs import Look, Runs, until_told
 from cgtool.model.baseline import Baseline

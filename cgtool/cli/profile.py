@@ -82,9 +82,10 @@ def profile(
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.timing.profile import explain, has_times
-    from cgtool.cli.attempts import attempt, check_name, refuse_for_file
+    from cgtool.cli.attempts import capture_of, check_name, refuse_for_file
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.model.capture_file import read
+    from cgtool.model.jobs import ProfileJob
 
     profiling = ProfileOptions(replays, rounds, max_seconds)
     check_name(target)
@@ -98,14 +99,8 @@ def profile(
         saved = save or _default_file(target)
         check_place(saved, target, option="--save")
         check_apart(output, saved)
-        measured = attempt(
-            target,
-            saved,
-            options=capture_options,
-            profile=profiling,
-            timeout=timeout,
-            quiet=quiet,
-        )
+        job = ProfileJob(target, capture_options, profiling)
+        measured = capture_of(job, saved, timeout=timeout, quiet=quiet)
     # The capture stays until the end: no collection needs to look through it again.
     gc.freeze()
     if format_ is ProfileFormat.PERFETTO:

@@ -34,15 +34,11 @@ def verify(
     from cgtool.analysis.verify import exit_code, noise
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.model.jobs import VerifyJob
 
     check_place(output, entry)
-    report = report_of(
-        entry,
-        VerifyOptions(replays, trials),
-        options=capture_options,
-        timeout=timeout,
-        quiet=quiet,
-    )
+    job = VerifyJob(entry, capture_options, VerifyOptions(replays, trials))
+    report = report_of(job, timeout=timeout, quiet=quiet)
     report = structs.replace(report, findings=(*report.findings, *noise(report)))
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode

@@ -1,4 +1,4 @@
-"""What the user asked for, as it travels from the command line to the worker process."""
+"""Options of the commands, as they travel from the command line to the worker process."""
 
 from __future__ import annotations
 
@@ -140,9 +140,9 @@ def unexpected(name: str, value: object) -> str | None:
 
 
 FEWEST_PAIRS, PAIRS_A_LOOK = 16, 8
-"""Of ``bench --against``: pairs before the precision is looked at, and between two looks."""
+"""Of ``bench --against``: pairs before the precision is first computed, and between two times."""
 FIRST_RUNS, MAX_RUNS, MAX_SECONDS = 3, 20, 300.0
-"""Of an entry held against a baseline: runs before the first look, and until when to measure on."""
+"""Of an entry compared with a baseline: runs before the first comparison, and when to stop."""
 
 
 class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,53 +154,25 @@ class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     min_round_ms: float = 5.0
     """Each sample repeats the work until a pair of events is at least this far apart."""
     max_seconds: float = 60.0
-    against: str | None = None
-    """Another ENTRY: pairs of captures, one of each, are measured instead of eager."""
     precision: float = 0.0005
-    """With ``against``: relative standard error of the ratio at which no more pairs are made."""
+    """With ``--against``: measure pairs until the relative standard error of the ratio is this."""
 
 
 class ProfileOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of ``cgtool profile``."""
 
     replays: int = 20
-    """Replays of each graph that are traced, and as many that are not."""
+    """Traced replays of each graph, and as many without tracing."""
     rounds: int = 12
-    """Interleaved rounds of eager against replay."""
+    """Interleaved rounds of eager and replay."""
     max_seconds: float = 60.0
-    """After so long no round is begun."""
-
-
-class CheckOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Options of ``cgtool check``."""
-
-    arguments: tuple[str, ...] = ()
-    """``sys.argv[1:]`` of a script."""
+    """No round begins after this long."""
 
 
 class VerifyOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """Options of ``cgtool verify``."""
 
     replays: int = 3
-    """Replays in a row on the same inputs."""
+    """Replays, one after the other, on the same inputs."""
     trials: int = 2
     """Sets of fresh inputs."""
-
-
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One attempt, for one worker process."""
-
-    spec: str
-    output: str
-    """Where the worker writes the capture file, or a Report as JSON."""
-    capture: CaptureOptions = CaptureOptions()
-    bench: BenchOptions | None = None
-    """Set for ``cgtool bench``: time what was captured."""
-    profile: ProfileOptions | None = None
-    """Set for ``cgtool profile``: every node of what was captured is timed."""
-    check: CheckOptions | None = None
-    """Set for ``cgtool check``: a Report is written instead of a capture."""
-    verify: VerifyOptions | None = None
-    """Set for ``cgtool verify``: a Report is written instead of a capture."""
-    path: tuple[str, ...] = ()
-    """``sys.path`` of the process that asks, which the supervisor puts here."""

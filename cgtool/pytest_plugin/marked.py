@@ -78,7 +78,7 @@ def _why_not_here(config: pytest.Config) -> str | None:
 
 _ASK = """
 import json
-from cgtool.jobs.attempt import choose_device
+from cgtool.jobs.context import choose_device
 print(json.dumps(choose_device(None)))
 """
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.gate.evidence import Measured
 from cgtool.analysis.gate.measured import measure
-from cgtool.cli.measuring import Measuring
+from cgtool.cli.attempts import Measuring
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
 from cgtool.model.finding import Report

@@ -1,8 +1,8 @@
 """The worker process: the only one that imports torch and runs the user's code.
 
-One attempt, one process: a failed capture leaves streams, pools and random states unusable.
+A process does one job: a failed capture leaves streams, pools and random states unusable.
 ``python -m cgtool.worker.child FD STACK_FILE`` reads a Request from standard input and answers on
-the file descriptor; with ``ahead`` behind that it imports torch first.
+the file descriptor; with a third argument ``ahead`` it imports torch first.
 """
 
 from __future__ import annotations
@@ -25,23 +25,92 @@ from typing import TextIO
 import msgspec
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
-from cgtool.model.options import Request
-from cgtool.torch_compat.private import PYTREE_MODULE
-from cgtool.worker.endings import write_stacks
-from cgtool.worker.originals import Originals, Replaced, described, frames_of
-from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message, encode
+from cgtool.model.jobs import Request
+from cgtool.worker.protocol import (
+    AHEAD,
+    CHANNEL_LOST,
+    READY,
+    Message,
+    encode,
+    extend_import_path,
+)
+from cgtool.worker.user_process import (
+    Originals,
+    Replaced,
+    announce_endings,
+    describe_replaced,
+    frames_of,
+    warn_at_users_line,
+    write_stacks,
+)
+
+_PR_SET_PDEATHSIG = 1
+_NEEDED_BY_ALL = (
+    "torch", "torch.autograd", "torch.cuda", "torch.Tensor", "torch.nn.Module",
+    "torch.nn.modules.module", "torch.autograd.Function",
+)  # fmt: skip
+"""Modules and classes whose attributes the user's code must not replace; and pytree."""
+_AHEAD = (
+    "torch",
+    "cgtool.jobs.dispatch",
+    "cgtool.devices.cuda.bench",
+    "torch.fx.experimental.symbolic_shapes",
+)
+"""What every run imports in the end; ``torch.autograd.grad`` the last one, and with it sympy."""
+
+
+def main() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        # When the parent process is killed, this one ends too.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
+    # Opened by name: the user's code may close any descriptor.
+    stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
+    write_stacks(stacks)
+    channel = Channel(descriptor)
+    # PyTorch warns at every import where numpy is not installed. No capture needs it.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+    # And at the first backward that begins with a matrix product, as it does without a loss.
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
+    originals = Originals()
+    if AHEAD in sys.argv[3:]:
+        for name in _AHEAD:
+            # What fails here fails again when there is a request to answer.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        channel.send(Message(phase=READY))
+    request = sys.stdin.buffer.read()
+    if not request:
+        # This worker is not needed.
+        _leave(0)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    code = 0
+    try:
+        _do(msgspec.json.decode(request, type=Request), channel, originals)
+        channel.send(Message(done=True))
+    except BaseException as error:  # whatever the user's code raises must be answered
+        code = 1
+        channel.send(_answer(error, originals.restore()))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the user's code may have replaced them
+            stream.flush()
+    # Without waiting for threads that never end, or for finalizers of half-freed graphs.
+    _leave(code)
 
 
 class Channel:
-    """The way back to the supervisor."""
+    """The pipe to the supervisor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._process = _getpid()
 
     def send(self, message: Message) -> None:
+        """Write one line. Ends the process when nobody can read it."""
         if _getpid() != self._process:
-            # A child that the code under test forked has come back out of it: it has no part here.
+            # A process that the user's code forked has returned here; it has no answer to give.
             _leave(0)
         line = encode(message)
         try:
@@ -50,62 +119,51 @@ class Channel:
         except OSError:
             _leave(CHANNEL_LOST)
 
-    def phase(self, text: str) -> None:
-        self.send(Message(phase=text))
 
-    def ending(self, ending: Ending) -> None:
-        self.send(Message(ending=ending))
+def _do(request: Request, channel: Channel, originals: Originals) -> None:
+    def progress(phase: str) -> None:
+        channel.send(Message(phase=phase))
 
+    def before_user_code() -> None:
+        announce_endings(lambda ending: channel.send(Message(ending=ending)))
+        warn_at_users_line()
+        from cgtool.torch_compat.private import PYTREE_MODULE  # imports torch
 
-_RELIED_ON = (
-    "torch", "torch.autograd", "torch.cuda", PYTREE_MODULE, "torch.Tensor",
-    "torch.nn.Module", "torch.nn.modules.module", "torch.autograd.Function",
-)  # fmt: skip
+        originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
 
+    extend_import_path(request.path)
+    progress("import torch")
+    from cgtool.jobs import dispatch
 
-def _attempt(request: Request, channel: Channel, originals: Originals) -> None:
-    from cgtool.jobs import attempt as jobs
-    from cgtool.worker import endings, import_path, warned
-
-    import_path.extend(request.path)
-
-    def before_load() -> None:
-        endings.announce(channel.ending)
-        warned.show_at_users_line()
-        originals.keep(*_RELIED_ON)
-        channel.phase("load")
-
-    jobs.attempt(request, channel.phase, before_load)
+    dispatch.run(request, progress, before_user_code)
 
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
+    """What the supervisor is told of an exception: a failure of the user's code, or a bug."""
     from cgtool.observe.frames import exception_frames
     from cgtool.program.boundary import own_fault, unreadable
 
     if isinstance(error, CgtoolError):
-        return Message(failure=_explained(error.failure, replaced))
+        return Message(failure=_with_replaced(error.failure, replaced))
     frames = exception_frames(error)
     what = _sentence(error)
     if isinstance(error, MemoryError):
         return Message(failure=user_code("the host ran out of memory", frames=frames).failure)
     if not own_fault(error):
-        return Message(failure=_explained(user_code(what, frames=frames).failure, replaced))
+        return Message(failure=_with_replaced(user_code(what, frames=frames).failure, replaced))
     if replaced:
         return Message(
             failure=user_code(
-                f"the code under test replaced {described(replaced)}",
+                f"the code under test replaced {describe_replaced(replaced)}",
                 frames=frames_of(replaced),
-                why=f"cgtool and PyTorch work with it, and failed with {what}",
-                fix="put it back before the entry point returns",
+                why=f"cgtool and PyTorch use it, and failed with {what}",
+                fix="restore it before the entry point returns",
             ).failure
         )
-    unread = unreadable(error)
-    if unread is not None:
-        return Message(
-            failure=user_code(
-                f"cgtool cannot read the storage of {unread}", frames=frames, why=what
-            ).failure
-        )
+    kind = unreadable(error)
+    if kind is not None:
+        failure = user_code(f"cgtool cannot read the storage of {kind}", frames=frames, why=what)
+        return Message(failure=failure.failure)
     return Message(bug="".join(traceback.format_exception(error)))
 
 
@@ -114,83 +172,21 @@ def _sentence(error: BaseException) -> str:
 
     if isinstance(error, SystemExit):
         return f"the code under test called sys.exit({short(error.code)})"
-    text = text_of(error).strip().splitlines()
-    what = type(error).__name__ + (f": {text[0]}" if text else "")
+    lines = text_of(error).strip().splitlines()
+    what = type(error).__name__ + (f": {lines[0]}" if lines else "")
     return what if isinstance(error, Exception) else f"the code under test raised {what}"
 
 
-def _explained(failure: Failure, replaced: list[Replaced]) -> Failure:
-    """With what the user's code broke, where nothing else explains the failure."""
-    broken = [one for one in replaced if one.is_broken]
+def _with_replaced(failure: Failure, replaced: list[Replaced]) -> Failure:
+    """With the names that the user's code broke, where nothing else explains the failure."""
+    broken = [each for each in replaced if each.is_broken]
     if not broken or failure.why is not None or failure.exit_code != EXIT_USER_CODE:
         return failure
     return msgspec.structs.replace(
         failure,
         frames=failure.frames or frames_of(broken),
-        why=f"the code under test replaced {described(broken)}",
+        why=f"the code under test replaced {describe_replaced(broken)}",
     )
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_the_parent() -> None:
-    """When the process that waits for the answer is killed, this one ends too (prctl(2))."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-_AHEAD = (
-    "torch",
-    "cgtool.jobs.attempt",
-    "cgtool.devices.cuda.bench",
-    "torch.fx.experimental.symbolic_shapes",
-)
-"""What a run imports in the end: ``torch.autograd.grad`` the last one, and with it all of sympy."""
-
-
-def _import_ahead() -> None:
-    for name in _AHEAD:
-        # What goes wrong here goes wrong again once there is somebody to tell.
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-
-
-def main() -> None:
-    _end_with_the_parent()
-    descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
-    # Kept open under a name of its own: the code under test may close any descriptor it finds.
-    stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115
-    faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-    write_stacks(stacks)
-    channel = Channel(descriptor)
-    # PyTorch says so at every import where numpy is not installed. No capture needs it.
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
-    # And so at the first backward that begins with a matrix product, as it does without a loss.
-    warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
-    originals = Originals()
-    if AHEAD in sys.argv[3:]:
-        _import_ahead()
-        channel.phase(READY)
-    asked = sys.stdin.buffer.read()
-    if not asked:
-        # Nobody needs this worker any more.
-        _leave(0)
-    request = msgspec.json.decode(asked, type=Request)
-    devnull = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(devnull, 0)
-    code = 0
-    try:
-        _attempt(request, channel, originals)
-        channel.send(Message(done=True))
-    except BaseException as error:  # whatever the user's code raises must be answered
-        code = 1
-        channel.send(_answer(error, originals.restore()))
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # the user's own objects may stand there
-            stream.flush()
-    # Threads of the user's that never end, and finalizers of half-torn graphs, are left behind.
-    _leave(code)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Start a worker, follow it, and turn whatever becomes of it into an answer. Knows no torch."""
+"""Start a worker process, follow it, and turn whatever happens to it into an answer. No torch."""
 
 from __future__ import annotations
 
@@ -6,43 +6,141 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, machine, usage, user_code
-from cgtool.model.options import Request
+from cgtool.model.jobs import AnyJob, Request
+from cgtool.model.options import Progress
 from cgtool.observe.frames import folded, is_internal_file
-from cgtool.worker import import_path, printing
-from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message
+from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message, import_path
+from cgtool.worker.user_process import signal_name
 
-Progress = Callable[[str], None]
 _GRACE_SECONDS = 2.0
 _IMPORT_SECONDS = 120.0
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
 class WorkerBug(Exception):
-    """The worker failed through a fault of cgtool's; the text is its traceback."""
+    """The worker failed through a bug in cgtool; the text is its traceback."""
 
 
-class _Worker:
+def run(
+    job: AnyJob, output: Path, *, timeout: float | None = None, progress: Progress = lambda _: None
+) -> None:
+    """Do a job in a worker process; when this returns, the answer is at ``output``.
+
+    ``timeout`` is in seconds. Raises CgtoolError for everything that the user's code or this
+    machine can do to the worker, WorkerBug for a bug in cgtool, and KeyboardInterrupt after the
+    worker has ended.
+    """
+    request = _encoded(Request(job, str(output), import_path()))
+    try:
+        worker = _waiting.popleft() if _waiting else Worker()
+    except OSError as error:
+        # No more processes, memory or open files; a folder or a Python that was removed.
+        raise machine(f"a worker process cannot be started: {error}") from error
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        worker.send(request)
+        for message in worker.messages(deadline):
+            if message.phase is not None:
+                worker.phase = message.phase
+                progress(message.phase)
+            worker.ending = message.ending or worker.ending
+            if message.failure is not None:
+                raise CgtoolError(message.failure)
+            if message.bug is not None:
+                raise WorkerBug(message.bug)
+            if message.done:
+                return
+        raise CgtoolError(_post_mortem(worker, worker.process.wait()))
+    except TimeoutError:
+        frames = worker.stack_now()
+        raise user_code(
+            f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
+            frames=frames,
+            why="the code was still running at this line" if frames else None,
+            fix="increase --timeout SECONDS, or look at the line for a loop or a wait that cannot "
+            "end during capture",
+            phase=worker.phase,
+        ) from None
+    finally:
+        worker.end()
+
+
+def _encoded(request: Request) -> bytes:
+    try:
+        return msgspec.json.encode(request)
+    except UnicodeEncodeError as error:
+        name = str(error.object).encode(errors="backslashreplace").decode()
+        raise usage(f"{name}: not a name in UTF-8", fix="rename the file or its folder") from None
+
+
+_waiting: deque[Worker] = deque()
+
+
+@contextlib.contextmanager
+def ahead(count: int) -> Iterator[None]:
+    """Start ``count`` workers at once for what ``run`` does in this block, and wait until they have
+    imported torch: side by side, and not while one of them measures."""
+    started: list[Worker] = []
+    try:
+        # Where no more can be started, ``run`` says why.
+        with contextlib.suppress(OSError):
+            while len(started) < count:
+                started.append(Worker(ahead=True))
+        _waiting.extend([worker for worker in started if worker.is_ready()])
+        yield
+    finally:
+        _waiting.clear()
+        for worker in started:
+            worker.end()
+
+
+@contextlib.contextmanager
+def standard_error() -> Iterator[int]:
+    """A descriptor for what the user's code prints.
+
+    Where ``sys.stderr`` has none (``pytest --capture=sys``, ``redirect_stderr``, a notebook), it is
+    a file's, whose text is written to ``sys.stderr`` at the end.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, ValueError, OSError):
+        with tempfile.TemporaryFile("w+", errors="replace") as file:
+            try:
+                yield file.fileno()
+            finally:
+                file.seek(0)
+                # sys.stderr may be closed, or None.
+                with contextlib.suppress(AttributeError, ValueError, OSError):
+                    shutil.copyfileobj(file, sys.stderr)
+    else:
+        yield descriptor
+
+
+class Worker:
+    """A worker process, and the pipe on which it answers."""
+
     def __init__(self, *, ahead: bool = False) -> None:
-        """Start the process. With ``ahead`` it imports torch before it is asked anything."""
+        """Start the process. With ``ahead`` it imports torch before it reads a request."""
         self.phase = "start"
         self.ending: Ending | None = None
-        """What the user's code said last that it was about to do to the process."""
+        """The last way to end the process that the user's code announced."""
         self._ended = False
         with contextlib.ExitStack() as held:
-            printed = held.enter_context(printing.descriptor())
+            printed = held.enter_context(standard_error())
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="cgtool-"))
             self.stack_file = Path(folder) / "stacks"
             self.pipe, write_end = os.pipe()
@@ -53,8 +151,8 @@ class _Worker:
     def _start(self, write_end: int, printed: int, *, ahead: bool) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, write_end)
-            # -P: a torch.py or random.py in the current folder must not stand in for the real one.
-            # What the code under test prints goes to standard error: standard output is ours.
+            # -P: a torch.py or random.py in the current folder must not hide the real module.
+            # What the user's code prints goes to standard error: standard output is for results.
             return subprocess.Popen(
                 [
                     sys.executable,
@@ -72,10 +170,10 @@ class _Worker:
                 start_new_session=True,
             )
 
-    def ask(self, encoded: bytes) -> None:
+    def send(self, request: bytes) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(encoded)
+            self.process.stdin.write(request)
             self.process.stdin.close()
 
     def is_ready(self) -> bool:
@@ -107,10 +205,10 @@ class _Worker:
                     try:
                         message = msgspec.json.decode(line, type=Message)
                     except (msgspec.MsgspecError, UnicodeError):
-                        continue  # the code under test writes to any descriptor that it finds
+                        continue  # the user's code may write to any descriptor
                     yield message
             elif self.process.poll() is not None:
-                # A child that it forked may hold the pipe open for ever.
+                # A process that it forked may keep the pipe open.
                 return
 
     def stack(self) -> tuple[Frame, ...]:
@@ -127,18 +225,17 @@ class _Worker:
         ]
         return folded([frame for frame in frames if not is_internal_file(frame.file)])
 
-    def ask_stack(self) -> tuple[Frame, ...]:
-        """Where the worker is right now, by faulthandler's signal."""
+    def stack_now(self) -> tuple[Frame, ...]:
+        """The user's frames at this moment, which faulthandler writes at a signal."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGUSR1)
             time.sleep(0.3)
         return self.stack()
 
     def end(self) -> None:
-        """Terminate the worker and everything that it started; a second Ctrl-C does not stop this
-        half-way."""
+        """Terminate the worker and all that it started; a second Ctrl-C does not interrupt this."""
         if self._ended:
-            # By now its number may be that of another process.
+            # By now another process may have its number.
             return
         self._ended = True
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -158,137 +255,37 @@ class _Worker:
                     continue
 
 
-def _encoded(request: Request) -> bytes:
-    try:
-        return msgspec.json.encode(request)
-    except UnicodeEncodeError as error:
-        name = str(error.object).encode(errors="backslashreplace").decode()
-        raise usage(f"{name}: not a name in UTF-8", fix="rename the file or its folder") from None
-
-
-def run(request: Request, *, timeout: float | None = None, progress: Progress) -> None:
-    """Run one attempt; on return the capture file lies at ``request.output``.
-
-    Raises CgtoolError for everything that the user's code or this machine can do to it, WorkerBug
-    for a fault of cgtool's, KeyboardInterrupt after the worker is gone.
-    """
-    try:
-        encoded = _encoded(msgspec.structs.replace(request, path=import_path.of_this_process()))
-        worker = _waiting.popleft() if _waiting else _Worker()
-    except OSError as error:
-        # No more processes, memory or open files; a folder or a Python that is gone.
-        raise machine(f"a worker process cannot be started: {error}") from error
-    deadline = None if timeout is None else time.monotonic() + timeout
-    try:
-        worker.ask(encoded)
-        for message in worker.messages(deadline):
-            if message.phase is not None:
-                worker.phase = message.phase
-                progress(message.phase)
-            worker.ending = message.ending or worker.ending
-            if message.failure is not None:
-                raise CgtoolError(message.failure)
-            if message.bug is not None:
-                raise WorkerBug(message.bug)
-            if message.done:
-                return
-        code = worker.process.wait()
-        raise CgtoolError(_post_mortem(worker, code))
-    except TimeoutError:
-        frames = worker.ask_stack()
-        raise user_code(
-            f"no result after {timeout:g} s: stopped in phase '{worker.phase}'",
-            frames=frames,
-            why="the code was still running at this line" if frames else None,
-            fix="give it longer with --timeout SECONDS, or look at the line for a loop or a "
-            "wait that cannot end during capture",
-            phase=worker.phase,
-        ) from None
-    finally:
-        worker.end()
-
-
-_waiting: deque[_Worker] = deque()
-
-
-@contextlib.contextmanager
-def ahead(count: int) -> Iterator[None]:
-    """Start so many workers at once for what ``run`` does in this block, and wait until they have
-    imported torch: side by side, and not while one of them is measuring."""
-    started: list[_Worker] = []
-    try:
-        # Where no more can be started, ``run`` says why.
-        with contextlib.suppress(OSError):
-            while len(started) < count:
-                started.append(_Worker(ahead=True))
-        _waiting.extend([one for one in started if one.is_ready()])
-        yield
-    finally:
-        _waiting.clear()
-        for one in started:
-            one.end()
-
-
-def _post_mortem(worker: _Worker, code: int) -> Failure:
-    """The worker ended without an answer."""
+def _post_mortem(worker: Worker, code: int) -> Failure:
+    """Why the worker ended without an answer, from its exit code (negative: a signal)."""
     frames = worker.stack()
-    where = f"in phase '{worker.phase}'"
-    ending = worker.ending
-    if ending is not None and ending.status == code:
-        return user_code(
-            f"the code under test {ending.what} {where}",
-            frames=ending.frames or frames,
-            why="the process ended there and then: nothing is left to capture",
-            fix="leave the call out of what the entry point runs",
-            phase=worker.phase,
-        ).failure
-    if code == -signal.SIGKILL:
-        return user_code(
-            f"the worker process was killed {where}",
-            frames=frames,
-            why="SIGKILL from outside: most often the kernel, because the host ran out of memory",
-            fix="use smaller tensors, or a machine with more memory",
-            phase=worker.phase,
-        ).failure
-    if code < 0:
-        return _signalled(worker, -code, where, frames)
-    if code == CHANNEL_LOST:
-        return user_code(
-            f"the code under test closed the worker's file descriptors {where}",
-            frames=frames,
-            fix="close only descriptors that the code opened itself",
-            phase=worker.phase,
-        ).failure
-    return user_code(
-        f"the code under test ended the process with exit code {code} {where}",
-        frames=frames,
-        why="a library that ends the process leaves nothing to capture",
-        phase=worker.phase,
-    ).failure
+    why = fix = None
+    if worker.ending is not None and worker.ending.status == code:
+        what = f"the code under test {worker.ending.what}"
+        frames = worker.ending.frames or frames
+        why = "the process ended there: nothing is left to capture"
+        fix = "remove the call from what the entry point runs"
+    elif code == -signal.SIGKILL:
+        what = "the worker process was killed"
+        why = "SIGKILL from outside: most often the kernel, because the host ran out of memory"
+        fix = "use smaller tensors, or a machine with more memory"
+    elif -code in _CRASHES:
+        what = f"the code under test crashed the process with {signal_name(-code)}"
+        why = "native code failed while this line ran" if frames else None
+        fix = "run it outside cgtool, with python -X faulthandler, to see it alone"
+    elif code < 0:
+        what = f"the worker process was ended by {signal_name(-code)}"
+        why = "the code under test raised it, or it came from outside"
+        why += ", while this line ran" if frames else ""
+    elif code == CHANNEL_LOST:
+        what = "the code under test closed the worker's file descriptors"
+        fix = "close only descriptors that the code opened itself"
+    else:
+        what = f"the code under test ended the process with exit code {code}"
+        why = "a library that ends the process leaves nothing to capture"
+    what = f"{what} in phase '{worker.phase}'"
+    return user_code(what, frames=frames, why=why, fix=fix, phase=worker.phase).failure
 
 
 _CRASHES = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 )
-
-
-def _signalled(worker: _Worker, number: int, where: str, frames: tuple[Frame, ...]) -> Failure:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    if number in _CRASHES:
-        return user_code(
-            f"the code under test crashed the process with {name} {where}",
-            frames=frames,
-            why="native code failed while this line ran" if frames else None,
-            fix="run it outside cgtool, with python -X faulthandler, to see it alone",
-            phase=worker.phase,
-        ).failure
-    return user_code(
-        f"the worker process was ended by {name} {where}",
-        frames=frames,
-        why="the code under test set it off, or it came from outside"
-        + (", while this line ran" if frames else ""),
-        phase=worker.phase,
-    ).failure

@@ -12,12 +12,12 @@ import pytest
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
-from cgtool.cli import measuring
+from cgtool.cli import attempts
 from cgtool.cli import sequential_runs as until_told
 from cgtool.model import capture_file
 from cgtool.model.baseline import write as write_baseline
+from cgtool.model.jobs import AgainstJob, BenchJob
 from cgtool.model.measurements import Clock
-from cgtool.model.options import BenchOptions
 from tests.analysis.test_runs import paired
 from tests.analysis.test_runs import run as measured
 
@@ -43,15 +43,16 @@ class Machine:
         self.draw = random.Random(0)
         self.slower, self.spread = 1.0, 0.002
         self.clock = Clock((345, 1980, 1980), other_processes=0)
-        self.asked: list[BenchOptions] = []
+        self.asked: list[BenchJob | AgainstJob] = []
 
     def run(self):
         return measured(50_000 * self.slower * (1 + self.draw.gauss(0, self.spread)),
                         clock=self.clock)  # fmt: skip
 
-    def attempt(self, spec, output, *, bench, **_options):
-        self.asked.append(bench)
-        found = self.run() if bench.against is None else paired(self.slower, clock=self.clock)
+    def attempt(self, job, output, **_options):
+        self.asked.append(job)
+        is_pair = isinstance(job, AgainstJob)
+        found = paired(self.slower, clock=self.clock) if is_pair else self.run()
         capture_file.write(output, found)
         return capture_file.read(output)
 
@@ -60,8 +61,8 @@ class Machine:
 def machine(monkeypatch, tmp_path):
     """With a baseline of ten runs in base.cgt and base.json."""
     machine = Machine()
-    monkeypatch.setattr(measuring, "attempt", machine.attempt)
-    monkeypatch.setattr(measuring.Measuring, "ahead", lambda _self, count: nullcontext(count))
+    monkeypatch.setattr(attempts, "capture_of", machine.attempt)
+    monkeypatch.setattr(attempts.Measuring, "ahead", lambda _self, count: nullcontext(count))
     base = merge([machine.run() for _ in range(10)])
     capture_file.write(tmp_path / "base.cgt", base)
     write_baseline(tmp_path / "base.json", measure([base]).values)
@@ -111,12 +112,12 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
         machine.clock = next(clocks, quiet)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(measuring, "attempt", attempt)
+    monkeypatch.setattr(attempts, "capture_of", attempt)
     code, out, _ = run(ENTRY, "--runs", 4, "--save", "saved.cgt")
     assert code == 0
     assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
     assert {one.run for one in capture_file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
-    monkeypatch.setattr(measuring, "attempt", real)
+    monkeypatch.setattr(attempts, "capture_of", real)
     assert run(ENTRY, "--baseline", "saved.cgt")[0] != 2
 
 
@@ -158,7 +159,7 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
         machine.clock = next(clocks, quiet)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(measuring, "attempt", attempt)
+    monkeypatch.setattr(attempts, "capture_of", attempt)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt")
     assert (code, len(machine.asked)) == (0, 3)
     assert "10 and 1 runs" in out
@@ -223,7 +224,7 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     assert "Replay times compared with other.py:build" in out
     assert "Eager and replay" not in out
     (asked,) = machine.asked
-    assert (asked.against, asked.precision) == ("other.py:build", 0.0005)
+    assert (asked.against, asked.options.precision) == ("other.py:build", 0.0005)
 
 
 # --- refused
@@ -280,7 +281,7 @@ def test_without_a_gpu_it_exits_3(run, tmp_path, more):
     (tmp_path / "model.py").write_text("def build(device):\n    return None\n")
     code, _, err = run(ENTRY, *more)
     assert code == 3
-    assert "bench needs a GPU to measure on" in err
+    assert "bench needs a GPU: " in err
 
 
 def test_the_comparison_fits_a_terminal_of_80_columns(run, machine, monkeypatch):

@@ -22,9 +22,9 @@ from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, Judged
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
+from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_measure import Holding
 from cgtool.cli.gate_targets import Base, Target
-from cgtool.cli.measuring import Measuring
 from cgtool.cli.project import find
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture
@@ -519,7 +519,7 @@ class Made(Measuring):
 
     def bench(self, spec: str) -> Capture:
         if not self.gpu:
-            raise machine("bench needs a GPU to measure on: there is none")
+            raise machine("bench needs a GPU: there is none")
         self.runs.append("bench")
         clock = next(self.clocks, None)
         return timed(self.replay_us, spread=self.spread, seed=len(self.runs), clock=clock)

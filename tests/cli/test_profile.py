@@ -132,8 +132,8 @@ def test_without_a_gpu(run, tmp_path: Path):
     entry = ["model.py:f", "--input", "x=float32[4]", "--device", "simulated"]
     code, out, err = run(*entry)
     assert (code, out) == (3, "")
-    assert "profile needs a GPU to measure on" in err
-    assert "run it where an NVIDIA GPU is" in err
+    assert "profile needs a GPU: " in err
+    assert "run it on a machine with an NVIDIA GPU" in err
     assert not list(tmp_path.glob("*.cgt"))
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.cli.measuring import Measuring
+from cgtool.cli.attempts import Measuring
 from cgtool.cli.sequential_runs import Runs
 from cgtool.model.capture_file import read
-from cgtool.model.options import CaptureOptions, Request
+from cgtool.model.jobs import CaptureJob
+from cgtool.model.options import CaptureOptions
 from cgtool.worker import supervisor
 
 MODEL = """
@@ -37,7 +38,7 @@ def used(spec: str) -> list[int]:
 
 
 def run(spec: str, output: Path) -> None:
-    supervisor.run(Request(spec, str(output), SIMULATED), progress=lambda _text: None)
+    supervisor.run(CaptureJob(spec, SIMULATED), output)
     assert read(output).entry.spec == spec
 
 
@@ -55,7 +56,7 @@ def test_what_waits_is_asked_first_and_what_is_asked_no_more_ends(spec, tmp_path
 
 
 def test_one_that_nobody_can_ask_any_more_ends_by_itself():
-    worker = supervisor._Worker(ahead=True)
+    worker = supervisor.Worker(ahead=True)
     try:
         assert worker.is_ready()
         worker.process.stdin.close()
@@ -65,7 +66,7 @@ def test_one_that_nobody_can_ask_any_more_ends_by_itself():
 
 
 def test_one_that_ended_too_early_is_no_loss(spec, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor._Worker, "is_ready", lambda self: self.process.kill())
+    monkeypatch.setattr(supervisor.Worker, "is_ready", lambda self: self.process.kill())
     with supervisor.ahead(2):
         run(spec, tmp_path / "a.cgt")
     assert len(used(spec)) == 1

@@ -11,8 +11,9 @@ from contextlib import redirect_stderr
 import pytest
 
 from cgtool.model.capture_file import read
-from cgtool.model.options import CaptureOptions, Request
-from cgtool.worker import import_path, printing, supervisor
+from cgtool.model.jobs import CaptureJob
+from cgtool.model.options import CaptureOptions
+from cgtool.worker import protocol, supervisor
 
 MODEL = """\
 import os
@@ -42,8 +43,7 @@ def project(tmp_path, monkeypatch):
 def attempt(project):
     output = project / "out.cgt"
     options = CaptureOptions(device="simulated", input=("x=float32[4]",))
-    request = Request(f"{project / 'model.py'}:step", str(output), options)
-    supervisor.run(request, progress=lambda _phase: None)
+    supervisor.run(CaptureJob(f"{project / 'model.py'}:step", options), output)
     return read(output)
 
 
@@ -79,7 +79,7 @@ def test_the_descriptor_of_standard_error_is_taken_where_it_has_one(tmp_path):
     with (
         (tmp_path / "log").open("w") as file,
         redirect_stderr(file),
-        printing.descriptor() as found,
+        supervisor.standard_error() as found,
     ):
         assert found == file.fileno()
 
@@ -88,7 +88,7 @@ def test_the_path_is_that_of_the_process_by_full_names(tmp_path, monkeypatch):
     commands = sysconfig.get_path("scripts")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [commands, "", "lib", "lib", tmp_path, "\udcff", "/x.zip"])
-    assert import_path.of_this_process() == (str(tmp_path), str(tmp_path / "lib"), "/x.zip")
+    assert protocol.import_path() == (str(tmp_path), str(tmp_path / "lib"), "/x.zip")
 
 
 def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
@@ -100,7 +100,9 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
     # Many projects have a package of that name, and nobody needs Python's.
     (plain / "test" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(known)])
-    import_path.extend([str(one) for one in (module, plain, known, package, tmp_path / "gone")])
+    protocol.extend_import_path(
+        [str(one) for one in (module, plain, known, package, tmp_path / "gone")]
+    )
     expected = [plain, tmp_path / "gone", known, module, package]
     assert sys.path == [str(one) for one in expected]
 
@@ -109,7 +111,7 @@ def test_that_numpy_is_not_installed_is_no_news(project, monkeypatch, capfd):
     missing = project / "missing"
     missing.mkdir()
     (missing / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")
-    monkeypatch.setenv("PYTHONPATH", str(missing))
+    monkeypatch.setenv("PYTHONPATH", str(missing), prepend=os.pathsep)
     assert len(attempt(project).graphs[0].nodes) == 1
     assert "printed" in (told := capfd.readouterr().err)
     assert "NumPy" not in told

@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from cgtool.worker.originals import Originals, described, frames_of
+from cgtool.worker.user_process import Originals, describe_replaced, frames_of
 
 
 def originals() -> Originals:
@@ -44,7 +44,7 @@ def test_replaced_names_are_put_back_and_named():
         "os.getcwd",
     }
     assert {one.name for one in found if not one.is_broken} == {"torch.autograd.grad"}
-    assert described(found).endswith("and 2 more")
+    assert describe_replaced(found).endswith("and 2 more")
 
 
 def test_what_libraries_do_to_themselves_is_not_the_users():

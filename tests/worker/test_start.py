@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
-from cgtool.cli.attempts import attempt
+from cgtool.cli.attempts import capture_of
+from cgtool.model import jobs
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError
+from cgtool.model.jobs import CaptureJob
+from cgtool.model.options import CaptureOptions
 
 
 def test_no_worker_can_be_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone" / "python"))
     output = tmp_path / "out.cgt"
     with pytest.raises(CgtoolError) as caught:
-        attempt("model.py:build", output, quiet=True)
+        capture_of(CaptureJob("model.py:build"), output, quiet=True)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_MACHINE
     assert failure.what.startswith("a worker process cannot be started: ")
     assert "No such file" in failure.what
     assert not list(tmp_path.iterdir())
+
+
+def test_every_job_has_one_place_that_runs_it() -> None:
+    from cgtool.jobs.dispatch import RUN
+
+    assert set(RUN) == set(get_args(jobs.AnyJob)) == set(jobs.Job.__subclasses__())
+
+
+@pytest.mark.parametrize("kind", get_args(jobs.AnyJob))
+def test_a_request_arrives_as_it_was_sent(kind: type[jobs.Job]) -> None:
+    more = {"against": "other.py:build"} if kind is jobs.AgainstJob else {}
+    request = jobs.Request(kind("model.py:build", CaptureOptions(seed=1), **more), "out", ("a",))
+    assert msgspec.json.decode(msgspec.json.encode(request), type=jobs.Request) == request
+
+
+def test_a_script_is_known_by_its_name(tmp_path: Path) -> None:
+    odd = tmp_path / "odd:name"
+    odd.touch()
+    for spec in ("train.py", str(odd)):
+        assert isinstance(jobs.check_job(spec, CaptureOptions()), jobs.ScriptJob)
+    assert isinstance(jobs.check_job("train.py:build", CaptureOptions()), jobs.CheckJob)

@@ -1,0 +1,37 @@
+"""``cgtool bench --against``: replays of two ENTRIES, side by side in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import msgspec
+
+from cgtool.jobs.context import Answer, Context
+from cgtool.model.jobs import AgainstJob
+from cgtool.program.import_isolation import Beside
+from cgtool.program.spec import parse
+from cgtool.program.workload import Workload
+
+
+def run(job: AgainstJob, context: Context) -> Answer:
+    """Capture and time both. Raises CgtoolError: exit 3 where there is no GPU."""
+    parse(job.spec)
+    context.require_gpu("bench")
+    from cgtool.devices.cuda import pairs
+
+    context.begin()
+    isolation = Beside(job.spec, job.against)
+
+    def entry(name: str, spec: str) -> pairs.Entry:
+        def load() -> Workload:
+            isolation.turn(spec)
+            # An ENTRY is loaded hundreds of times; what it prints is not repeated.
+            with contextlib.redirect_stdout(io.StringIO()):
+                return context.load(msgspec.structs.replace(job, spec=spec))
+
+        return pairs.Entry(name, load, job.capture)
+
+    entries = entry("replay", job.spec), entry("against", job.against)
+    with isolation.watched():
+        return Answer(*pairs.run(entries, job.options, context.progress))

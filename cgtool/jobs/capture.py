@@ -1,0 +1,37 @@
+"""``cgtool capture``: the graphs of an ENTRY."""
+
+from __future__ import annotations
+
+from cgtool.detectors import checkpoints, optimizers
+from cgtool.jobs.context import Answer, Context, empty_graph_explained
+from cgtool.model.failure import machine
+from cgtool.model.jobs import CaptureJob
+
+
+def run(job: CaptureJob, context: Context) -> Answer:
+    """Capture on a GPU or on the simulated device. Raises CgtoolError."""
+    return _simulate(job, context) if context.simulated else _capture(job, context)
+
+
+def _capture(job: CaptureJob, context: Context) -> Answer:
+    from cgtool.devices.cuda import backend
+
+    context.begin()
+    workload = context.load(job)
+    with empty_graph_explained(workload):
+        return Answer(*backend.capture(workload, job.capture, context.progress))
+
+
+def _simulate(job: CaptureJob, context: Context) -> Answer:
+    from cgtool.devices.simulated import backend
+
+    if job.capture.times:
+        raise machine("--times needs a GPU", fix="leave out --times: the graph is the same")
+    assert context.simulated is not None
+    with backend.session() as device, optimizers.remembered(), checkpoints.remembered():
+        context.begin()
+        workload = context.load(job, backend.DEVICE)
+        with empty_graph_explained(workload):
+            return Answer(
+                backend.capture(device, workload, job.capture, context.progress, context.simulated)
+            )

@@ -1,0 +1,43 @@
+"""``cgtool check ENTRY``: what would fail, or freeze, when an ENTRY is captured."""
+
+from __future__ import annotations
+
+from cgtool.detectors import checkpoints, optimizers
+from cgtool.jobs.context import Answer, Context
+from cgtool.model.jobs import CheckJob
+from cgtool.program import describe
+
+
+def run(job: CheckJob, context: Context) -> Answer:
+    """A report, and the capture where one succeeded. Raises CgtoolError."""
+    return _simulate(job, context) if context.simulated else _check(job, context)
+
+
+def _check(job: CheckJob, context: Context) -> Answer:
+    from torch.cuda import current_device
+
+    from cgtool.devices.cuda import check
+    from cgtool.devices.cuda.environment import describe as describe_gpu
+
+    with optimizers.remembered(), checkpoints.remembered():
+        context.begin()
+        workload = context.load(job)
+        findings, looked_at, captured = check.check(workload, job.capture, context.progress)
+    entry = describe.entry(workload, job.capture)
+    report = context.report("check", entry, describe_gpu(current_device()), findings, looked_at)
+    return Answer(None, report=report) if captured is None else Answer(*captured, report)
+
+
+def _simulate(job: CheckJob, context: Context) -> Answer:
+    from cgtool.devices.simulated import backend, check
+
+    assert context.simulated is not None
+    with backend.session() as device, optimizers.remembered(), checkpoints.remembered():
+        context.begin()
+        workload = context.load(job, backend.DEVICE)
+        findings, looked_at, capture = check.check(
+            device, workload, job.capture, context.progress, context.simulated
+        )
+        entry = describe.entry(workload, job.capture)
+        report = context.report("check", entry, device.environment(), findings, looked_at)
+        return Answer(capture, report=report)

@@ -1,0 +1,86 @@
+"""What a worker process can be asked to do: one struct a job, as it travels to the worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from cgtool.model.files import is_file
+from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, VerifyOptions
+
+
+class Job(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="job"):
+    """The part that all jobs share. ``cgtool.jobs`` has one file a job, which runs it."""
+
+    spec: str
+    """An ENTRY, or the path of a script."""
+    capture: CaptureOptions = CaptureOptions()
+
+
+class CaptureJob(Job, frozen=True, omit_defaults=True, tag="capture"):
+    """Capture an ENTRY. Writes a capture file."""
+
+
+class BenchJob(Job, frozen=True, omit_defaults=True, tag="bench"):
+    """Capture an ENTRY, and time eager and replays. Writes a capture file."""
+
+    options: BenchOptions = BenchOptions()
+
+
+class AgainstJob(Job, frozen=True, omit_defaults=True, tag="against", kw_only=True):
+    """Time replays of two ENTRIES in one process. Writes a capture file of the first."""
+
+    against: str
+    """The second ENTRY."""
+    options: BenchOptions = BenchOptions()
+
+
+class ProfileJob(Job, frozen=True, omit_defaults=True, tag="profile"):
+    """Capture an ENTRY, and time every node. Writes a capture file."""
+
+    options: ProfileOptions = ProfileOptions()
+
+
+class CheckJob(Job, frozen=True, omit_defaults=True, tag="check"):
+    """Find what would fail when an ENTRY is captured. Writes a Report."""
+
+
+class ScriptJob(Job, frozen=True, omit_defaults=True, tag="script"):
+    """Run a script, and watch the graphs that it captures itself. Writes a Report."""
+
+    arguments: tuple[str, ...] = ()
+    """``sys.argv[1:]`` of the script."""
+
+
+class VerifyJob(Job, frozen=True, omit_defaults=True, tag="verify"):
+    """Compare replays of an ENTRY with eager. Writes a Report."""
+
+    options: VerifyOptions = VerifyOptions()
+
+
+AnyJob = CaptureJob | BenchJob | AgainstJob | ProfileJob | CheckJob | ScriptJob | VerifyJob
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One job for one worker process."""
+
+    job: AnyJob
+    output: str
+    """Where the worker writes the capture file, or the Report as JSON."""
+    path: tuple[str, ...] = ()
+    """``sys.path`` of the process that starts the worker; set by the supervisor."""
+
+
+def check_job(
+    spec: str, capture: CaptureOptions, arguments: tuple[str, ...] = ()
+) -> CheckJob | ScriptJob:
+    """The job of ``cgtool check``: ``train.py`` is a script, ``train.py:build`` is an ENTRY."""
+    if ":" not in spec or is_file(Path(spec)):
+        return ScriptJob(spec, capture, arguments)
+    return CheckJob(spec, capture)
+
+
+def capture_beside(report: Path) -> Path:
+    """Where a job that writes a Report leaves the capture that it made, for the analyses."""
+    return report.with_suffix(".cgt")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cgtool.analysis.memory.pools import explain
+from cgtool.analysis.memory.pools import pools_report
 from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def totals(path: Path) -> tuple[int, int, int]:
     """(reserved, peak, nodes) of a capture, in bytes and nodes."""
     capture = read(path)
-    pools = explain(capture).pools
+    pools = pools_report(capture).pools
     return (
         sum(pool.reserved for pool in pools),
         sum(pool.peak for pool in pools),

@@ -19,7 +19,7 @@ from rich.console import Console
 from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.graph.view import whole
-from cgtool.analysis.timing.profile import explain
+from cgtool.analysis.timing.profile import profile_report
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model.capture_file import read
 from cgtool.model.options import capture_options
@@ -213,7 +213,7 @@ def test_docs_show_what_pools_prints():
 
 def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
     monkeypatch.chdir(ROOT)
-    made = profile_table.render(explain(recorded("profile-train_step")))
+    made = profile_table.render(profile_report(recorded("profile-train_step")))
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
     printed = [line.rstrip() for line in buffer.getvalue().splitlines()]

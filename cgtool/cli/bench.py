@@ -69,6 +69,7 @@ def bench(
     format_: opt.FormatOption = opt.Format.TABLE,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
@@ -138,7 +139,7 @@ def bench(
     if format_ is opt.Format.JSON:
         write_bytes(encode("cgtool-bench", found), output)
     else:
-        show_table(render(found), output)
+        show_table(render(found, explain=explain), output)
     code = exit_code(found.verdicts)
     if code:
         raise typer.Exit(code)

@@ -10,7 +10,7 @@ from cgtool.analysis.gate.budgets import same_entry
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.times import BaselineComparison
 from cgtool.analysis.timing import bench
-from cgtool.analysis.timing.bench import BenchReport, report
+from cgtool.analysis.timing.bench import BenchReport, bench_report
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli.gate_targets import Base, open_baseline
 from cgtool.cli.sequential_runs import Look, Runs, until_told
@@ -43,7 +43,7 @@ def measured(runs: Runs, count: int) -> BenchReport:
     in_time = runs.up_to(count)
     notes = measure(runs.captures).notes
     return replace(
-        report(merge(runs.captures)), notes=notes if in_time else (*notes, runs.out_of_time)
+        bench_report(merge(runs.captures)), notes=notes if in_time else (*notes, runs.out_of_time)
     )
 
 
@@ -72,7 +72,7 @@ def held_to_baseline(
     runs.one()
     (found, notes), note = until_told(runs, look, first=first, most=most)
     return replace(
-        report(merge(runs.captures)),
+        bench_report(merge(runs.captures)),
         against=str(base.path),
         verdicts=bench.verdicts(found),
         notes=notes if note is None else (*notes, note),
@@ -83,7 +83,7 @@ def held_to_entry(runs: Runs, against: str, tolerance: float) -> BenchReport:
     """Pairs of captures in one worker process, to the precision that it was asked for."""
     capture = runs.one()
     return replace(
-        report(capture),
+        bench_report(capture),
         against=against,
         verdicts=bench.against_entry(capture, tolerance),
         notes=tuple(

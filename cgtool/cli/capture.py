@@ -24,6 +24,7 @@ def capture(
     format_: opt.FormatOption = opt.Format.TABLE,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
@@ -43,5 +44,5 @@ def capture(
         if format_ is opt.Format.JSON:
             write_bytes(encode("cgtool-summary", summary), None)
         else:
-            show_table(render(summary), None)
+            show_table(render(summary, explain=explain), None)
     sys.stderr.write(f"saved {target}\n")

@@ -31,6 +31,7 @@ def diff(
     output: opt.Output = None,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""
@@ -43,7 +44,7 @@ def diff(
     try:
         one, other = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
         report = compare(one, other, names=(a, b))
-        _show(report, format_, rows, output, quiet=quiet)
+        _show(report, format_, rows, output, explain=explain, quiet=quiet)
     finally:
         # Nor is it looked through now.
         gc.freeze()
@@ -53,7 +54,13 @@ def diff(
 
 
 def _show(
-    report: Diff, format_: opt.Format, rows: int, output: Path | None, *, quiet: bool
+    report: Diff,
+    format_: opt.Format,
+    rows: int,
+    output: Path | None,
+    *,
+    explain: bool,
+    quiet: bool,
 ) -> None:
     from cgtool.cli.output import show_table, write_bytes
 
@@ -64,7 +71,7 @@ def _show(
     elif output is not None or not quiet:
         from cgtool.render.diff_table import render
 
-        show_table(render(report, rows=rows), output)
+        show_table(render(report, rows=rows, explain=explain), output)
 
 
 def _open(

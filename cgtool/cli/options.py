@@ -39,6 +39,7 @@ Output = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Also say what the headings mean.")]
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),

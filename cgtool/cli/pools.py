@@ -37,10 +37,11 @@ def pools(
     output: opt.Output = None,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
-    from cgtool.analysis.memory.pools import explain
+    from cgtool.analysis.memory.pools import pools_report
     from cgtool.cli.attempts import open_capture
     from cgtool.cli.output import check_place, show_table, write_bytes
 
@@ -50,7 +51,7 @@ def pools(
     for name in pool or ():
         if name not in names:
             raise usage(f"--pool {name}: the capture has {', '.join(names) or 'no pool'}")
-    report = explain(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
+    report = pools_report(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
     if format_ is opt.Format.JSON:
         from cgtool.render.json import encode
 
@@ -58,4 +59,4 @@ def pools(
     else:
         from cgtool.render.pools_table import render
 
-        show_table(render(report, exact=exact), output)
+        show_table(render(report, exact=exact, explain=explain), output)

@@ -78,10 +78,11 @@ def profile(
     ] = 60.0,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
-    from cgtool.analysis.timing.profile import explain, has_times
+    from cgtool.analysis.timing.profile import has_times, profile_report
     from cgtool.cli.attempts import capture_of, check_name, refuse_for_file
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
     from cgtool.model.capture_file import read
@@ -112,13 +113,13 @@ def profile(
     elif format_ is ProfileFormat.JSON:
         from cgtool.render.json import encode
 
-        report = explain(measured, by=by, top=top, depth=depth, whole=True)
+        report = profile_report(measured, by=by, top=top, depth=depth, whole=True)
         write_bytes(encode("cgtool-profile", report), output)
     elif saved is None or not quiet or output is not None:
         from cgtool.render.profile_table import render
 
-        report = explain(measured, by=by, top=top, depth=depth)
-        show_table(render(report, overview=by is None), output)
+        report = profile_report(measured, by=by, top=top, depth=depth)
+        show_table(render(report, overview=by is None, explain=explain), output)
     if saved is not None:
         sys.stderr.write(f"saved {saved}\n")
 

@@ -25,6 +25,7 @@ def verify(
     ] = FindingsFormat.TABLE,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
+    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Hold replays of ENTRY against eager; exit 1 when they differ, 5 when eager is too noisy."""
@@ -51,7 +52,7 @@ def verify(
     elif output is not None or not quiet:
         from cgtool.render.verify_table import render
 
-        show_table(render(report), output)
+        show_table(render(report, explain=explain), output)
     code = exit_code(report)
     if code:
         raise typer.Exit(code)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.memory.pools import explain, live_bytes, reserved_bytes
+from cgtool.analysis.memory.pools import live_bytes, pools_report, reserved_bytes
 from cgtool.model.capture import (
     Allocation,
     Block,
@@ -31,7 +31,7 @@ CAPTURES = sorted((Path(__file__).parent.parent.parent / "samples" / "captures")
 @pytest.mark.parametrize("by", ["graph", "stream", "module", "line"])
 def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
     capture = read(path)
-    report = explain(capture, by=by, holders=10**6)
+    report = pools_report(capture, by=by, holders=10**6)
     for pool, row in zip(capture.memory.pools, report.pools, strict=True):
         assert row.reserved == reserved_bytes(pool)
         assert row.live == live_bytes(pool)
@@ -46,14 +46,14 @@ def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
 
 
 def test_workspaces_and_outputs_are_named():
-    report = explain(read(next(path for path in CAPTURES if path.stem == "mlp")), holders=99)
+    report = pools_report(read(next(path for path in CAPTURES if path.stem == "mlp")), holders=99)
     holders = {row.holder for row in report.holders}
     assert {"cuBLAS workspace", "output"} <= holders
     assert "gradient of layers.0.weight" in holders
 
 
 def test_memory_that_forward_leaves_to_backward_is_shown():
-    report = explain(read(next(path for path in CAPTURES if path.stem == "transformer")))
+    report = pools_report(read(next(path for path in CAPTURES if path.stem == "transformer")))
     assert [(row.first, row.second) for row in report.shared] == [("forward", "backward")]
     assert report.shared[0].bytes > 0
 
@@ -104,7 +104,7 @@ def capture_of(lives):
 )
 def test_any_lifetimes_add_up(lives):
     capture = capture_of(lives)
-    row = explain(capture).pools[0]
+    row = pools_report(capture).pools[0]
     touched = {one.address for one in capture.memory.allocations}
     assert row.untouched == 4096 - 512 * len(touched)
     assert row.live == 512 * sum(one.freed_at is None for one in capture.memory.allocations)
@@ -125,7 +125,7 @@ def test_only_the_pools_that_are_named():
     capture = read(
         Path(__file__).parent.parent / "gold" / "captures" / "mlp-separate-simulated.cgt"
     )
-    both, one = explain(capture), explain(capture, only=["backward"])
+    both, one = pools_report(capture), pools_report(capture, only=["backward"])
     assert [row.name for row in both.pools] == ["forward", "backward"]
     assert one.pools == both.pools[1:]
     assert {row.pool for row in (*one.groups, *one.holders)} == {"backward"}
@@ -136,12 +136,12 @@ def test_only_the_pools_that_are_named():
 def test_the_drivers_memory_is_that_of_the_graphs_shown():
     made = read(next(path for path in CAPTURES if path.stem == "transformer"))
     own = sum(graph.exec_bytes or 0 for graph in made.graphs)
-    assert explain(made, only=["graphs"]).driver_bytes == own
+    assert pools_report(made, only=["graphs"]).driver_bytes == own
 
 
 def test_modules_of_several_callables_are_told_apart():
     made = read(next(path for path in CAPTURES if path.stem == "gan"))
-    names = {row.group for row in explain(made, by="module").groups}
+    names = {row.group for row in pools_report(made, by="module").groups}
     assert {"generator: 0", "discriminator: 0"} <= names
     modules = {row.module: row.type for row in summarize(made).modules}
     assert modules["generator: 3"] == "Tanh"
@@ -150,7 +150,7 @@ def test_modules_of_several_callables_are_told_apart():
 
 def test_bytes_of_holders_that_are_not_listed():
     made = read(next(path for path in CAPTURES if path.stem == "transformer"))
-    short = explain(made, holders=3)
+    short = pools_report(made, holders=3)
     listed = sum(row.bytes for row in short.holders)
     assert listed + short.bytes_left_out == short.pools[0].live
 
@@ -158,7 +158,7 @@ def test_bytes_of_holders_that_are_not_listed():
 @pytest.mark.parametrize("by", ["graph", "module", "line"])
 def test_times_of_the_nodes_stand_beside_the_memory_that_they_hold(by):
     made = timed(small())
-    times = {row.group: row.time_ns for row in explain(made, by=by).groups}
+    times = {row.group: row.time_ns for row in pools_report(made, by=by).groups}
     work = [[node.duration_ns for node in graph.nodes] for graph in made.graphs]
     # Two of forward stand in that line, and two of backward belong to it.
     assert (
@@ -174,4 +174,4 @@ def test_times_of_the_nodes_stand_beside_the_memory_that_they_hold(by):
             },
         }[by]
     )
-    assert all(row.time_ns is None for row in explain(small(), by=by).groups)
+    assert all(row.time_ns is None for row in pools_report(small(), by=by).groups)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from rich.console import Console
 
-from cgtool.analysis.timing.profile import explain, has_times
+from cgtool.analysis.timing.profile import has_times, profile_report
 from cgtool.model.capture import Call
 from cgtool.model.measurements import Bench, GraphTimes, InputCopy, Peak, Profile, Samples
 from cgtool.model.schema import MAX_MEASURE
@@ -91,19 +91,19 @@ def profiled(draw):
 @settings(deadline=None, max_examples=25)
 @given(profiled())
 def test_any_sound_capture_can_be_explained_and_shown(made):
-    report = explain(made)
+    report = profile_report(made)
     for one in report.replays:
         assert one.busy_ns <= one.work_ns
         assert one.gaps_ns >= 0 and one.around_ns >= 0
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None).print(render(report))
-    assert encode("cgtool-profile", explain(made, whole=True))
+    assert encode("cgtool-profile", profile_report(made, whole=True))
     assert render_trace(made)
 
 
 @pytest.mark.parametrize("sample", ["transformer", "train_step", "two_streams"])
 def test_every_node_of_a_recorded_replay_is_timed_and_the_times_add_up(sample):
-    report = explain(recorded(f"profile-{sample}"))
+    report = profile_report(recorded(f"profile-{sample}"))
     assert report.untimed == 0
     for one in report.replays:
         assert one.timed == one.nodes
@@ -120,7 +120,7 @@ def test_gaps_that_stand_out_are_named_with_what_they_lie_between():
         for node in forward.nodes
     )
     made = structs.replace(made, graphs=(structs.replace(forward, nodes=late), made.graphs[1]))
-    row, *others = explain(made).gaps
+    row, *others = profile_report(made).gaps
     assert (row.graph, row.after, row.before) == (
         "forward",
         "addmm model.py:12",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing import runs
-from cgtool.analysis.timing.bench import against_baseline, against_entry, exit_code, report
+from cgtool.analysis.timing.bench import against_baseline, against_entry, bench_report, exit_code
 from cgtool.analysis.timing.bench import verdicts as told
 from cgtool.analysis.timing.runs import by_capture, by_side, merge
 from cgtool.model.capture import Capture, Caveat, Environment, Graph
@@ -64,7 +64,7 @@ def test_disturbed_runs_are_left_out_where_there_are_others():
 
 
 def test_a_report_of_several_runs_is_of_all_their_rounds():
-    found = report(merge([run(50_000.0), run(52_000.0)]))
+    found = bench_report(merge([run(50_000.0), run(52_000.0)]))
     assert (found.runs, found.rows[0].rounds) == (2, 60)
     assert found.rows[0].replay_ns == 51_000.0
 

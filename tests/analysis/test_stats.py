@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.timing import stats
-from cgtool.analysis.timing.bench import report
+from cgtool.analysis.timing.bench import bench_report
 from cgtool.model.capture import Capture, Entry, Environment, Graph
 from cgtool.model.measurements import Bench, Clock, Samples
 
@@ -76,21 +76,21 @@ def capture_of(eager, replay, **bench):
 
 
 def test_rows_and_break_even():
-    found = report(capture_of([100_000.0] * 20, [50_000.0] * 20))
+    found = bench_report(capture_of([100_000.0] * 20, [50_000.0] * 20))
     row = found.rows[0]
     assert (row.speedup, row.speedup_low, row.speedup_high) == (2.0, 2.0, 2.0)
     assert row.break_even == 20
 
 
 def test_a_replay_that_is_slower_never_pays():
-    assert report(capture_of([50_000.0] * 20, [60_000.0] * 20)).rows[0].break_even is None
+    assert bench_report(capture_of([50_000.0] * 20, [60_000.0] * 20)).rows[0].break_even is None
 
 
 def test_doubts_name_their_remedy():
     draw = random.Random(0)
     noisy = [draw.uniform(50_000, 150_000) for _ in range(5)]
     clock = Clock((1000, 1900, 1200), throttle_reasons=("power cap",))
-    doubts = " ".join(report(capture_of(noisy, [100.0] * 5, clock=clock)).doubts)
+    doubts = " ".join(bench_report(capture_of(noisy, [100.0] * 5, clock=clock)).doubts)
     for word in ("only 5 rounds", "varied by", "timer's grain", "power cap", "SM clock moved"):
         assert word in doubts
 
@@ -106,13 +106,13 @@ def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
         for name in ("eager", "replay")
     )
     made = capture_of([1.0], [1.0])
-    found = report(msgspec.structs.replace(made, bench=Bench(samples, timer_grain_ns=500)))
+    found = bench_report(msgspec.structs.replace(made, bench=Bench(samples, timer_grain_ns=500)))
     assert any("8.0 us between events" in doubt for doubt in found.doubts) == doubted
     assert found.rows[0].behind == "forward"
 
 
 def test_an_unknown_clock_is_said():
-    doubts = report(capture_of([100_000.0] * 20, [50_000.0] * 20)).doubts
+    doubts = bench_report(capture_of([100_000.0] * 20, [50_000.0] * 20)).doubts
     assert any("nvidia-ml-py" in doubt for doubt in doubts)
 
 
@@ -120,9 +120,9 @@ def test_an_unknown_clock_is_said():
 def test_a_side_without_times_has_no_row(empty):
     full = [100_000.0] * 20
     sides = {"eager": full, "replay": full, empty: []}
-    assert report(capture_of(sides["eager"], sides["replay"])).rows == ()
+    assert bench_report(capture_of(sides["eager"], sides["replay"])).rows == ()
 
 
 def test_a_capture_without_timings_is_an_error():
     with pytest.raises(ValueError, match="no timings"):
-        report(Capture(Entry("x", "callable"), Environment("gpu"), "", ""))
+        bench_report(Capture(Entry("x", "callable"), Environment("gpu"), "", ""))

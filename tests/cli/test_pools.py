@@ -47,3 +47,8 @@ def test_a_table_in_a_file(run, tmp_path: Path) -> None:
     target = tmp_path / "pools.txt"
     assert run(TWO_POOLS, "-o", target)[:2] == (0, "")
     assert "(simulated: a model of the allocator)" in target.read_text()
+
+
+def test_headings_are_explained_when_requested(run):
+    assert "never used  bytes of the segments" not in run(TWO_POOLS)[1]
+    assert "never used  bytes of the segments" in run(TWO_POOLS, "--explain")[1]

@@ -243,7 +243,7 @@ def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
 
 
 def test_a_backward_is_timed_behind_its_forward_on_both_sides():
-    from cgtool.analysis.timing.bench import report
+    from cgtool.analysis.timing.bench import bench_report
     from cgtool.devices.cuda import bench
     from cgtool.model.options import BenchOptions
     from cgtool.program.workload import Part, Workload
@@ -262,7 +262,7 @@ def test_a_backward_is_timed_behind_its_forward_on_both_sides():
     assert [(one.behind, one.iterations) for one in by_phase["backward"]] == [("forward", 1)] * 2
     assert all(one.pairs > 1 for one in by_phase["backward"])
     assert [(one.behind, one.pairs) for one in by_phase["forward"]] == [(None, 1)] * 2
-    doubts = " ".join(report(captured).doubts)
+    doubts = " ".join(bench_report(captured).doubts)
     assert "replay backward" in doubts
     assert "us between events" in doubts
 

@@ -209,14 +209,14 @@ def test_an_input_that_died_is_said_and_refused_on_request(check, tmp_path):
 
 
 def test_memory_agrees_with_the_allocator_to_the_byte():
-    from cgtool.analysis.memory.pools import explain, live_bytes
+    from cgtool.analysis.memory.pools import live_bytes, pools_report
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)).cuda()
     captured = capture(model, (torch.randn(32, 64, device="cuda"),), {"": model})
     pool = captured.memory.pools[0]
     live = sum(one.bytes for one in captured.memory.allocations if one.freed_at is None)
     assert live == live_bytes(pool)
-    report = explain(captured)
+    report = pools_report(captured)
     assert report.pools[0].reserved == sum(segment.bytes for segment in pool.segments)
     assert "cuBLAS workspace" in {row.holder for row in report.holders}
     assert "output" in {row.holder for row in report.holders}

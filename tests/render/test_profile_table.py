@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from cgtool.analysis.timing.profile import explain
+from cgtool.analysis.timing.profile import profile_report
 from cgtool.render.profile_table import render
 from tests.builders import hostile, small, timed
 from tests.gold_files import check
@@ -22,7 +22,7 @@ def text_of(made, width, **asked):
     by = asked.get("by")
     buffer = StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
-    console.print(render(explain(made, **asked), overview=by is None))
+    console.print(render(profile_report(made, **asked), overview=by is None))
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     assert max(map(len, text.splitlines())) <= width
     return text

@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.memory.pools import explain
-from cgtool.analysis.timing.bench import report
+from cgtool.analysis.memory.pools import pools_report
+from cgtool.analysis.timing.bench import bench_report
 from cgtool.model.capture import Graph
 from cgtool.model.capture_file import read
 from cgtool.model.finding import Capability
@@ -51,12 +51,12 @@ def test_table(view, sample, width):
     if view == "summary":
         compare(f"{sample}-summary", summary_table.render(summarize(made)), width)
     else:
-        compare(f"{sample}-pools", pools_table.render(explain(made)), width)
+        compare(f"{sample}-pools", pools_table.render(pools_report(made)), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_pools_of_several_callables_by_module_in_bytes(width):
-    made = explain(read(SAMPLES["gan"]), by="module")
+    made = pools_report(read(SAMPLES["gan"]), by="module")
     compare("gan-pools-by-module-exact", pools_table.render(made, exact=True), width)
 
 
@@ -84,13 +84,13 @@ def test_bench_of_figures_made_up_by_this_test(width):
         timer_grain_ns=500.0,
     )
     graphs = [Graph(one, one, capture_ns=1_500_000) for one in ("forward", "backward")]
-    made = report(capture(graphs, bench=bench))
+    made = bench_report(capture(graphs, bench=bench))
     compare("made-up-bench", bench_table.render(made), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_bench_as_recorded_on_a_gpu(width):
-    made = report(read(CAPTURES / "mlp-bench.cgt"))
+    made = bench_report(read(CAPTURES / "mlp-bench.cgt"))
     compare("bench-mlp", bench_table.render(made), width)
 
 
@@ -111,7 +111,7 @@ def test_every_table_of_a_simulated_capture_says_so_in_its_title(view):
     if view == "summary":
         parts = summary_table.render(summarize(made))
     else:
-        parts = pools_table.render(explain(made))
+        parts = pools_table.render(pools_report(made))
     lines = text_of(parts, 160).splitlines()
     rules = [number for number, line in enumerate(lines) if line.startswith("───")]
     assert len(rules) == 3
@@ -121,7 +121,7 @@ def test_every_table_of_a_simulated_capture_says_so_in_its_title(view):
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_no_digit_is_lost_in_a_narrow_terminal(width):
-    made = explain(read(SAMPLES["transformer"]))
+    made = pools_report(read(SAMPLES["transformer"]))
     pools = pools_table.render(made, exact=True).renderables[0]
     shown = "".join(text_of(pools, width).split("─")[-1].split())
     values = [column.cell(made.pools[0]) for column in pools.columns_at(width)]
@@ -175,7 +175,7 @@ def test_a_name_is_no_markup_and_moves_no_cursor():
 
 
 def test_a_capture_without_a_pool_says_so():
-    text = text_of(pools_table.render(explain(capture([]))), 80)
+    text = text_of(pools_table.render(pools_report(capture([]))), 80)
     assert text.splitlines() == [
         "Memory pools of model.py:build (NVIDIA H200)",
         "none: no graph of the capture holds memory",

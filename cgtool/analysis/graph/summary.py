@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.graph.places import WORK, Place, Places, module_at_depth, part_of
-from cgtool.analysis.memory.pools import explain
+from cgtool.analysis.memory.pools import pools_report
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Caveat, Frame, Graph, Node
 from cgtool.model.finding import Finding
@@ -239,7 +239,7 @@ def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
 
 
 def _pools(capture: Capture) -> Iterator[Finding]:
-    for index, row in enumerate(explain(capture).pools):
+    for index, row in enumerate(pools_report(capture).pools):
         needed = max(row.floor, 1)
         if row.reserved - needed < _WASTE_BYTES or row.reserved < _WASTE_SHARE * needed:
             continue

@@ -169,7 +169,7 @@ def reserved_bytes(pool: Pool) -> int:
     return sum(segment.bytes for segment in pool.segments)
 
 
-def explain(
+def pools_report(
     capture: Capture,
     *,
     only: Sequence[str] = (),

@@ -67,7 +67,7 @@ class BenchReport(msgspec.Struct, frozen=True):
     """What the reader must know to judge the verdicts."""
 
 
-def report(capture: Capture) -> BenchReport:
+def bench_report(capture: Capture) -> BenchReport:
     """Rows and doubts of a capture that has bench samples. Raises ValueError when it has none."""
     bench = capture.bench
     if bench is None:

@@ -73,7 +73,7 @@ class Gain(msgspec.Struct, frozen=True):
 
 def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) -> Gain:
     """``lines`` and ``paths`` hold one for each graph that is replayed by itself."""
-    compared = bench.report(capture) if capture.bench else None
+    compared = bench.bench_report(capture) if capture.bench else None
     row = _whole(compared)
     copies = copies_ns(capture)
     made = Gain(

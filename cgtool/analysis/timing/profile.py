@@ -197,7 +197,7 @@ def has_times(capture: Capture) -> bool:
     return any(node.duration_ns is not None for graph in capture.graphs for node in graph.nodes)
 
 
-def explain(
+def profile_report(
     capture: Capture,
     *,
     by: str | None = None,

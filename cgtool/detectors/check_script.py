@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from cgtool.detectors.optimizers import remembered
 from cgtool.detectors.script.families import all_checks
 from cgtool.detectors.script.hooks import watching
 from cgtool.detectors.script.reported_errors import told
@@ -18,6 +17,7 @@ from cgtool.detectors.script.run import Watch
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
+from cgtool.observe.call_sites import recorded
 from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
@@ -60,7 +60,7 @@ def run(
     module: Any = None
     with ExitStack() as stack:
         stack.enter_context(left_alone())
-        stack.enter_context(remembered())
+        stack.enter_context(recorded())
         watch.checks = all_checks(watch, stack)
         stack.enter_context(watching(watch))
         try:

@@ -1,4 +1,4 @@
-"""What can be seen before anything runs: settings, modules, hooks, arguments."""
+"""Findings before anything runs: settings, buffers and hooks of modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
 
 
-def look(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
+def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
     """Findings that need no run."""
     yield from _settings(options)
     for part in workload.parts:
@@ -36,8 +36,8 @@ def _settings(options: CaptureOptions) -> Iterator[Finding]:
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         yield Finding(
             CACHING_ALLOCATOR_DISABLED,
-            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would be a "
-            "cudaMalloc, which CUDA does not permit there, or lie outside the graph's pool",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would "
+            "call cudaMalloc, which CUDA does not permit there, or be outside the graph's pool",
             evidence=(
                 "PYTORCH_NO_CUDA_MEMORY_CACHING=" + os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"],
             ),
@@ -48,50 +48,49 @@ def _settings(options: CaptureOptions) -> Iterator[Finding]:
     if "expandable_segments:True" in allocator:
         yield Finding(
             EXPANDABLE_SEGMENTS_SURPRISES,
-            "expandable segments are on: whether the pools of graphs use them depends on the "
-            "version of PyTorch",
+            "expandable segments are enabled: whether graph pools use them depends on the version "
+            "of PyTorch",
             evidence=(allocator,),
         )
     if torch.backends.cudnn.benchmark and options.warmup_iters == 0:
         yield Finding(
             CUDNN_BENCHMARK_IN_CAPTURE,
-            "torch.backends.cudnn.benchmark is on and there is no warm-up: cuDNN would time its "
-            "algorithms during the capture",
+            "torch.backends.cudnn.benchmark is enabled and there is no warm-up: cuDNN would "
+            "benchmark its algorithms during the capture",
         )
     if options.capture_error_mode != "global":
         yield Finding(
             RELAXED_MODE_HIDES_BUGS,
-            f"--capture-error-mode {options.capture_error_mode}: calls that a capture does not "
-            "permit run unnoticed",
+            f"--capture-error-mode {options.capture_error_mode}: calls that are not permitted "
+            "during capture run unnoticed",
         )
 
 
-def _defined(value: Any) -> tuple[Frame, ...]:
-    """Where a function or a class of the user's is written."""
+def _definition(value: Any) -> tuple[Frame, ...]:
+    """Where a function or a class is defined; () where there is no source."""
     try:
         target = inspect.unwrap(value) if callable(value) else value
-        lines, line = inspect.getsourcelines(target)
+        _, line = inspect.getsourcelines(target)
         file = inspect.getsourcefile(target)
     except (TypeError, OSError, ValueError):
         return ()
-    del lines
     return (Frame(file or "", line, getattr(target, "__qualname__", "")),)
 
 
-def _modules(part: Part) -> Iterator[Finding]:
-    for prefix, root in part.modules.items():
+def _modules(workload_part: Part) -> Iterator[Finding]:
+    for prefix, root in workload_part.modules.items():
         module = real_module(root)
         for name, child in module.named_modules():
-            path = ".".join(one for one in (prefix, name) if one)
+            path = ".".join(part for part in (prefix, name) if part)
             yield from _hooks(path, child)
         for name, buffer in module.named_buffers():
             if buffer.requires_grad:
-                path = ".".join(one for one in (prefix, name) if one)
+                path = ".".join(part for part in (prefix, name) if part)
                 yield Finding(
                     TRAINABLE_BUFFER,
-                    f"the buffer {path} requires grad: make_graphed_callables refuses it, and it "
-                    "gets no gradient from the graph",
-                    _defined(type(module)),
+                    f"the buffer `{path}` requires grad: `make_graphed_callables` refuses it, and "
+                    "it gets no gradient from the graph",
+                    _definition(type(module)),
                     module=prefix,
                 )
 
@@ -102,8 +101,8 @@ def _hooks(path: str, module: torch.nn.Module) -> Iterator[Finding]:
             for hook in (getattr(module, table, None) or {}).values():
                 yield Finding(
                     CHILD_MODULE_HOOKS_CAPTURED,
-                    f"{path or 'the module'} ({type(module).__name__}) has a {kind} hook, whose "
-                    "Python does not run in a replay",
-                    _defined(hook),
+                    f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
+                    "Python code does not run in a replay",
+                    _definition(hook),
                     module=path,
                 )

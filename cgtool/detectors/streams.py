@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cgtool.detectors.region import Region
+from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, frames_of, here
@@ -73,7 +73,7 @@ class LaneNode:
     dependencies: tuple[int, ...]
 
 
-class Capturing(Region):
+class Capturing(CapturedRegion):
     """The capture in progress and the streams that take part in it."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Capturing(Region):
                 waiting.extend(self.nodes[node].dependencies)
         return reached
 
-    def look_at_joins(self) -> None:
+    def check_joins(self) -> None:
         """At the end of a capture: streams with work that nothing waits for, and forks that came
         to nothing."""
         home, *others = self.streams

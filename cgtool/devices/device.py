@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.model.capture import Environment
 from cgtool.model.options import Progress
 from cgtool.program.boundary import user_errors

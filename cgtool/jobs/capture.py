@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cgtool.detectors import checkpoints, optimizers
 from cgtool.jobs.context import Answer, Context, empty_graph_explained
 from cgtool.model.failure import machine
 from cgtool.model.jobs import CaptureJob
+from cgtool.observe import call_sites
 
 
 def run(job: CaptureJob, context: Context) -> Answer:
@@ -28,7 +28,7 @@ def _simulate(job: CaptureJob, context: Context) -> Answer:
     if job.capture.times:
         raise machine("--times needs a GPU", fix="leave out --times: the graph is the same")
     assert context.simulated is not None
-    with backend.session() as device, optimizers.remembered(), checkpoints.remembered():
+    with backend.session() as device, call_sites.recorded():
         context.begin()
         workload = context.load(job, backend.DEVICE)
         with empty_graph_explained(workload):

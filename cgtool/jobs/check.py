@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cgtool.detectors import checkpoints, optimizers
 from cgtool.jobs.context import Answer, Context
 from cgtool.model.jobs import CheckJob
+from cgtool.observe import call_sites
 from cgtool.program import describe
 
 
@@ -19,7 +19,7 @@ def _check(job: CheckJob, context: Context) -> Answer:
     from cgtool.devices.cuda import check
     from cgtool.devices.cuda.environment import describe as describe_gpu
 
-    with optimizers.remembered(), checkpoints.remembered():
+    with call_sites.recorded():
         context.begin()
         workload = context.load(job)
         findings, looked_at, captured = check.check(workload, job.capture, context.progress)
@@ -32,7 +32,7 @@ def _simulate(job: CheckJob, context: Context) -> Answer:
     from cgtool.devices.simulated import backend, check
 
     assert context.simulated is not None
-    with backend.session() as device, optimizers.remembered(), checkpoints.remembered():
+    with backend.session() as device, call_sites.recorded():
         context.begin()
         workload = context.load(job, backend.DEVICE)
         findings, looked_at, capture = check.check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.findings.registry import page
 
 REFUSED = "CUDA error: operation not permitted when stream is capturing\nSearch for `cudaError..."

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cgtool.detectors.collect import Findings
+from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.families import all_checks
 from cgtool.detectors.script.hooks import watching
 from cgtool.detectors.script.libraries import set_at
@@ -102,7 +102,7 @@ class Machine:
 def watch() -> Any:
     with ExitStack() as stack:
         annotations = stack.enter_context(watch_annotations())
-        made = Watch(Machine(), Findings(), annotations)
+        made = Watch(Machine(), FindingLog(), annotations)
         made.checks = all_checks(made, stack)
         stack.enter_context(watching(made))
         yield made

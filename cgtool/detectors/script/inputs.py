@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import at_call
+from cgtool.detectors.reporting import at_call
 from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame

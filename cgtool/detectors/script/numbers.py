@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from cgtool.detectors.hostreads import HostReads, Snapshot
 from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import frames_of, is_internal, line_of
+from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.script.names import Stack, locals_of, stack_of
 from cgtool.observe.script.state import Op, WatchedGraph
 from cgtool.observe.source import tree_of

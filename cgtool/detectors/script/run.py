@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import Findings
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
+from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.check import Check
 from cgtool.detectors.script.reported_errors import tell_once, told
 from cgtool.model.capture import Frame
@@ -40,7 +40,7 @@ _SYNCS = frozenset(
 class Watch:
     """One run of one script."""
 
-    def __init__(self, machine: Machine, findings: Findings, annotations: Annotations) -> None:
+    def __init__(self, machine: Machine, findings: FindingLog, annotations: Annotations) -> None:
         self.machine = machine
         self.findings = findings
         self.annotations = annotations

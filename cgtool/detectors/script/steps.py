@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.detectors.optimizers import made_at
 from cgtool.detectors.script.check import Check
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
+from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.script.state import WatchedGraph
 
 LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
@@ -73,7 +73,7 @@ class Steps(Check):
         self.watch.report(
             LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD,
             f"{name} of {kind} has changed since the capture, and the replay keeps the old value",
-            made_at(optimizer) or stepped,
+            constructed_at(optimizer) or stepped,
             evidence=(f"{name} was {before} when captured, and is {now} now",),
             severity=ERROR,
             phase="replay",

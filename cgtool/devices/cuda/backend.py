@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import node_times
 from cgtool.devices.cuda.addresses import require_live_inputs
 from cgtool.devices.cuda.assemble import assemble

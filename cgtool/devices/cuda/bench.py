@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession

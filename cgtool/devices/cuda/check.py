@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors import procedure, shape
-from cgtool.detectors.functions import FunctionWatch
-from cgtool.detectors.rules import note_record_stream, refuse_op
+from cgtool.detectors.check_entry import check_entry, findings_of_graph
+from cgtool.detectors.function_rules import FunctionObserver, note_record_stream
+from cgtool.detectors.op_rules import refuse_op
 from cgtool.detectors.streams import Capturing, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda import backend
@@ -167,7 +167,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     def is_capturing(_original: Any) -> bool:
         if not dry.capturing:
             return False
-        dry.asks_capturing()
+        dry.answer_capturing()
         return True
 
     def health(original: Any, *_args: Any) -> Any:
@@ -259,7 +259,7 @@ def check(
 
     with watch_annotations(options.annotations) as annotations, placement.real():
         with torch.cuda.stream(side):
-            looked = procedure.look(dry, workload, options, progress, annotations, run_dry)
+            looked = check_entry(dry, workload, options, progress, annotations, run_dry)
         torch.cuda.current_stream().wait_stream(side)
     captured: tuple[Capture, dict[str, str]] | None = None
     if not keeps_history():
@@ -294,7 +294,7 @@ class DrySession(Session[CapturedGraph]):
         with dry_capture(self.dry, self.dry.lane(self.stream), graph.name):
             yield
             self.dry.follow()
-            self.dry.look_at_joins()
+            self.dry.check_joins()
 
     def activity(self, name: str) -> str:
         return name
@@ -316,11 +316,11 @@ def _dry_run(
         recorder = _Recorder(roots_of(workload), annotations, dry)
         recorder.record = record
         yield recorder
-        for finding in shape.look(dry.nodes, record):
+        for finding in findings_of_graph(dry.nodes, record):
             dry.findings.add(finding)
 
     session = DrySession(workload, options, dry=dry, stream=stream)
-    with Patches() as patches, _host_waits(dry), FunctionWatch(dry):
+    with Patches() as patches, _host_waits(dry), FunctionObserver(dry):
         for owner, name, wrapper in _watched(dry):
             patches.wrap(owner, name, wrapper)
         session.capture_phases(observe, lambda name: progress(f"dry run of {name}"))

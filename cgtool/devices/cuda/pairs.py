@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for, replays

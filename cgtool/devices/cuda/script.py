@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors import check_script
-from cgtool.detectors.collect import Findings
+from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import Watch
 from cgtool.devices.cuda.driver import capturing_graph, cu
 from cgtool.devices.cuda.driver import check as checked
@@ -97,7 +97,7 @@ def check(
     """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
     torch.cuda.init()
     with watch_annotations() as annotations:
-        watch = Watch(_Machine(), Findings(), annotations)
+        watch = Watch(_Machine(), FindingLog(), annotations)
         return check_script.run(path, arguments, watch, progress)
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.driver import check, cu

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import cgtool
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
 from cgtool.devices.device import CapturedGraph, Session, quiet
 from cgtool.devices.simulated import memory
@@ -99,7 +99,7 @@ class SimulatedSession(Session[CapturedOps]):
     def capturing(self, graph: CapturedOps) -> Iterator[None]:
         with capturing(self.device, self.stream, self.activity(graph.name)):
             yield
-            self.device.look_at_joins()
+            self.device.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.device.streams]
         graph.lanes = self.device.nodes
 

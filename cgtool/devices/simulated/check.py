@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cgtool.detectors import procedure, shape
+from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.devices.simulated.backend import SimulatedSession, build
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture
@@ -34,11 +34,11 @@ def check(
         recorder, labels = session.follow_lifetimes(annotations)
         session.capture(annotations, progress)
         for one in session.captured:
-            for finding in shape.look(one.lanes, one.record):
+            for finding in findings_of_graph(one.lanes, one.record):
                 device.findings.add(finding)
         captures.append(build(session, 1, recorder, labels, why))
         return session.captured[0].record.calls if session.captured else ()
 
     with watch_annotations(options.annotations) as annotations:
-        looked = procedure.look(device, workload, options, progress, annotations, dry)
+        looked = check_entry(device, workload, options, progress, annotations, dry)
     return device.findings.all(), looked, captures[0] if captures else None

@@ -125,7 +125,7 @@ class CUDAGraph:
             )
         try:
             if not device.invalid:
-                device.look_at_joins()
+                device.check_joins()
             if device.invalid:
                 raise device.ended()
         finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.rules import host_work, refuse_op
+from cgtool.detectors.op_rules import is_host_work, refuse_op
 from cgtool.devices.simulated.streams import Device
 from cgtool.observe.access import AccessLog
 from cgtool.observe.frames import call_op, call_user
@@ -131,7 +131,7 @@ class CaptureRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host or host_work(args):
+        if self.device.on_host or is_host_work(args):
             # The host computes now and never again: what it makes is frozen.
             self.graph.host_ops += 1
             return call_op(func, args, kwargs)

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors.rules import host_work
+from cgtool.detectors.op_rules import is_host_work
 from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
 from cgtool.observe.frames import call_op
@@ -297,7 +297,7 @@ class LifetimeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host or host_work(args):
+        if self.device.on_host or is_host_work(args):
             return call_op(func, args, kwargs)
         self.sweep()
         current = self.device.current

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors import rules
+from cgtool.detectors.function_rules import note_record_stream
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.memory_calls import memory_calls
 from cgtool.devices.simulated.streams import Device, Stream
@@ -143,7 +143,7 @@ def _cuda(device: Device) -> dict[str, Any]:
 
     def is_capturing() -> bool:
         if device.current_is_capturing:
-            device.asks_capturing()
+            device.answer_capturing()
         return device.current_is_capturing
 
     generator = torch.default_generator
@@ -296,7 +296,7 @@ def redirected(device: Device) -> Iterator[None]:
         replace(torch, "from_numpy", numpy_on_host)
 
         def record_stream(_tensor: Any, _stream: Any) -> None:
-            rules.note_record_stream(device)
+            note_record_stream(device)
 
         replace(torch.Tensor, "record_stream", record_stream)
         replace(*MAKE_WRAPPER_SUBCLASS, staticmethod(wrapper_on_cpu))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.collect import at_call
+from cgtool.detectors.reporting import at_call
 from cgtool.detectors.script.reported_errors import tell_once
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.streams import Device, Event, Stream

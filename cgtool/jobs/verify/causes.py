@@ -10,10 +10,19 @@ from typing import Any
 import msgspec
 import torch
 
-from cgtool.detectors import asking, iteration, repeat
-from cgtool.detectors.collect import at_call
-from cgtool.detectors.hostreads import HostReads
-from cgtool.detectors.optimizers import Steps, findings_of
+from cgtool.detectors.compare_iterations import (
+    CPU_WORK_IN_REGION,
+    FROZEN,
+    IN_PLACE_ON_STATIC_INPUT,
+    METADATA_ADDRESS_CHANGED,
+    PARAMETER_REBOUND,
+    PYTHON_SCALAR_FROZEN,
+    RNG_FROZEN_SEED,
+    compare_iterations,
+)
+from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
+from cgtool.detectors.optimizers import SteppingOptimizers, findings_of
+from cgtool.detectors.reporting import at_call
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.replayable import VerifyTarget
@@ -22,33 +31,17 @@ from cgtool.jobs.verify.state import host_random_state
 from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, WARNING, Finding
+from cgtool.observe import iteration
 from cgtool.observe.frames import chain_of, frames_of, is_internal
+from cgtool.observe.host_reads import HostReads
 from cgtool.observe.ops import Record
 from cgtool.observe.placement import on_host
 from cgtool.program.phases import roots_of
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
-CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
-CPU_WORK_IN_REGION = code("cpu-work-in-region")
-IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
-PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
-RNG_FROZEN_SEED = code("rng-frozen-seed")
 
-FROZEN = frozenset(
-    (
-        PYTHON_SCALAR_FROZEN,
-        code("control-flow-frozen"),
-        code("cpu-state-step-counter"),
-        RNG_FROZEN_SEED,
-        CPU_WORK_IN_REGION,
-        code("metadata-address-changed"),
-        code("parameter-rebound"),
-        code("cpu-scalar-tensor-operand"),
-    )
-)
-"""What ``repeat.compare`` finds that makes numbers part."""
-_REBOUND = (code("metadata-address-changed"), code("parameter-rebound"))
+_REBOUND = (METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND)
 
 
 class Eager:
@@ -60,7 +53,7 @@ class Eager:
 
     def _compare(self, run: Callable[[], Any]) -> list[Finding]:
         with recording(self.target) as annotations, iteration.without_collector():
-            found, _ = repeat.compare(
+            found, _ = compare_iterations(
                 run,
                 roots_of(self.target.workload),
                 annotations,
@@ -103,12 +96,12 @@ class Eager:
         self.stage.begin_eager(trial)
         for _ in range(skipped):
             self._iterate()
-        with Steps() as steps:
+        with SteppingOptimizers() as steps:
             self._iterate()
-            before = {key: _numbers_of(one) for key, (one, _) in steps.seen.items()}
+            before = {key: _numbers_of(one) for key, (one, _) in steps.steps.items()}
             self._iterate()
         found: list[Finding] = []
-        for key, (optimizer, stepped) in steps.seen.items():
+        for key, (optimizer, stepped) in steps.steps.items():
             moved = [
                 f"{name}: {old}, then {new}"
                 for (name, old), (_, new) in zip(
@@ -190,14 +183,7 @@ def branches_on_capturing(
     no, yes = ops(False), ops(True)
     if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
         return
-    yield Finding(
-        CODE_BRANCHES_ON_CAPTURING,
-        "the code asks here whether it is being captured, and runs other work when it is",
-        heard.chains[0],
-        phase="capture",
-        evidence=(f"{len(no)} ops when told no, {len(yes)} when told yes",),
-        severity=asking.severity([op.call for op in no], [op.call for op in yes]),
-    )
+    yield branching_finding(heard.chains[0], [op.call for op in no], [op.call for op in yes])
 
 
 class Liveness:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cgtool.detectors.collect import at_call
+from cgtool.detectors.reporting import at_call
 from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
 from cgtool.jobs.verify.replayable import Probes, VerifyTarget

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cgtool.detectors.collect import Findings
+from cgtool.detectors.reporting import FindingLog
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import Asked
@@ -240,7 +240,7 @@ class Told:
     """Findings, notes, and what was looked at."""
 
     workload: Workload
-    findings: Findings = field(default_factory=Findings)
+    findings: FindingLog = field(default_factory=FindingLog)
     notes: list[Caveat] = field(default_factory=list)
     looked: list[str] = field(default_factory=list)
 

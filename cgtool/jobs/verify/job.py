@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from cgtool.detectors import checkpoints, optimizers
 from cgtool.jobs.context import Answer, Context, empty_graph_explained
 from cgtool.jobs.verify import targets
 from cgtool.jobs.verify.procedure import verify
 from cgtool.model.jobs import VerifyJob
+from cgtool.observe import call_sites
 from cgtool.program import describe
 
 
@@ -16,8 +16,7 @@ def run(job: VerifyJob, context: Context) -> Answer:
     """A report. Raises CgtoolError when the code cannot be run or captured."""
     with (
         targets.opened(context.device) as device,
-        optimizers.remembered(),
-        checkpoints.remembered(),
+        call_sites.recorded(),
     ):
         context.begin()
         workload = context.load(job, device.device)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from cgtool.detectors.collect import at_call
+from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.addresses import require_live_inputs
 from cgtool.devices.cuda.assemble import assemble

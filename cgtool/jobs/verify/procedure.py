@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors import compare_iterations
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, replayable, state
 from cgtool.jobs.verify.causes import asked
@@ -190,7 +191,7 @@ class _Procedure:
         which is no noise."""
         seen.deterministic = False
         eager = causes.Eager(self.target, seen.stage)
-        seen.frozen = causes.kept(eager.restarted(trial, trial), causes.FROZEN)
+        seen.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
         seen.noise_counts = not seen.frozen
 
     def _rounds(self, seen: VerifyState) -> bool:

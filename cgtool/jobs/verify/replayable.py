@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from cgtool.detectors.errors import explain
+from cgtool.detectors.capture_errors import explain
 from cgtool.devices.device import Device, Session
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors.hostreads import HostReads, Snapshot
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import Site, call_op, chain_of, is_internal, package_part
+from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.op_memory import UNINITIALISED, Uninitialised
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.placement import on_host

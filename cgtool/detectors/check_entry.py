@@ -1,0 +1,121 @@
+"""The steps of ``cgtool check ENTRY``, the same on a GPU and on the simulated device."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from cgtool.detectors import preflight
+from cgtool.detectors.capture_errors import at_checkpoint, explain
+from cgtool.detectors.compare_iterations import branches_on_capturing, compare_iterations
+from cgtool.detectors.optimizers import SteppingOptimizers
+from cgtool.detectors.reporting import CapturedRegion, at_call
+from cgtool.detectors.streams import LaneNode
+from cgtool.findings.registry import code
+from cgtool.model.failure import CgtoolError
+from cgtool.model.finding import NOTE, Finding
+from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import in_library
+from cgtool.observe.iteration import SKIPPED
+from cgtool.observe.ops import OpCall, Record
+from cgtool.program.phases import Phases, roots_of, warm_up, warmup_iters
+from cgtool.program.workload import Workload
+
+MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
+
+DryRun = Callable[[Annotations], Sequence[OpCall]]
+"""Runs the workload as if it were captured, continuing after a finding; returns all its calls."""
+
+_MOVES = frozenset(
+    ("aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_", "aten::zeros",
+     "aten::contiguous", "aten::zeros_like", "aten::_foreach_zero_", "aten::_foreach_copy_")
+)  # fmt: skip
+_LEAST_MOVES = 16
+_LEAST_SHARE_OF_MOVES = 0.4
+
+
+def check_entry(
+    region: CapturedRegion,
+    workload: Workload,
+    options: CaptureOptions,
+    progress: Progress,
+    annotations: Annotations,
+    dry_run: DryRun,
+) -> tuple[str, ...]:
+    """Fill ``region.findings``; returns what was checked.
+
+    Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
+    """
+    findings, checked = region.findings, ["settings, modules and optimizers"]
+    for finding in preflight.findings_of(workload, options):
+        findings.add(finding)
+    session = Phases(workload, options)
+    iterations, _ = warmup_iters(workload, options)
+    try:
+        warm_up(session, max(1, iterations - 2), progress, explain)
+        progress("compare two iterations")
+        with SteppingOptimizers() as optimizers:
+            differences, iteration = compare_iterations(
+                lambda: warm_up(session, 1, lambda _text: None, explain),
+                roots_of(workload),
+                annotations,
+                [(part.args, dict(part.kwargs)) for part in workload.parts],
+            )
+        for finding in (*optimizers.findings(), *differences):
+            findings.add(finding)
+        checked.append("two eager iterations")
+        gc.collect()
+        region.collecting = True
+        captured = dry_run(annotations)
+        checked.append("a dry run of the capture")
+    except CgtoolError as error:
+        if not error.failure.findings:
+            raise
+        known = {finding.code for finding in findings}
+        for finding in error.failure.findings:
+            if finding.code not in known:
+                findings.add(at_checkpoint(finding))
+        checked.append(f"stopped in {error.failure.phase or 'the run'}: {error.failure.what}")
+        return tuple(checked)
+    eager = _of_the_code(operation.call for operation in iteration.ops)
+    query = next((frames for frames in region.capturing_queries if frames), None)
+    captured = _of_the_code(captured)
+    if query is not None and [call.name for call in eager] != [call.name for call in captured]:
+        finding = branches_on_capturing(query, eager, captured)
+        if in_library(query[0]):
+            finding = msgspec.structs.replace(finding, severity=NOTE)
+        findings.add(finding)
+    return tuple(checked)
+
+
+def _of_the_code(calls: Sequence[OpCall] | Iterator[OpCall]) -> list[OpCall]:
+    """Without what cgtool runs itself: the gradients that backward starts from."""
+    return [
+        call
+        for call in calls
+        if (call.chain or call.autograd_node) and not call.name.startswith(SKIPPED)
+    ]
+
+
+def findings_of_graph(nodes: Sequence[LaneNode], record: Record) -> Iterator[Finding]:
+    """Findings about one captured graph as a whole, from the ops that became its nodes."""
+    moves = [node.call for node in nodes if node.call.name.partition(".")[0] in _MOVES]
+    if len(moves) >= _LEAST_MOVES and len(moves) >= _LEAST_SHARE_OF_MOVES * len(nodes):
+        most_frequent = Counter(_site(call) for call in moves).most_common(1)[0][0]
+        yield at_call(
+            Finding(
+                MEMCPY_MEMSET_NODE_OVERHEAD,
+                f"{len(moves)} of {len(nodes)} nodes copy, cast or fill; most of them are from "
+                "this line",
+            ),
+            next(call for call in moves if _site(call) == most_frequent),
+            record,
+        )
+
+
+def _site(call: OpCall) -> tuple[int, int]:
+    return (id(call.chain[0][0]), call.chain[0][1]) if call.chain else (0, 0)

@@ -1,0 +1,343 @@
+"""Two eager iterations compared: what differs between them, a graph would freeze.
+
+A graph repeats the ops of the captured iteration, with its numbers and addresses. So an op, a
+number, or the address of a tensor from outside that differs in the next iteration is wrong in every
+replay but the first. Needs no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cgtool.detectors.reporting import at_call
+from cgtool.findings.registry import code
+from cgtool.model.capture import Frame
+from cgtool.model.finding import NOTE, WARNING, Finding
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.frames import Site, frame_of, frames_of, line_of
+from cgtool.observe.host_reads import Change, HostReads
+from cgtool.observe.iteration import Iteration, Op, observe, storages_in
+from cgtool.observe.ops import OpCall
+from cgtool.observe.source import deciding_line
+
+CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
+METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
+PARAMETER_REBOUND = code("parameter-rebound")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")
+RNG_FROZEN_SEED = code("rng-frozen-seed")
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+
+FROZEN = frozenset(
+    (
+        CONTROL_FLOW_FROZEN,
+        CPU_SCALAR_TENSOR_OPERAND,
+        CPU_STATE_STEP_COUNTER,
+        CPU_WORK_IN_REGION,
+        METADATA_ADDRESS_CHANGED,
+        PARAMETER_REBOUND,
+        PYTHON_SCALAR_FROZEN,
+        RNG_FROZEN_SEED,
+    )
+)
+"""The codes of ``compare_iterations`` that make a replay differ from eager."""
+
+_HOST_READS = frozenset(
+    ("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
+)
+_SHOWN_CHANGES = 3
+
+
+def compare_iterations(
+    run: Callable[[], Any], roots: Any, annotations: Annotations, inputs: Any
+) -> tuple[list[Finding], Iteration]:
+    """Run two iterations; returns what differs in the second, and the second itself.
+
+    ``inputs`` are the arguments of the callables, in any nesting.
+    """
+    reads, given = HostReads(), set(storages_in(inputs))
+    first = observe(run, roots, annotations, reads, given)
+    second = observe(run, roots, annotations, reads, given)
+    changes = list(reads.changes(first.state, second.state))
+    return list(_Comparison(first, second, reads, changes).findings()), second
+
+
+def branches_on_capturing(
+    query: tuple[Frame, ...], eager: Sequence[OpCall], captured: Sequence[OpCall]
+) -> Finding:
+    """The finding of code that asks at ``query`` whether it is being captured, and then runs other
+    ops than in eager mode."""
+    return Finding(
+        CODE_BRANCHES_ON_CAPTURING,
+        "this line asks whether a stream is capturing, and the code then runs different ops",
+        query,
+        phase="capture",
+        evidence=(f"{len(eager)} ops in eager mode, {len(captured)} ops in the capture",),
+        severity=NOTE if _omits_only_checks(eager, captured) else None,
+    )
+
+
+def _omits_only_checks(eager: Sequence[OpCall], captured: Sequence[OpCall]) -> bool:
+    """Whether the capture is eager without some checks of values: each run of ops that it omits
+    ends with a value that the host reads."""
+    remaining = iter(captured)
+    expected = next(remaining, None)
+    last_omitted: OpCall | None = None
+    for call in eager:
+        if expected is not None and _key(call) == _key(expected):
+            if last_omitted is not None and last_omitted.name not in _HOST_READS:
+                return False
+            expected, last_omitted = next(remaining, None), None
+        else:
+            last_omitted = call
+    return expected is None and (last_omitted is None or last_omitted.name in _HOST_READS)
+
+
+def _key(call: OpCall) -> tuple[Any, ...]:
+    return call.name, *((id(code_object), lasti) for code_object, lasti in call.chain)
+
+
+class _Comparison:
+    def __init__(
+        self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
+    ) -> None:
+        self.first, self.second = first, second
+        self.reads, self.changes = reads, changes
+        self.explained: set[int] = set()
+        """Indices of the changes that belong to an op already reported."""
+
+    def findings(self) -> Iterator[Finding]:
+        length = min(len(self.first.ops), len(self.second.ops))
+        for index in range(length):
+            before, after = self.first.ops[index], self.second.ops[index]
+            if _key(before.call) != _key(after.call):
+                yield self._branch(before, after)
+                break
+            if before.numbers != after.numbers and not after.in_optimizer:
+                yield self._number(index, before, after)
+            if not after.host and before.outside != after.outside:
+                yield from self._addresses(before, after)
+        else:
+            longer = self.first if len(self.first.ops) > length else self.second
+            if len(longer.ops) > length:
+                yield self._branch(longer.ops[length], None)
+        yield from self._host_operands()
+        yield from self._memory()
+        yield from self._host_state()
+
+    def _at(self, finding: Finding, op: Op) -> Finding:
+        return at_call(finding, op.call, self.second.record)
+
+    def _branch(self, before: Op, after: Op | None) -> Finding:
+        frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
+        tested = self._changes_in(before.call, tested=True, numbers_only=True)
+        differences = f"{after.call.name} in the next" if after else "not in the other"
+        return Finding(
+            CONTROL_FLOW_FROZEN,
+            f"two consecutive calls run different ops: {before.call.name} in one, {differences}; "
+            "a graph repeats those of the capture",
+            frames or frames_of(before.call.chain),
+            evidence=tuple(change.text for change in tested)[:_SHOWN_CHANGES],
+        )
+
+    def _changes_in(
+        self, call: OpCall, *, tested: bool = False, numbers_only: bool = False
+    ) -> Iterator[Change]:
+        """Changes of values that the functions around an op read."""
+        functions = {(site[0].co_filename, site[0].co_qualname) for site in call.chain}
+        for index, change in enumerate(self.changes):
+            if (change.watched.frame.file, change.watched.frame.function) not in functions:
+                continue
+            if tested and not change.watched.use.tested:
+                continue
+            if numbers_only and change.after.kind == "tensor":
+                continue
+            self.explained.add(index)
+            yield change
+
+    def _number(self, index: int, before: Op, after: Op) -> Finding:
+        call = after.call
+        old, new = next(
+            ((x[1], y[1]) for x, y in zip(before.numbers, after.numbers, strict=False) if x != y),
+            ("", ""),
+        )
+        evidence = (f"{call.name} got {old}, then {new}",)
+        for kind, chain in self.second.drawn:
+            if chain and _share_function(chain, call.chain):
+                is_random = kind == "random"
+                value = "a random number drawn on the host" if is_random else "the time"
+                return Finding(
+                    RNG_FROZEN_SEED if is_random else CPU_WORK_IN_REGION,
+                    f"{value} is passed to {call.name}: every replay repeats the value of the "
+                    "capture",
+                    frames_of(chain),
+                    module=call.module[0] if call.module else None,
+                    evidence=evidence,
+                )
+        for op in reversed(self.second.ops[:index]):
+            if op.host and op.call.chain and _share_function(op.call.chain, call.chain):
+                finding = Finding(
+                    CPU_WORK_IN_REGION,
+                    "this is computed on the host and becomes a constant of the graph: every "
+                    "replay repeats the value of the capture",
+                    evidence=evidence,
+                )
+                return self._at(finding, op)
+        changes = [
+            change
+            for change in self._changes_in(call, numbers_only=True)
+            if change.after.kind in ("number", "host tensor", "size")
+        ]
+        names = {(change.watched.use.text, change.watched.owner) for change in changes}
+        for watched in self.reads.watched:
+            use = watched.use
+            if not use.written or (use.text, watched.owner) not in names:
+                continue
+            change = next(change for change in changes if change.watched.use.text == use.text)
+            return Finding(
+                CPU_STATE_STEP_COUNTER,
+                f"`{use.text}` changes on the host with every call, but not in a replay",
+                (watched.frame, *_callers_of(watched.frame, call.chain)),
+                module=call.module[0] if call.module else None,
+                evidence=(*evidence, change.text),
+            )
+        finding = Finding(
+            PYTHON_SCALAR_FROZEN,
+            f"{call.name} gets a different number in the next call; a graph keeps the number of "
+            "the capture",
+            evidence=(*evidence, *dict.fromkeys(change.text for change in changes)),
+        )
+        return self._at(finding, after)
+
+    def _addresses(self, before: Op, after: Op) -> Iterator[Finding]:
+        by_position = {tensor.position: tensor for tensor in before.outside}
+        for new in after.outside:
+            old = by_position.get(new.position)
+            if old is None or (old.address == new.address and old.shape == new.shape):
+                continue
+            if new.storage not in self.first.seen and not self.second.outlived(new.storage):
+                # Nobody had it before and nobody has it after: PyTorch made it in C++ for this
+                # call alone (the index tensor of x[[0, 2]]).
+                continue
+            names = [
+                change.watched.use.text
+                for change in self.changes
+                if change.after.kind == "tensor"
+                and change.after.content == (new.shape, new.address)
+            ]
+            self.explained.update(
+                index for index, change in enumerate(self.changes) if change.after.kind == "tensor"
+            )
+            finding = Finding(
+                PARAMETER_REBOUND if new.parameter else METADATA_ADDRESS_CHANGED,
+                f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
+                "tensor in the next call; a graph always reads the tensor of the capture",
+                evidence=(
+                    f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
+                    f"{list(new.shape)} at {new.address:#x}",
+                ),
+            )
+            yield self._at(finding, after)
+
+    def _host_operands(self) -> Iterator[Finding]:
+        for op in self.second.ops:
+            if op.host_scalar and not op.in_optimizer:
+                finding = Finding(
+                    CPU_SCALAR_TENSOR_OPERAND,
+                    f"{op.call.name} gets a CPU tensor: its value at the capture becomes a "
+                    "constant argument of the kernel",
+                )
+                yield self._at(finding, op)
+
+    def _memory(self) -> Iterator[Finding]:
+        for op in self.second.ops:
+            if op.host:
+                continue
+            if op.writes_input:
+                finding = Finding(
+                    IN_PLACE_ON_STATIC_INPUT,
+                    f"{op.call.name} writes to an input of the graph: the next replay starts from "
+                    "the result, unless the input is refilled",
+                )
+                yield self._at(finding, op)
+            if op.reads_nothing_of is not None:
+                finding = Finding(
+                    STALE_ACCUMULATOR_OR_UNINITIALISED,
+                    f"{op.call.name} reads this memory before anything is written to it: a replay "
+                    "reads what the previous replay left there",
+                )
+                allocation = self.second.record.calls[op.reads_nothing_of]
+                yield at_call(finding, allocation, self.second.record)
+
+    def _host_state(self) -> Iterator[Finding]:
+        """State on the host that changed and that no op shows."""
+        for index, change in enumerate(self.changes):
+            if index in self.explained or change.after.kind == "tensor":
+                continue
+            use = change.watched.use
+            if use.tested and not use.written:
+                yield Finding(
+                    CONTROL_FLOW_FROZEN,
+                    f"`{use.text}` decides a branch here and changes from call to call; a graph "
+                    "keeps the branch of the capture",
+                    (change.watched.frame,),
+                    evidence=(change.text,),
+                )
+            elif use.written:
+                yield Finding(
+                    PYTHON_SIDE_EFFECTS_SKIPPED,
+                    f"`{use.text}` changes with every call; a replay runs no Python and does not "
+                    "change it",
+                    (change.watched.frame,),
+                    evidence=(change.text,),
+                    severity=WARNING,
+                )
+
+
+def _share_function(chain: tuple[Site, ...], other: tuple[Site, ...]) -> bool:
+    functions = {id(code_object) for code_object, _ in other}
+    return any(id(code_object) in functions for code_object, _ in chain)
+
+
+def _callers_of(frame: Frame, chain: tuple[Site, ...]) -> tuple[Frame, ...]:
+    """The callers, in ``chain``, of the function that ``frame`` is in."""
+    frames = frames_of(chain)
+    for index, inner in enumerate(frames):
+        if (inner.file, inner.function) == (frame.file, frame.function):
+            return frames[index + 1 :]
+    return ()
+
+
+def _frames_of_branch(chain: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:
+    """The call chain up to the condition where two iterations diverge, innermost first.
+
+    ``other`` is None where the other iteration has ended.
+    """
+    outer = list(reversed(chain))
+    others = list(reversed(other)) if other is not None else []
+    for depth, site in enumerate(outer):
+        code_object = site[0]
+        match = others[depth] if depth < len(others) else None
+        if match is not None and match[0] is code_object and match[1] == site[1]:
+            continue
+        lines = [line_of(site)]
+        if match is not None and match[0] is code_object:
+            lines.append(line_of(match))
+        if match is not None and match[0] is not code_object and depth:
+            # The same call leads to a different function: the callee was chosen.
+            return frames_of(reversed(outer[:depth]))
+        line = deciding_line(code_object, tuple(lines))
+        if other is None and depth < len(outer) - 1 and line is None:
+            continue
+        frame = frame_of(site)
+        return (
+            Frame(frame.file, line or frame.line, frame.function),
+            *frames_of(reversed(outer[:depth])),
+        )
+    return frames_of(chain)

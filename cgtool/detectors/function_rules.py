@@ -1,0 +1,254 @@
+"""Functions of PyTorch that a capture does not permit, or that deserve a note.
+
+They dispatch no op of their own: ``print``, ``tolist``, copies between host and device.
+Which calls are refused, and which similar ones are not, was seen on an H200 with torch 2.11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from cgtool.detectors.op_rules import KEEP_ON_DEVICE
+from cgtool.detectors.reporting import CapturedRegion
+from cgtool.findings.registry import code
+from cgtool.model.finding import Code, Finding
+from cgtool.observe.frames import call_op, here
+from cgtool.observe.placement import (
+    DEVICE,
+    HOST,
+    is_cpu_device,
+    is_cuda_device,
+    on_host,
+    place_of,
+    tensors_of,
+)
+from cgtool.torch_compat.private import current_device
+
+H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
+H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
+H2D_TENSOR_FROM_PYTHON = code("h2d-tensor-from-python")
+PIN_MEMORY_DURING_CAPTURE = code("pin-memory-during-capture")
+RECORD_STREAM_DEFERS_REUSE = code("record-stream-defers-reuse")
+SYNC_D2H_COPY = code("sync-d2h-copy")
+SYNC_ITEM = code("sync-item")
+SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
+
+Rule = Callable[[CapturedRegion, Sequence[Any], dict[str, Any]], None]
+"""Called with the arguments of a function before the function itself, during a capture."""
+
+_CREATE_ONCE = "create it once outside the captured code (register_buffer in a module)"
+
+
+class FunctionObserver(TorchFunctionMode):
+    """Applies the rules to every torch function that code on a real GPU calls while it runs as if
+    captured, and keeps ``region.function`` up to date."""
+
+    def __init__(self, region: CapturedRegion) -> None:
+        super().__init__()
+        self.region = region
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        region, kwargs = self.region, kwargs or {}
+        if not region.capturing:
+            return call_op(func, args, kwargs)
+        self._apply_rules(func, args, kwargs)
+        before = region.function, region.fills_mask
+        region.function = func
+        region.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
+        try:
+            return call_op(func, args, kwargs)
+        finally:
+            region.function, region.fills_mask = before
+
+    def _apply_rules(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        region = self.region
+        rule = FUNCTIONS.get(func)
+        if rule is not None:
+            rule(region, args, kwargs)
+        if func in FROM_PYTHON and self._is_for_gpu(kwargs):
+            refuse_from_python(region, args, kwargs)
+        elif func is torch.Tensor.to:
+            refuse_move(region, place_of(args[0]), target_of(args, kwargs))
+        elif func is torch.Tensor.cuda:
+            refuse_move(region, place_of(args[0]), DEVICE)
+        elif func is torch.Tensor.cpu:
+            refuse_move(region, place_of(args[0]), HOST)
+        elif func is torch.Tensor.pin_memory or kwargs.get("pin_memory") is True:
+            note_pinning(region)
+
+    @staticmethod
+    def _is_for_gpu(kwargs: dict[str, Any]) -> bool:
+        device = kwargs.get("device")
+        if device is None:
+            device = current_device()
+        return is_cuda_device(device) or (isinstance(device, int) and not isinstance(device, bool))
+
+
+def target_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Where ``Tensor.to`` puts its result; None leaves it where it is."""
+    for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
+        if isinstance(argument, torch.Tensor):
+            return DEVICE if place_of(argument) == DEVICE else HOST
+        if is_cuda_device(argument) or (
+            isinstance(argument, int) and not isinstance(argument, bool)
+        ):
+            return DEVICE
+        if is_cpu_device(argument):
+            return HOST
+        if isinstance(argument, bool):
+            # to(device, dtype, non_blocking, copy): no device follows a flag.
+            break
+    return None
+
+
+def is_number(value: Any) -> bool:
+    """True for what ``x[mask] = value`` fills with, without a copy of shapes."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and place_of(value) != DEVICE
+    return isinstance(value, bool | int | float | complex)
+
+
+def refuse_move(region: CapturedRegion, source: str, target: str | None) -> None:
+    """Report a copy between the device and pageable host memory by .to, .cuda or .cpu."""
+    crosses = target is not None and (source == DEVICE) != (target == DEVICE)
+    if crosses and HOST in (source, target):
+        to_host = target == HOST
+        _refuse_copy(
+            region,
+            SYNC_D2H_COPY if to_host else H2D_PAGEABLE_COPY,
+            "moving a tensor to the host (.cpu, .to)"
+            if to_host
+            else "moving a tensor to the device (.cuda, .to)",
+            "move it outside the captured code, or copy_ with a pinned tensor that stays alive",
+        )
+
+
+def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Report ``torch.tensor(data, device="cuda")`` and the like; only called for CUDA results."""
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if isinstance(data, list | tuple) and not data:
+        # Nothing is copied: copy_ of no elements returns at once (aten/src/ATen/native/Copy.cpp).
+        return
+    if any(not on_host(tensor) for tensor in tensors_of((data,))):
+        return
+    _refuse_copy(
+        region,
+        H2D_TENSOR_FROM_PYTHON,
+        "creating a device tensor from Python or NumPy data",
+        _CREATE_ONCE,
+    )
+
+
+def note_pinning(region: CapturedRegion) -> None:
+    """Note that pinned host memory is allocated."""
+    if region.capturing:
+        region.note(
+            Finding(
+                PIN_MEMORY_DURING_CAPTURE,
+                "pinned host memory is allocated during the capture: the host fills it only once, "
+                "and every replay copies what it holds by then",
+                here(2),
+                phase=region.phase,
+            )
+        )
+
+
+def note_record_stream(region: CapturedRegion) -> None:
+    """Note a call of ``Tensor.record_stream``."""
+    if region.capturing:
+        region.note(
+            Finding(
+                RECORD_STREAM_DEFERS_REUSE,
+                "`record_stream` prevents reuse of the block until the capture ends",
+                here(2),
+                phase=region.phase,
+            )
+        )
+
+
+def _refuse_copy(region: CapturedRegion, copy_code: Code, subject: str, fix: str) -> None:
+    region.refuse(
+        copy_code,
+        subject,
+        why="it copies between the device and pageable host memory, which CUDA refuses "
+        "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and "
+        "CUDA tensors during CUDA graph capture' instead",
+        fix=fix,
+    )
+
+
+def _reads(read_code: Code, subject: str) -> Rule:
+    def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+        if args and isinstance(args[0], torch.Tensor) and not on_host(args[0]):
+            region.refuse(read_code, subject, fix=KEEP_ON_DEVICE)
+
+    return rule
+
+
+def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+    tensor, index = args[0], args[1]
+    if on_host(tensor):
+        return
+    parts = index if isinstance(index, tuple) else (index,)
+    for part in parts:
+        is_list = isinstance(part, (list, range)) or type(part).__module__ == "numpy"
+        if is_list or (
+            isinstance(part, torch.Tensor) and part.dim() > 0 and place_of(part) == HOST
+        ):
+            _refuse_copy(
+                region,
+                H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
+                "indexing with a list, an array or a CPU tensor",
+                _CREATE_ONCE,
+            )
+    value = args[2] if len(args) > 2 else None
+    if isinstance(value, (bool, int, float, complex)) and any(
+        isinstance(part, torch.Tensor)
+        and part.dim() > 0
+        and part.dtype not in (torch.bool, torch.uint8)
+        for part in parts
+    ):
+        _refuse_copy(
+            region,
+            H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
+            "assigning a Python number through an index tensor",
+            "use index_fill_, or assign a tensor on the device",
+        )
+
+
+def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    if not on_host(args[0]):
+        refuse_from_python(region, args[1:], kwargs)
+
+
+def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    target, source = args[0], args[1] if len(args) > 1 else kwargs.get("src")
+    if isinstance(source, torch.Tensor) and on_host(target) != on_host(source):
+        host = target if on_host(target) else source
+        if place_of(host) == HOST:
+            _refuse_copy(
+                region,
+                SYNC_D2H_COPY if host is target else H2D_PAGEABLE_COPY,
+                "`copy_` between host and device",
+                "copy outside the graph, before or after the replay; or keep a pinned buffer",
+            )
+
+
+FUNCTIONS: dict[Any, Rule] = {
+    torch.Tensor.tolist: _reads(SYNC_ITEM, "`Tensor.tolist`"),
+    torch.Tensor.numpy: _reads(SYNC_ITEM, "`Tensor.numpy`"),
+    torch.Tensor.__array__: _reads(SYNC_ITEM, "`numpy.asarray` of a tensor"),
+    torch.Tensor.__repr__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    torch.Tensor.__format__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    torch.Tensor.__getitem__: _index,
+    torch.Tensor.__setitem__: _index,
+    torch.Tensor.copy_: _copy_in_place,
+    torch.Tensor.new_tensor: _new_tensor,
+}
+
+FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+"""Checked with ``refuse_from_python`` when the result is on the GPU."""

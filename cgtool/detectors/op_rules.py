@@ -1,0 +1,311 @@
+"""Ops that CUDA refuses while a stream is capturing, mostly because they make the host wait.
+
+Ops are looked up by name when they are dispatched, which also finds them inside libraries and in
+backward. Which ops are refused and which similar ones are not was seen on an H200 with torch 2.11.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from cgtool.detectors.reporting import CapturedRegion
+from cgtool.findings.registry import code
+from cgtool.model.finding import Code
+from cgtool.observe.frames import call_op, package_part
+from cgtool.observe.ops import OpCall
+from cgtool.observe.placement import on_host, tensors_of
+from cgtool.torch_compat.private import TorchDispatchMode, fake_tensor_mode, schema_of
+
+CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
+HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
+LINALG_ERROR_CHECK = code("linalg-error-check")
+NAN_GUARD_SYNC = code("nan-guard-sync")
+OPTIMIZER_NOT_CAPTURABLE = code("optimizer-not-capturable")
+SGD_TENSOR_LR_SYNC = code("sgd-tensor-lr-sync")
+SYNC_DYNAMIC_SHAPE_OP = code("sync-dynamic-shape-op")
+SYNC_ITEM = code("sync-item")
+SYNC_MASKED_ASSIGNMENT = code("sync-masked-assignment")
+SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
+SYNC_SLICE_WITH_TENSOR_BOUNDS = code("sync-slice-with-tensor-bounds")
+SYNC_TRUTH_VALUE = code("sync-truth-value")
+
+KEEP_ON_DEVICE = "keep the value on the device and read it after the replay"
+_STATIC_SHAPE = (
+    "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
+)
+_TRUTH = {torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero}
+_BOUNDS = {
+    torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
+    torch.narrow, torch.Tensor.narrow, torch.split, torch.Tensor.split, torch.full, torch.zeros,
+    torch.Tensor.expand, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.__index__,
+    torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
+}  # fmt: skip
+_PRINTS = {torch.Tensor.__repr__, torch.Tensor.__format__}
+_MASKS = (torch.bool, torch.uint8)
+
+# By the name of the op without its overload: the code, the subject of the sentence, the fix.
+_OPS: dict[str, tuple[Code, str, str]] = {
+    "aten::is_nonzero": (SYNC_TRUTH_VALUE, "the truth value of a tensor", "use torch.where"),
+    "aten::equal": (
+        SYNC_TRUTH_VALUE,
+        "`torch.equal`",
+        "use (a == b).all() and read it after the replay",
+    ),
+    "aten::allclose": (
+        SYNC_TRUTH_VALUE,
+        "`torch.allclose`",
+        "use torch.isclose() and read it after the replay",
+    ),
+    "aten::bincount": (
+        SYNC_DYNAMIC_SHAPE_OP,
+        "`bincount`, which reads a maximum on the host to size its output,",
+        "use torch.zeros(n_bins, device=...).scatter_add_(...) with a fixed number of bins",
+    ),
+    "aten::multinomial": (
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "`multinomial`, which checks the probabilities on the host,",
+        "sample with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
+    ),
+    "aten::_linalg_check_errors": (
+        LINALG_ERROR_CHECK,
+        "`torch.linalg`, which reads its error code on the host,",
+        "use the _ex variant (solve_ex, inv_ex, cholesky_ex) with check_errors=False",
+    ),
+    "aten::linalg_eig": (
+        LINALG_ERROR_CHECK,
+        "`torch.linalg.eig`, which runs on the host,",
+        "compute it outside the captured code",
+    ),
+    "aten::embedding_renorm_": (
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "an embedding with `max_norm`",
+        "clip the weights outside the graph",
+    ),
+} | {
+    f"aten::{op}": (
+        SYNC_DYNAMIC_SHAPE_OP,
+        f"`{function}`, whose output shape depends on values,",
+        _STATIC_SHAPE,
+    )
+    for op, function in {
+        "nonzero": "nonzero",
+        "masked_select": "masked_select",
+        "_unique": "unique",
+        "_unique2": "unique",
+        "unique_dim": "unique",
+        "unique_consecutive": "unique_consecutive",
+        "unique_dim_consecutive": "unique_consecutive",
+    }.items()
+}
+
+# Who reads a value on the host, by a part of the file name of the innermost frame: the code, the
+# subject of the sentence, the fix.
+_LIBRARIES = (
+    (
+        "/torch/_tensor_str.py",
+        SYNC_PRINT_OR_FORMAT,
+        "printing a tensor",
+        "print it after the replay",
+    ),
+    (
+        "/torch/amp/grad_scaler.py",
+        NAN_GUARD_SYNC,
+        "`GradScaler`, which reads `found_inf` on the host,",
+        "capture forward, loss and backward, and run scaler.step eagerly; or use an optimizer "
+        "with fused=True",
+    ),
+    (
+        "/torch/nn/utils/clip_grad.py",
+        NAN_GUARD_SYNC,
+        "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
+        "omit error_if_nonfinite, and check the norm after the replay",
+    ),
+    (
+        "/torch/optim/sgd.py",
+        SGD_TENSOR_LR_SYNC,
+        "SGD with a tensor learning rate, which it reads on the host,",
+        "construct it with fused=True, which reads the tensor on the device",
+    ),
+    (
+        "/torch/optim/",
+        OPTIMIZER_NOT_CAPTURABLE,
+        "the optimizer, which reads its state on the host,",
+        "construct it with capturable=True",
+    ),
+    (
+        "/torch/distributions/",
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "`torch.distributions`, which checks its arguments on the host,",
+        "construct the distribution with validate_args=False",
+    ),
+    (
+        "/torch/nn/modules/batchnorm.py",
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "batch norm with momentum=None, which reads its counter on the host,",
+        "give it a fixed momentum",
+    ),
+    (
+        "/torch/autograd/",
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "anomaly detection of autograd, which reads values on the host,",
+        "do not use detect_anomaly in captured code",
+    ),
+    (
+        "/torch/nn/",
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "a function of `torch.nn`, which reads a value on the host,",
+        "replace it, or call it outside the captured code",
+    ),
+    (
+        "/torch/functional.py",
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "a function of `torch`, which reads a value on the host,",
+        "replace it, or call it outside the captured code",
+    ),
+    (
+        "/torch/_linalg_utils.py",
+        LINALG_ERROR_CHECK,
+        "`torch.linalg`, which reads its error code on the host,",
+        "use the _ex variant with check_errors=False",
+    ),
+)
+
+
+def is_host_work(args: Sequence[Any]) -> bool:
+    """True for an op that has only tensors on the host, even inside a function that has others:
+    ``x.view(n)`` where ``n`` is a tensor on the host."""
+    tensors = list(tensors_of(args))
+    return bool(tensors) and all(on_host(tensor) for tensor in tensors)
+
+
+def refuse_op(
+    region: CapturedRegion, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """Report an op that CUDA would refuse; nothing outside a capture, and for tensors on the host.
+
+    Raises CgtoolError unless the region collects.
+    """
+    if not region.capturing or region.on_host or is_host_work(args):
+        return
+    name = call.name.partition(".")[0]
+    if name == "cond" and len(args) == 4:
+        _refuse_random_branches(region, args)
+    elif name == "aten::_local_scalar_dense":
+        reader, subject, fix = _host_read(region.function)
+        region.refuse(reader, subject, fix=fix)
+    elif name in _OPS:
+        op_code, subject, fix = _OPS[name]
+        region.refuse(op_code, subject, fix=fix)
+    elif name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
+        if kwargs.get("output_size") is None:
+            region.refuse(
+                SYNC_DYNAMIC_SHAPE_OP,
+                "`repeat_interleave` with a tensor of repeats",
+                fix="pass output_size=, the total, if it is known in advance",
+            )
+    elif name == "aten::index" or (name.startswith("aten::index_put") and not region.fills_mask):
+        indices = args[1] if len(args) > 1 else ()
+        if any(
+            isinstance(index, torch.Tensor) and index.dtype in _MASKS for index in indices or ()
+        ):
+            region.refuse(
+                SYNC_DYNAMIC_SHAPE_OP if name == "aten::index" else SYNC_MASKED_ASSIGNMENT,
+                "indexing with a boolean mask, whose output shape depends on values,",
+                fix="use torch.where or masked_fill",
+            )
+    elif name == "aten::histc" and len(args) < 3 and not kwargs.keys() & {"min", "max"}:
+        region.refuse(
+            SYNC_DYNAMIC_SHAPE_OP, "`histc` without min and max", fix="pass min= and max="
+        )
+
+
+def library_code(files: Iterable[str]) -> Code | None:
+    """The code of the library that reads a value on the host, by the file names of a traceback
+    (``/torch/...``, innermost first); None where the user's own code does."""
+    for name in files:
+        if not name.startswith("/torch/"):
+            break
+        for part, library, _, _ in _LIBRARIES:
+            if part in name:
+                return library
+    return None
+
+
+def _host_read(function: Any) -> tuple[Code, str, str]:
+    """(code, subject of the sentence, fix) for a value that is read on the host.
+
+    ``function`` is the torch function that the user's code called, if it called one.
+    """
+    for name in _running_torch_files():
+        for part, library, subject, fix in _LIBRARIES:
+            if part in name:
+                return library, subject, fix
+    if function in _PRINTS:
+        return SYNC_PRINT_OR_FORMAT, "printing a tensor", "print it after the replay"
+    if function in _TRUTH:
+        return (
+            SYNC_TRUTH_VALUE,
+            "the truth value of a tensor (if, while, assert, bool())",
+            "use torch.where or torch.cond, or one graph for each branch, chosen outside",
+        )
+    if function in _BOUNDS:
+        return (
+            SYNC_SLICE_WITH_TENSOR_BOUNDS,
+            "a tensor as a bound or size, which is read on the host,",
+            "gather with an index tensor of fixed length, or mask",
+        )
+    return (
+        SYNC_ITEM,
+        "reading a tensor value on the host (.item(), int(), float())",
+        KEEP_ON_DEVICE,
+    )
+
+
+def _running_torch_files() -> Iterator[str]:
+    """File names from the running frame outward, up to the first outside torch and cgtool."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        name = package_part(file)
+        if name.startswith("/torch/"):
+            yield name
+        elif not name.startswith("/cgtool/") and not file.startswith("<"):
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None:
+    """Random ops in a branch of torch.cond, which becomes a conditional node."""
+    branches, operands = args[1:3], args[3]
+    for branch in branches:
+        with fake_tensor_mode()(allow_non_fake_inputs=True) as fake, _RandomOps() as random_ops:
+            branch(
+                *(
+                    fake.from_tensor(operand) if isinstance(operand, torch.Tensor) else operand
+                    for operand in operands
+                )
+            )
+        if random_ops.names:
+            region.refuse(
+                CONDITIONAL_NODE_LIMITS,
+                f"{random_ops.names[0]} in a branch of `torch.cond`",
+                why="PyTorch: 'RNG within data-dependent conditional nodes is not supported yet'",
+                fix="draw outside torch.cond, or compute both branches and use torch.where",
+            )
+
+
+class _RandomOps(TorchDispatchMode):
+    """Names the ops that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.names.append(str(schema_of(func).name))
+        return call_op(func, args, kwargs or {})

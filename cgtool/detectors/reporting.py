@@ -1,0 +1,151 @@
+"""How detectors report: findings that are collected, or that end the capture as CUDA would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from cgtool.model.capture import Frame
+from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
+from cgtool.model.finding import Code, Finding
+from cgtool.observe.frames import chain_of, columns_of, frames_of, here
+from cgtool.observe.ops import OpCall, Record
+
+HOST_WAITS = (
+    "the host would wait for a stream that is capturing, which CUDA refuses "
+    "(cudaErrorStreamCaptureUnsupported, 900)"
+)
+
+
+class FindingLog:
+    """The findings of a run, each code once for each line."""
+
+    def __init__(self) -> None:
+        self._findings: dict[tuple[str, tuple[Frame, ...], str | None], Finding] = {}
+        self.phase: str | None = None
+        """The phase of findings that name none."""
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, or count it where the same line has reported the code already."""
+        if finding.phase is None:
+            finding = msgspec.structs.replace(finding, phase=self.phase)
+        key = finding.code, finding.frames, None if finding.frames else finding.reason
+        known = self._findings.get(key)
+        if known is not None:
+            finding = msgspec.structs.replace(known, times=known.times + finding.times)
+        self._findings[key] = finding
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._findings.values())
+
+    def __len__(self) -> int:
+        return len(self._findings)
+
+    def all(self) -> tuple[Finding, ...]:
+        """In the order in which they were reported."""
+        return tuple(self._findings.values())
+
+
+def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
+    """The finding at the line and module of an op; in backward also at the op's forward line."""
+    forward = record.forward_of(call)
+    module = call.module or (forward.module if forward is not None else None)
+    return msgspec.structs.replace(
+        finding,
+        frames=frames_of(call.chain) or finding.frames,
+        columns=columns_of(call.chain) or finding.columns,
+        module=module[0] if module is not None else None,
+        forward=frames_of(forward.chain) if forward is not None else (),
+    )
+
+
+class CapturedRegion:
+    """The code that runs now, which is being captured or runs as if it were.
+
+    Rules read its state and report to it.
+    """
+
+    def __init__(self) -> None:
+        self.findings = FindingLog()
+        self.collecting = False
+        """Continue after a finding, so that one run collects all; else the first one raises."""
+        self.phase = "capture"
+        """``capture forward``."""
+        self.on_host = False
+        """The running function has only tensors on the host: no work for the device."""
+        self.fills_mask = False
+        """The running function is ``x[mask] = number``, which a GPU executes as a masked fill."""
+        self.function: Any = None
+        """The outermost torch function that is running."""
+        self.capturing_queries: list[tuple[Frame, ...]] = []
+        """Where the code asked whether a stream is capturing, and the answer was yes."""
+        self.call: OpCall | None = None
+        """The op that is running."""
+        self.record: Record | None = None
+        """The record that ``call`` belongs to."""
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a capture is in progress."""
+        return False
+
+    def answer_capturing(self) -> None:
+        """Note that the user's code asks whether a stream is capturing; the answer is yes."""
+        self.capturing_queries.append(here(2))
+
+    def note(self, finding: Finding) -> None:
+        """Collect a finding that does not end the capture, at the op that is running."""
+        if self.collecting:
+            self.findings.add(self._placed(finding))
+
+    def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
+        """Collect a finding that ends the capture.
+
+        Raises CgtoolError (exit 4) instead unless ``collecting``; ``why`` and ``fix`` are for it.
+        """
+        finding = self._placed(finding)
+        if self.collecting:
+            self.findings.add(finding)
+            return
+        raise CgtoolError(
+            Failure(
+                what=finding.reason,
+                exit_code=EXIT_USER_CODE,
+                frames=finding.frames,
+                why=why,
+                fix=finding.fix or fix,
+                phase=finding.phase,
+                findings=(finding,),
+            )
+        )
+
+    def refuse(
+        self, code: Code, call: str, *, why: str = HOST_WAITS, fix: str | None = None
+    ) -> None:
+        """Report a call that CUDA does not permit during capture; nothing outside a capture.
+
+        ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...".
+        """
+        if self.capturing:
+            chain = chain_of(sys._getframe(1))
+            self.report(
+                Finding(
+                    code,
+                    f"{call} is not permitted when a stream is capturing",
+                    frames_of(chain),
+                    columns=columns_of(chain),
+                    phase=self.phase,
+                    fix=fix,
+                    evidence=(why,),
+                ),
+                why=why,
+                fix="move it out of the captured code",
+            )
+
+    def _placed(self, finding: Finding) -> Finding:
+        if self.call is None or self.record is None:
+            return finding
+        return at_call(finding, self.call, self.record)

@@ -1,4 +1,8 @@
-"""Which memory an address belongs to: an allocation of a graph's pool, or a tensor from before."""
+"""Which memory an address belongs to, and whether that memory is still allocated.
+
+PyTorch's own liveness check (torch 2.13) sees what passes through the dispatcher. The nodes of the
+graph show Triton and custom kernels too, on every release.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ Place = tuple[int | None, int | None]
 
 
 class AddressBook:
-    """Looks up eight-byte words of kernel arguments and the ends of copies.
+    """Looks up eight-byte words of kernel arguments and both ends of copies.
 
     ``moments[graph][node]`` is how many allocator events came before the node was created: one
-    address serves many allocations in turn, and the moment tells which one a kernel was given.
+    address serves many allocations in turn, and the moment decides which one a kernel was given.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class AddressBook:
             start: [allocations[index].allocated_at for index in indices]
             for start, indices in self._at.items()
         }
-        # Tensors by address; memory that nobody named follows as it is met.
+        # Tensors by address; memory without a name is appended when it is first looked up.
         self.tensors = list(tensors)
         named = sorted(
             (tensor.address, index) for index, tensor in enumerate(tensors) if tensor.bytes
@@ -71,7 +75,7 @@ class AddressBook:
         moments = self._moments.get(graph)
         moment = moments[node] if moments is not None and node < len(moments) else None
         position = bisect_right(self._starts, address) - 1
-        # An address inside a block that was since split lies behind newer, smaller neighbours.
+        # An address inside a block that was split later follows newer, smaller neighbours.
         for back in range(position, max(-1, position - 8), -1):
             start = self._starts[back]
             indices = self._at[start]
@@ -114,7 +118,7 @@ _SHOWN = 3
 
 
 def freed_block(address: int, size: int) -> Tensor:
-    """A block outside the graphs' pools that nobody held when the capture ended."""
+    """A block outside the graphs' pools that was free when the capture ended."""
     return Tensor("freed block outside the graphs' pools", FREED, address, size)
 
 
@@ -129,18 +133,21 @@ def _earlier_tensors(node: Node) -> Iterator[int | None]:
 
 
 def _unread(node: Node) -> str | None:
-    """Why the addresses that a node holds are not known, or None when they are."""
+    """Why the addresses in a node are unknown, or None when they are known."""
     if node.kernel is not None:
         return node.kernel.arguments_unread
     may_point = node.type in _POINTING or node.type.startswith("type_")
     if not may_point or node.copy is not None or node.fill is not None:
         return None
-    return node.detail or "cgtool reads no addresses of this type"
+    return node.detail or "cgtool does not read addresses from nodes of this type"
 
 
 def require_live_inputs(capture: Capture) -> None:
-    """Raises CgtoolError: exit 4 when a node was given an address in freed memory, exit 5 when the
-    addresses of some nodes could not be read and the others are fine."""
+    """Require that no node points into freed memory.
+
+    Raises CgtoolError: exit 4 for a node that does, exit 5 when the addresses of some nodes could
+    not be read and those of the others are valid.
+    """
     dead = {index for index, one in enumerate(capture.memory.tensors) if one.kind == FREED}
     unread: list[tuple[Graph, Node, str]] = []
     for graph in capture.graphs:
@@ -150,7 +157,7 @@ def require_live_inputs(capture: Capture) -> None:
                     f"node {node.id} of {graph.name} reads or writes memory that was already "
                     "freed when the capture ended",
                     frames=_frames(capture, node),
-                    why="a replay would use whatever comes to lie at that address",
+                    why="a replay would use whatever is allocated at that address by then",
                     fix="keep the tensor alive as long as the graph, as a static input",
                     phase=f"capture {graph.name}",
                 )
@@ -162,8 +169,8 @@ def require_live_inputs(capture: Capture) -> None:
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
         graph, node, why = unread[0]
         raise cannot_tell(
-            f"the addresses of {len(unread)} nodes could not be read, so their inputs may be dead: "
-            f"{', '.join(shown[:_SHOWN])}{more}",
+            f"the addresses of {len(unread)} nodes could not be read, and their inputs may be "
+            f"freed: {', '.join(shown[:_SHOWN])}{more}",
             frames=_frames(capture, node),
             why=why,
             fix="leave out --check-input-liveness to capture without the check",

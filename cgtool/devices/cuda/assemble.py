@@ -1,4 +1,4 @@
-"""From live graphs to plain data: read the nodes, join their provenance, name the memory."""
+"""From live graphs to plain data: read the nodes, join their provenance, label the memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cgtool.program import describe
 from cgtool.program.surface import address_of
 
 RAW_DOT_NODES = 20_000
-"""Past this, the driver's DOT text alone would be over a hundred megabytes."""
+"""The driver's DOT text of a larger graph would take over a hundred megabytes."""
 
 
 def _bodies(reader: GraphReader, graphs: list[Graph], contents: GraphContents, index: int) -> None:
-    """Append the graphs inside child nodes, and theirs, after the graphs captured so far."""
+    """Append the graphs inside child nodes, recursively, after the captured graphs."""
     for node_id, child in contents.children.items():
         body_index = len(graphs)
         inner = reader.read(child, body_index)
@@ -64,11 +64,11 @@ def assemble(
 ) -> tuple[Capture, dict[str, str]]:
     """The capture as plain data, and the driver's DOT texts by part name.
 
-    Comes last: naming the cuBLAS workspaces frees them.
+    Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
     """
     table = OriginTable(session.workload.entry_frame())
     templates = [cu.CUgraph(one.graph.raw_cuda_graph()) for one in session.captured]
-    # Named before provenance is joined, which may run the workload again and replace tensors.
+    # Labelled before provenance is joined, which may run the workload again and replace tensors.
     tensors, unnamed = named_tensors(session)
     names = labels(session)
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
@@ -172,9 +172,8 @@ def _caveats(
         found.append(
             Caveat(
                 "ops-unmatched",
-                f"{unmatched} nodes found no partner in the recorded warm-up: their line is "
-                "known, their op is not. The captured iteration ran other code than the "
-                "warm-up before it.",
+                f"{unmatched} nodes match no launch of the recorded warm-up: their line is known, "
+                "their op is not. The captured iteration ran different code than the warm-up.",
             )
         )
     if between:
@@ -182,7 +181,7 @@ def _caveats(
             Caveat(
                 "place-unknown",
                 f"{between} nodes were launched between two ops (Triton, a custom extension): "
-                "a recorder inside the capture cannot tell their line, module and stream",
+                "a recorder inside the capture does not see their line, module and stream",
             )
         )
     if any(one.exact is not None for one in session.captured):
@@ -190,7 +189,7 @@ def _caveats(
         found.append(
             Caveat(
                 "recorded-in-capture",
-                f"ops were recorded during the capture itself, which slows it down ({why})",
+                f"ops were recorded during the capture, which slows it down ({why})",
             )
         )
     dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
@@ -198,8 +197,8 @@ def _caveats(
         found.append(
             Caveat(
                 "dead-input",
-                f"nodes point into {dead} blocks that were already freed when the "
-                "capture ended: their contents at replay are whatever comes to lie there",
+                f"nodes point into {dead} blocks that were already freed when the capture ended: "
+                "a replay reads whatever is stored there by then",
             )
         )
     if session.trace.problem:
@@ -212,27 +211,27 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
 
 
 def named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory on the GPU, then the static gradients that come in; and what could
-    not be told of it."""
-    found, caveats = describe.tensors(session.workload, _on_gpu)
+    """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
+    memory that has no name."""
+    tensors, caveats = describe.tensors(session.workload, _on_gpu)
     for index, incoming in session.incoming.items():
         for (name, _), tensor in zip(session.surfaces[index].outputs, incoming, strict=True):
             if address_of(tensor) is not None:
                 label = f"incoming gradient of {name}"
-                found.append(describe.tensor(label, "gradient", tensor))
-    return found, caveats
+                tensors.append(describe.tensor(label, "gradient", tensor))
+    return tensors, caveats
 
 
 def labels(session: CudaSession) -> dict[int, str]:
-    """Address to the name of the output or gradient that lies there."""
+    """Address to the name of the output or gradient at it."""
     return describe.labels(session, _on_gpu)
 
 
 def named_allocations(
     session: CudaSession, joined: Sequence[Joined], names: dict[int, str]
 ) -> tuple[Allocation, ...]:
-    """The allocations of the trace, each with its node, its origin, and ``names`` by address for
-    those that are alive at the end."""
+    """The allocations of the trace, each with its node and its origin. Those that are alive at the
+    end get their label from ``names``, by address."""
     owner: dict[int, tuple[int, int | None]] = {}
     for index, (one, provenance) in enumerate(zip(session.captured, joined, strict=True)):
         nodes = memory.owners(session.trace, index, provenance.times_ns, one.window.end_ns)

@@ -23,7 +23,7 @@ from cgtool.program.phases import warmup_iters
 from cgtool.program.workload import Workload
 
 LAUNCHES = 20
-"""Single replays timed on the host."""
+"""Replays of each graph whose launch is timed on the host."""
 
 
 def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
@@ -31,8 +31,8 @@ def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
     if not keeps_graphs(torch):
         raise machine(
             f"PyTorch {torch.__version__} cannot keep a captured graph",
-            why="cgtool reads nodes from the template that CUDAGraph(keep_graph=True) leaves",
-            fix="install torch 2.8 or newer",
+            why="cgtool reads the nodes of the template that CUDAGraph(keep_graph=True) keeps",
+            fix="install torch 2.8 or later",
         )
     device = CudaDevice(options.device or "cuda")
     torch.cuda.set_device(device.index)
@@ -44,7 +44,8 @@ def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
 def prepare(
     workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[CudaSession, int, list[Caveat]]:
-    """Warm up, capture and instantiate; the graphs are alive in the session that returns."""
+    """Warm up, capture and instantiate: a session whose graphs can be replayed, the number of
+    warm-up iterations, and caveats. Raises CgtoolError."""
     session = open_session(workload, options)
     seed_all(options.seed)
     iterations, note = warmup_iters(workload, options)
@@ -70,9 +71,9 @@ def _empty(workload: Workload) -> Exception:
 
 
 def time_launches(session: CudaSession) -> list[tuple[int, ...]]:
-    """Host time of single replays, each on an idle stream, in the order of capture.
+    """Host time of single replays on an idle device, in ns, by graph in the order of capture.
 
-    Raises CgtoolError when one fails.
+    Raises CgtoolError when a replay fails.
     """
     times: list[list[int]] = [[] for _ in session.captured]
     try:
@@ -89,26 +90,31 @@ def time_launches(session: CudaSession) -> list[tuple[int, ...]]:
 
 
 def _replay_failed(session: CudaSession, error: RuntimeError) -> Exception:
-    """A replay ended with an error of the device: nothing can be read after it."""
-    found = explain(error, "replay")
+    """A replay ended with an error of the device: nothing can be read from it afterwards."""
+    finding = explain(error, "replay")
     text = str(error).strip().splitlines()[0]
     frame = session.workload.entry_frame()
     return user_code(
-        f"{session.workload.spec}: the graphs were captured, and a replay failed: {text}",
+        f"{session.workload.spec}: the graphs were captured, but a replay failed: {text}",
         frames=(frame,) if frame is not None else (),
-        why=found.reason if found else "the device cannot say which node of a graph it was",
-        fix=(found.fix if found else None)
-        or "cgtool verify ENTRY compares a replay with eager, op by op; an index that grows with "
-        "every call, as a cache's does, leaves its bounds after some replays",
+        why=finding.reason
+        if finding
+        else "the device does not report which node of the graph failed",
+        fix=(finding.fix if finding else None)
+        or "run `cgtool verify ENTRY`, which compares a replay with eager, op by op; an index that "
+        "grows with every call, as that of a cache does, runs out of bounds after some replays",
         phase="replay",
-        findings=(found,) if found else (),
+        findings=(finding,) if finding else (),
     )
 
 
 def capture(
     workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[Capture, dict[str, str]]:
-    """Capture a workload on a GPU. Raises CgtoolError when the user's code does not capture."""
+    """Capture a workload on a GPU: the capture, and the driver's DOT texts by part name.
+
+    Raises CgtoolError when the user's code cannot be captured.
+    """
     session, iterations, caveats = prepare(workload, options, progress)
     progress("replay")
     launches = time_launches(session)
@@ -117,11 +123,11 @@ def capture(
         try:
             timed = node_times.record(session, progress)
         except CuptiUnavailable as error:
-            caveats.append(Caveat("untimed", f"no times of nodes: {error}"))
+            caveats.append(Caveat("untimed", f"no node has a time: {error}"))
     progress("read nodes")
-    found, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    captured, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
     if timed is not None:
-        found = timed.add(found)
+        captured = timed.add(captured)
     if options.check_input_liveness:
-        require_live_inputs(found)
-    return found, raw
+        require_live_inputs(captured)
+    return captured, raw

@@ -1,15 +1,15 @@
-"""Eager against replay on the GPU: interleaved rounds between pairs of CUDA events.
+"""Eager and replay, timed in interleaved rounds between pairs of CUDA events.
 
-Every sample repeats the work until its events are far enough apart; the order of the two sides is
-drawn anew in each round, so that drift of the clock falls on both. Device time is what the events
-say, host time what it took to enqueue. A backward is timed right behind its forward, eager and
-replayed alike, each iteration between a pair of events of its own: neither side begins on an idle
-GPU, and neither is helped by a queue of backwards alone, which nobody runs.
+A round repeats the work until its events are far enough apart for the timer. Each round runs the
+two sides in a random order, so that clock drift affects both. Device time is the time between the
+events, host time the time to enqueue. A backward is timed directly after its forward, in eager and
+in replay alike, each iteration between its own pair of events: neither side begins on an idle GPU,
+and neither profits from a queue of backwards alone, which no program has.
 
-All rounds are of one capture, the first that the process made. On an H200 captures in processes
-that had dropped none differed by 0.2 to 0.6 %, and others that were made later in a process by up
-to 7 %, in steps of 0.17 us a node: what a driver does with memory that came back is no property of
-the code. So what is to be compared is measured in fresh processes (``--runs``).
+All rounds use the first capture of the process. On an H200, first captures of different processes
+differed by 0.2 to 0.6 %, and captures made later in a process by up to 7 %, in steps of 0.17 us a
+node: memory that the driver hands out again is slower, which says nothing about the code. So times
+to be compared are measured in fresh processes (``--runs``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Side:
     phase: str
     once: Once
     before: Once | None = None
-    """What each iteration needs first and is not timed: the forward before a backward."""
+    """Runs before each iteration and is not timed: the forward before a backward."""
     repeats: int = 1
     """Iterations in a round."""
     device_ns: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ def measure_round(side: Side, device: int) -> tuple[float, float]:
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     if side.before is None:
-        # Once unmeasured: the other side ran last, and the caches are full of its data.
+        # One unmeasured iteration: the other side ran last, and the caches hold its data.
         side.once()
         torch.cuda.synchronize(device)
         start.record()
@@ -100,7 +100,7 @@ def measure_round(side: Side, device: int) -> tuple[float, float]:
 
 
 def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
-    """Iterations that take so long."""
+    """How many iterations take ``min_round_ms``."""
     side.repeats = 3
     device_ns, host_ns = measure_round(side, device)
     each = max(device_ns, host_ns, 1.0)
@@ -108,7 +108,7 @@ def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
 
 
 def _settle(side: Side, device: int, min_round_ms: float) -> None:
-    """Choose the number of repeats, then run until two medians in a row agree."""
+    """Choose the number of repeats, then run until two consecutive medians agree."""
     side.repeats = repeats_for(side, device, min_round_ms)
     deadline = time.monotonic() + STEADY_SECONDS
     last = 0.0
@@ -120,7 +120,7 @@ def _settle(side: Side, device: int, min_round_ms: float) -> None:
 
 
 def sides_of(session: CudaSession) -> dict[str, list[Side]]:
-    """What can be timed: phase to its eager and its replay side."""
+    """What can be timed: the eager and the replay side of each phase."""
     parts = session.workload.parts
 
     def eager_forward() -> None:
@@ -157,7 +157,7 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
 
 
 def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
-    """By phase: one replay of it, and what has to run right before each."""
+    """One replay of each phase, and what has to run directly before it."""
     graphs = session.captured
 
     def of(phase: str) -> Once:
@@ -191,7 +191,7 @@ def run(
 ) -> tuple[Capture, dict[str, str]]:
     """Capture, time, and return the capture with its raw samples.
 
-    Raises CgtoolError: exit 2 for a phase that the workload has not.
+    Raises CgtoolError: exit 2 for a phase that the workload does not have.
     """
     session, iterations, caveats = prepare(workload, capture_options, progress)
     launches = time_launches(session)
@@ -214,7 +214,7 @@ def measure(
     caveats: list[Caveat],
     progress: Progress,
 ) -> Bench:
-    """Interleaved rounds of every side, raw samples kept."""
+    """Time interleaved rounds of every side; the raw samples are kept."""
     sides = [side for pair in phases.values() for side in pair]
     clock = ClockWatch(session.device.index)
     order = random.Random(0)

@@ -1,8 +1,8 @@
 """``cgtool check`` on a GPU: a dry run under the rules of capture, then a capture.
 
-The dry run is eager: nothing is captured, so the code goes on after what a capture would refuse,
-and one run shows every hazard. The driver's own opinion is asked twice: PyTorch's synchronisation
-debug mode warns where the host waits, and at the very end the workload is really captured.
+The dry run is eager: the code goes on after a call that a capture would refuse, so one run shows
+every hazard. What the rules do not know is asked of PyTorch and the driver: PyTorch's
+synchronization debug mode warns where the host waits, and at the end the workload is captured.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class Dry(Capturing):
-    """The capture that is played while the code runs eagerly on real streams."""
+    """A model of the capture, kept while the code runs eagerly on real streams."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lanes: dict[int, Lane] = {0: self.default}
         self.quiet = 0
-        """Inside a call that was told already, and makes others to do its work."""
+        """Above 0 inside a call that was noted already and makes others to do its work."""
         self.may_wait = True
-        """No rule has spoken of what runs now."""
+        """No rule has reported the op that runs now."""
         self.allocates = not keeps_history()
-        """The next op that makes a tensor is to be named for its node that allocates."""
+        """The next op that allocates is reported: under cudaMallocAsync that makes a node."""
 
     def lane(self, stream: Any) -> Lane:
         """The model of a real stream."""
@@ -71,12 +71,12 @@ class Dry(Capturing):
         return found
 
     def follow(self) -> None:
-        """The model's current stream is PyTorch's."""
+        """Make the current stream of the model the one of PyTorch."""
         self.current = self.lane(torch.cuda.current_stream())
 
 
 class _Recorder(OpRecorder):
-    """Holds every op against the rules, and makes a node of what launches work."""
+    """Checks every op against the rules, and adds a node for each that launches work."""
 
     def __init__(self, roots: Any, annotations: Annotations, dry: Dry) -> None:
         super().__init__(roots, annotations)
@@ -108,8 +108,8 @@ class _Recorder(OpRecorder):
                     dry.note(
                         Finding(
                             MEM_ALLOC_NODES,
-                            "the allocator is cudaMallocAsync: what this op allocates becomes a "
-                            "node, and so for every op after it",
+                            "the allocator is cudaMallocAsync: the allocation of this op becomes a "
+                            "node, as does that of every op after it",
                         )
                     )
             return made
@@ -127,9 +127,9 @@ def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """What code calls of ``torch.cuda`` that matters to a capture."""
+    """The calls of ``torch.cuda`` that matter to a capture: (owner, name, wrapper)."""
     marks: dict[int, tuple[int | None, Frontier]] = {}
-    """By event: what waits for it waits for this."""
+    """By event: the capture and the nodes that a wait for it waits for."""
 
     def refused(code: Code, what: str) -> Callable[..., Any]:
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +171,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         return True
 
     def health(original: Any, *_args: Any) -> Any:
-        # The optimizers' own check: Steps has told of it already, and the run goes on.
+        # The optimizers' own check: Steps has reported it already, and the run goes on.
         return None if dry.capturing else original(*_args)
 
     def record_stream(original: Any, *args: Any) -> Any:
@@ -207,12 +207,12 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
 @contextlib.contextmanager
 def _host_waits(dry: Dry) -> Iterator[None]:
-    """What PyTorch's synchronisation debug mode warns of, where no rule has spoken."""
+    """Report what PyTorch's synchronization debug mode warns about and no rule has reported."""
 
     def show_warning(original: Any, message: Any, *args: Any, **kwargs: Any) -> None:
         if "called a synchronizing CUDA operation" not in str(message):
             original(message, *args, **kwargs)
-        elif dry.capturing and dry.may_wait and here(3) and not _spoken(dry, here(3)):
+        elif dry.capturing and dry.may_wait and here(3) and not _reported_line(dry, here(3)):
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse(HIDDEN_SYNC_IN_STOCK_MODULE, f"{name}, which makes the host wait,")
 
@@ -227,24 +227,24 @@ def _host_waits(dry: Dry) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def _told(dry: Dry, finding: Finding) -> bool:
-    """True when the dry run has told of what the capture then failed with: the same code, or
-    another word on the same line."""
+def _reported_in_dry_run(dry: Dry, finding: Finding) -> bool:
+    """True when the dry run has reported what the capture then failed with: the same code, or
+    another one on the same line."""
     place = finding.frames[:1]
     return any(
         one.code == finding.code or (place and one.frames[:1] == place) for one in dry.findings
     )
 
 
-def _spoken(dry: Dry, frames: tuple[Frame, ...]) -> bool:
-    """True when some rule has told of this line already."""
+def _reported_line(dry: Dry, frames: tuple[Frame, ...]) -> bool:
+    """True when a rule has reported this line already."""
     return any(one.frames[:1] == frames[:1] and one.phase == dry.phase for one in dry.findings)
 
 
 def check(
     workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[Capture, dict[str, str]] | None]:
-    """All findings, what was looked at, and the capture with its raw texts when it came about.
+    """All findings, what was looked at, and the capture with its raw texts when it succeeded.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
@@ -270,7 +270,7 @@ def check(
         looked = (*looked, "a capture")
     except CgtoolError as error:
         for finding in error.failure.findings:
-            if not _told(dry, finding):
+            if not _reported_in_dry_run(dry, finding):
                 dry.findings.add(finding)
         if not len(dry.findings):
             raise

@@ -1,12 +1,12 @@
-"""CUPTI callbacks through ctypes, on the very library that torch loaded.
+"""CUPTI callbacks through ctypes, on the library that torch loaded.
 
-Two questions are asked of CUPTI, both from inside the CUDA call that answers them:
+CUPTI calls back from inside the CUDA call:
 
-- ``watch_nodes``: which node was just added to a graph (resource domain, GRAPHNODE_CREATED);
-- ``watch_launches``: which launch, copy or fill was just asked for (API domains), for eager runs.
+- ``watch_nodes``: when a node is added to a graph (resource domain, GRAPHNODE_CREATED);
+- ``watch_launches``: when a launch, copy or fill is requested (API domains), for eager runs.
 
-CUPTI admits one subscriber a process before CUDA 13.5, so a profiler that is already attached
-(Nsight Systems, ``torch.profiler`` in the user's code) makes ``subscribe`` raise ``CuptiBusy``.
+Before CUDA 13.5, CUPTI admits one subscriber per process: with a profiler attached (Nsight Systems,
+``torch.profiler`` in the user's code) both raise ``CuptiBusy``.
 
 Source of the constants and layouts: cupti_callbacks.h and cupti_result.h of CUDA 12.8 to 13.0.
 """
@@ -37,27 +37,27 @@ _int_at = ctypes.c_int.from_address
 DESCRIPTOR_OFFSET = 16
 NODE_OFFSET = 16
 
-# The calls that become one node each when they are captured.
+# The calls that add one node each when they are captured.
 _LAUNCH = re.compile(
     r"^cu(da)?(LaunchKernel|LaunchCooperativeKernel|Memcpy\w*Async|Memset\w*Async|LaunchHostFunc)"
 )
 
 
 class CuptiUnavailable(RuntimeError):
-    """CUPTI could not be loaded or refused; the text says why."""
+    """CUPTI could not be loaded, or refused; the text gives the reason."""
 
 
 class CuptiBusy(CuptiUnavailable):
-    """Another tool in this process holds CUPTI."""
+    """Another tool in this process has subscribed to CUPTI."""
 
 
 def library_path() -> str | None:
-    """The libcupti that this process has loaded, else the one in the nvidia wheel folder."""
+    """The libcupti that this process has loaded, or else that of the nvidia wheels."""
     maps = Path("/proc/self/maps")
     if maps.exists():
-        found = re.search(r"(/\S*libcupti\.so\S*)", maps.read_text())
-        if found:
-            return found.group(1)
+        loaded = re.search(r"(/\S*libcupti\.so\S*)", maps.read_text())
+        if loaded:
+            return loaded.group(1)
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(root).glob("**/libcupti.so.*")):
@@ -85,7 +85,7 @@ def _subscribed(callback: Callable[..., None]) -> Iterator[tuple[ctypes.CDLL, ct
     if code == _ERROR_MULTIPLE_SUBSCRIBERS:
         raise CuptiBusy("another tool in this process has subscribed to CUPTI")
     if code != 0:
-        raise CuptiUnavailable(f"cuptiSubscribe answered {code}")
+        raise CuptiUnavailable(f"cuptiSubscribe returned {code}")
     try:
         yield library, subscriber
     finally:
@@ -97,7 +97,7 @@ def _subscribed(callback: Callable[..., None]) -> Iterator[tuple[ctypes.CDLL, ct
 def _launch_callbacks() -> tuple[tuple[int, int], ...]:
     """(domain, callback id) of every API call that launches, copies or fills."""
     library = _library()
-    found: list[tuple[int, int]] = []
+    callbacks: list[tuple[int, int]] = []
     name = ctypes.c_char_p()
     for domain in (_DRIVER_API, _RUNTIME_API):
         for callback_id in range(1, 2000):
@@ -105,8 +105,8 @@ def _launch_callbacks() -> tuple[tuple[int, int], ...]:
                 break
             text = (name.value or b"").decode()
             if _LAUNCH.match(text):
-                found.append((domain, callback_id))
-    return tuple(found)
+                callbacks.append((domain, callback_id))
+    return tuple(callbacks)
 
 
 NodeCallback = Callable[[Any, int, int, int], None]
@@ -117,14 +117,14 @@ NodeCallback = Callable[[Any, int, int, int], None]
 def watch_nodes(callback: NodeCallback) -> Iterator[None]:
     """Call ``callback`` for every graph node, on the thread that added it.
 
-    It runs once a node, inside the launch that made it: it is called by CUPTI directly, and errors
-    in it cannot cross the C frames above. The node is at ``NODE_OFFSET`` behind the pointer that is
-    at ``DESCRIPTOR_OFFSET`` of the callback data.
+    CUPTI calls it directly, once a node, inside the launch that added the node; an exception in it
+    cannot cross the C frames above. The node is at ``NODE_OFFSET`` of the descriptor, whose pointer
+    is at ``DESCRIPTOR_OFFSET`` of the callback data.
     """
     with _subscribed(callback) as (library, subscriber):
         code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)
         if code != 0:
-            raise CuptiUnavailable(f"cuptiEnableCallback(GRAPHNODE_CREATED) answered {code}")
+            raise CuptiUnavailable(f"cuptiEnableCallback(GRAPHNODE_CREATED) returned {code}")
         yield
 
 
@@ -150,13 +150,13 @@ def watch_launches(launched: Callable[[], None]) -> Iterator[None]:
         for domain, callback_id in _launch_callbacks():
             code = library.cuptiEnableCallback(1, subscriber, domain, callback_id)
             if code != 0:
-                raise CuptiUnavailable(f"cuptiEnableCallback answered {code}")
+                raise CuptiUnavailable(f"cuptiEnableCallback returned {code}")
         yield
 
 
 def held() -> bool:
-    """Whether another tool in this process has subscribed: Nsight Compute or Systems around it, or
-    a profiler that its own code started."""
+    """Whether another tool has subscribed in this process: Nsight Compute or Systems, or a profiler
+    that the user's code started."""
     try:
         with watch_nodes(lambda *_: None):
             return False
@@ -167,7 +167,7 @@ def held() -> bool:
 
 
 def subscribable() -> str | None:
-    """None when callbacks work here, else why not."""
+    """None when callbacks work here, or why they do not."""
     try:
         with watch_nodes(lambda *_: None):
             return None

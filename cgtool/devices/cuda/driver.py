@@ -14,12 +14,12 @@ except ImportError as missing:
     raise machine(
         "cgtool cannot read CUDA graphs here: cuda-bindings cannot be imported",
         why=str(missing),
-        fix="pip install 'cuda-bindings>=12.8', of the CUDA version that PyTorch is built for",
+        fix="pip install 'cuda-bindings>=12.8', for the CUDA version that PyTorch is built with",
     ) from missing
 
 
 class DriverError(RuntimeError):
-    """A driver call that did not return CUDA_SUCCESS."""
+    """A call of the driver returned another code than CUDA_SUCCESS."""
 
     def __init__(self, call: str, code: Any) -> None:
         self.code = int(code)
@@ -30,7 +30,7 @@ class DriverError(RuntimeError):
 
 
 def check(call: str, result: tuple[Any, ...]) -> Any:
-    """What a binding returned after its error code: nothing, one value, or a tuple.
+    """The values that a binding returned after its error code: None, one value, or a tuple.
 
     Raises DriverError for every code but 0.
     """

@@ -1,9 +1,8 @@
 """The allocator's side of a capture: its own trace of events and its snapshot at the end.
 
-Both are PyTorch's. Tracebacks
-are left off: they would cost more than the allocations, and on autograd's threads there are none.
-Which op an allocation belongs to follows from the clock instead: an op allocates and then
-launches, so an allocation belongs to the first node that was created after it.
+Both come from PyTorch. Tracebacks are off: they cost more than the allocations, and autograd's
+threads have none. The op behind an allocation follows from the clock instead: an op allocates and
+then launches, so an allocation belongs to the first node that was created after it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Window:
 
 @dataclass
 class Trace:
-    """What the allocator did, as read back."""
+    """The allocator's events and final state."""
 
     pools: tuple[Pool, ...] = ()
     others: tuple[Segment, ...] = ()
@@ -52,7 +51,7 @@ class Trace:
 
 
 def start(device: int) -> None:
-    """Begin recording; what was recorded before is dropped."""
+    """Start recording the allocator's events; earlier records are dropped."""
     if keeps_history():
         record_memory_history(
             enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
@@ -65,7 +64,7 @@ def stop(device: int) -> None:
 
 
 def keeps_history() -> bool:
-    """False for ``backend:cudaMallocAsync``, whose pools are the driver's own affair."""
+    """False for ``backend:cudaMallocAsync``, whose pools are managed by the driver."""
     return bool(torch.cuda.memory.get_allocator_backend() == "native")
 
 
@@ -106,7 +105,7 @@ def read(
 ) -> Trace:
     """Snapshot and trace of the graphs' pools. ``streams`` maps handles to stream indices."""
     if not keeps_history():
-        return Trace(problem="the allocator is cudaMallocAsync, which keeps no pools to look into")
+        return Trace(problem="the allocator is cudaMallocAsync, whose pools PyTorch cannot list")
     snapshot = memory_snapshot()
     raw_segments = [one for one in snapshot["segments"] if one["device"] == device]
     by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}
@@ -180,8 +179,8 @@ def _follow(
             trace.allocations[index] = _with(trace.allocations[index], freed_at=position)
         trace.event_times_ns.append(event["time_us"] * 1000)
     for address, index in open_at.items():
-        # A block that is alive says its size itself: the allocator does not split off a small
-        # rest of a large block.
+        # The snapshot has the size of a live block, which can be larger than the request: the
+        # allocator does not split off a small rest of a large block.
         size = live_bytes.get(address)
         if size is not None:
             trace.allocations[index] = _with(trace.allocations[index], bytes=size)
@@ -213,8 +212,8 @@ def owners(trace: Trace, graph: int, node_times_ns: Sequence[int], end_ns: int) 
 def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
     """Addresses of blocks in the graphs' pools that cuBLAS holds as workspace.
 
-    Found by the one sure sign: they are held before ``_cuda_clearCublasWorkspaces`` and free after
-    it. Ruins the graphs for replay, so it comes last.
+    They are held before ``_cuda_clearCublasWorkspaces`` and free after it, which nothing else is.
+    The graphs cannot be replayed afterwards, so this comes last.
     """
     if not keeps_history():
         return set()
@@ -227,8 +226,8 @@ def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[i
 
 
 def _held(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
-    """Addresses of blocks that something holds. One whose free is pending on a stream
-    (``record_stream``) is held by nobody, and goes at a moment of the allocator's choosing."""
+    """Addresses of blocks in use. A block whose free is pending on a stream (``record_stream``) is
+    not in use, and the allocator frees it at a time of its own."""
     wanted = {(key[0], key[1]) for key in pool_ids}
     return {
         block.address

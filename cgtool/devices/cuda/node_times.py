@@ -1,4 +1,13 @@
-"""The time of every node in a replay, by the best way that this machine has."""
+"""The time of every node in a replay.
+
+From CUPTI's activity records where cupti-python (an extra) is installed: the low half of a record's
+``graph_node_id`` is the node's own number, so no order has to be guessed, and kernels of parallel
+branches are kept apart. Elsewhere from PyTorch's profiler (``profiler_times``).
+
+Recording copies and fills leaves microseconds of idle device around each, recording kernels a tenth
+of one. So graphs that copy or fill are traced twice: once for kernels alone, which gives the time
+line, and once for everything, which gives the duration of copies and fills.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +47,20 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What the replays of one graph showed: medians, by index of the node."""
+    """The replays of one graph: medians, by index of the node."""
 
     whole: dict[int, Span]
     """While kernels, copies and fills were recorded."""
     kernels: dict[int, Span] | None
-    """While kernels alone were recorded; None where the graph has nothing else."""
+    """While kernels alone were recorded; None where the graph has only kernels."""
     spans_ns: tuple[float, ...]
     """By replay: first start to last end, where only kernels were recorded."""
 
     def placed(self, edges: Sequence[Edge]) -> dict[int, Span]:
-        """The time line of the kernels, with copies and fills put into the holes that they left.
+        """The time line of the kernels, with copies and fills placed in its gaps.
 
-        A copy or fill begins when the last of its predecessors has ended, and lasts as long as it
-        did when it was recorded itself. ``edges`` are those of the graph.
+        A copy or fill begins at the end of its last predecessor, and lasts as long as it did when
+        it was recorded. ``edges`` are those of the graph.
         """
         if self.kernels is None:
             return self.whole
@@ -66,7 +75,7 @@ class _Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tracer:
-    """CUPTI's activity records in this process. Raises CuptiUnavailable, with what would help."""
+    """CUPTI's activity records in this process. Raises CuptiUnavailable, with the fix."""
 
     def __init__(self) -> None:
         try:
@@ -80,7 +89,7 @@ class Tracer:
         self._kernels = (kinds.CONCURRENT_KERNEL,)
         self._all = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
         self._callbacks = (self._requested, self._completed)
-        self._asked(self._cupti.activity_register_callbacks, *self._callbacks)
+        self._call(self._cupti.activity_register_callbacks, *self._callbacks)
 
     def _requested(self) -> tuple[int, int]:
         return _BUFFER_BYTES, 0
@@ -92,21 +101,23 @@ class Tracer:
                     _Record(one.graph_node_id, one.start, one.end, one.correlation_id)
                 )
 
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
         except Exception as error:
             # cupti-python raises its own classes, which differ from release to release.
             if "MULTIPLE_SUBSCRIBERS" in str(error):
-                raise CuptiBusy("another profiler in this process holds CUPTI") from error
+                raise CuptiBusy(
+                    "another profiler in this process has subscribed to CUPTI"
+                ) from error
             raise CuptiUnavailable(f"CUPTI refused to record: {error}") from error
 
     def trace(self, graphs: Sequence[Any], replays: int = REPLAYS) -> list[Trace]:
-        """Replay graphs in turn, on the current stream, and tell when the nodes of each ran.
+        """Replay graphs in turn on the current stream; when the nodes of each ran.
 
-        All of them, in the order of their capture: what a backward reads, its own nodes overwrite,
-        and only another forward makes it anew. Raises CuptiUnavailable, also when nothing was
-        recorded.
+        ``graphs`` are all of a session in the order of capture: the nodes of a backward overwrite
+        what it reads, and only another forward writes that again. Raises CuptiUnavailable, also
+        when nothing was recorded.
         """
         indices = [self._index(graph) for graph in graphs]
         types = [_types(graph) for graph in graphs]
@@ -115,8 +126,8 @@ class Tracer:
         whole = self._replays(graphs, indices, working, self._all, count)
         if working and not any(whole):
             raise CuptiUnavailable(
-                "cupti-python recorded nothing: another profiler, or one that ran before in this "
-                "process, holds CUPTI's records"
+                "cupti-python recorded nothing: another profiler receives CUPTI's records, or one "
+                "that ran earlier in this process does"
             )
         kernels: list[list[dict[int, Span]]] = [[] for _ in graphs]
         if any(not some.isdisjoint(("memcpy", "memset")) for some in types):
@@ -130,21 +141,21 @@ class Tracer:
         ]
 
     def _index(self, graph: Any) -> dict[int, int]:
-        """Index of each node by the number that records give it."""
+        """Index of each node by its number in records."""
         ask = self._cupti.get_graph_node_id
         return {
-            int(self._asked(ask, int(node))) & _LOW: number
+            int(self._call(ask, int(node))) & _LOW: number
             for number, node in enumerate(nodes_of(cu.CUgraph(graph.raw_cuda_graph())))
         }
 
-    def _executables(self, graphs: Sequence[Any]) -> dict[int, int] | None:
-        """Index of each graph by the number of its executable one, the high half of the number that
-        a record gives a node; None where this PyTorch does not tell."""
+    def _executable_numbers(self, graphs: Sequence[Any]) -> dict[int, int] | None:
+        """Index of each graph by the number of its executable graph, which is the high half of the
+        node number in a record; None where PyTorch does not expose the executable graph."""
         if not all(hasattr(graph, "raw_cuda_graph_exec") for graph in graphs):
             return None
         ask = self._cupti.get_graph_exec_id
         return {
-            int(self._asked(ask, int(graph.raw_cuda_graph_exec()))): number
+            int(self._call(ask, int(graph.raw_cuda_graph_exec()))): number
             for number, graph in enumerate(graphs)
         }
 
@@ -162,23 +173,23 @@ class Tracer:
         self._records.clear()
         try:
             for kind in kinds:
-                self._asked(cupti.activity_enable, kind)
+                self._call(cupti.activity_enable, kind)
             torch.cuda.synchronize()
             for _ in range(count):
                 for graph in graphs:
                     busy()
                     graph.replay()
                     torch.cuda.synchronize()
-            self._asked(cupti.activity_flush_all, _FLUSH_FORCED)
+            self._call(cupti.activity_flush_all, _FLUSH_FORCED)
         finally:
             for kind in kinds:
-                self._asked(cupti.activity_disable, kind)
+                self._call(cupti.activity_disable, kind)
         launches: dict[int, list[_Record]] = defaultdict(list)
         for record in self._records:
             launches[record.launch].append(record)
         self._records.clear()
         found: list[list[dict[int, Span]]] = [[] for _ in graphs]
-        numbers = self._executables(graphs)
+        numbers = self._executable_numbers(graphs)
         met: dict[int, int] = {}
         for launch in sorted(launches):
             records = launches[launch]
@@ -237,7 +248,7 @@ def _placed(
         sources[edge.target].append(edge.source)
         targets[edge.source].append(edge.target)
     placed = dict(kernels)
-    # Nodes are numbered as they were created: a predecessor has a smaller number.
+    # Nodes are numbered in the order of creation: a predecessor has a smaller number.
     for node in sorted(set(whole) - set(kernels)):
         length = whole[node].duration_ns
         ends = [
@@ -259,14 +270,14 @@ CUPTI, PROFILER = "cupti", "profiler"
 
 
 class NodeTimes(msgspec.Struct, frozen=True):
-    """What was recorded of the graphs of a session, in the order of capture."""
+    """What was recorded for the graphs of a session, in the order of capture."""
 
     route: str
     """``cupti`` or ``profiler``, as in ``Profile``."""
     traces: tuple[Trace, ...] = ()
     replays: tuple[profiler_times.Replays, ...] = ()
     instead_of: str | None = None
-    """Why the records name no node."""
+    """Why the records do not name a node; None where they do."""
 
     def spans_ns(self) -> tuple[tuple[float, ...], ...]:
         """First start of a node to last end, by graph and replay."""
@@ -275,33 +286,33 @@ class NodeTimes(msgspec.Struct, frozen=True):
         return tuple(tuple(profiler_times.lengths(one)) for one in self.replays)
 
     def add(self, capture: Capture) -> Capture:
-        """The capture of that session with a time on every node, and a word on those without."""
+        """The capture of that session with times on its nodes, and a caveat on nodes without."""
         if self.route == PROFILER:
-            made = profiler_times.add(capture, self.replays)
-            if self.instead_of and any(one.code == "untimed" for one in made.caveats):
-                made = _with(made, Caveat("times-by-order", self.instead_of))
-            return made
+            timed = profiler_times.add(capture, self.replays)
+            if self.instead_of and any(one.code == "untimed" for one in timed.caveats):
+                timed = _with(timed, Caveat("times-by-order", self.instead_of))
+            return timed
         graphs = list(capture.graphs)
         for index, trace in enumerate(self.traces):
             graphs[index] = _timed(graphs[index], trace)
-        made = msgspec.structs.replace(capture, graphs=tuple(graphs))
+        timed = msgspec.structs.replace(capture, graphs=tuple(graphs))
         without = sum(
             node.type in TIMED and node.duration_ns is None
             for graph in graphs
             for node in graph.nodes
         )
         if without:
-            word = Caveat("untimed", f"{without} nodes have no time: CUPTI recorded none")
-            made = _with(made, word)
-        return made
+            caveat = Caveat("untimed", f"{without} nodes have no time: CUPTI recorded none")
+            timed = _with(timed, caveat)
+        return timed
 
 
 def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> NodeTimes:
-    """Replay every graph under a profiler, so many times where CUPTI's records name the node.
+    """Replay every graph under cupti-python, ``replays`` times; where it is not installed, under
+    PyTorch's profiler.
 
-    Through cupti-python where it is installed; else by PyTorch's own profiler, whose records name
-    no node: their order has to tell. Raises CuptiBusy when another tool holds CUPTI, so that
-    neither can, and CuptiUnavailable when neither is there.
+    Raises CuptiBusy when another tool has subscribed to CUPTI, so that neither can record, and
+    CuptiUnavailable when neither is available.
     """
     try:
         tracer = Tracer()
@@ -315,17 +326,17 @@ def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> 
         first = str(error)
     progress("time nodes with PyTorch's profiler")
     try:
-        found = profiler_times.collect(session)
+        recorded = profiler_times.collect(session)
     except RuntimeError as error:
         raise CuptiUnavailable(f"{first}; PyTorch's profiler: {error}") from error
-    if not any(records for replays in found for records in replays):
+    if not any(records for replays in recorded for records in replays):
         raise CuptiBusy(f"{first}; PyTorch's profiler recorded nothing either")
-    return NodeTimes(PROFILER, replays=tuple(found), instead_of=first)
+    return NodeTimes(PROFILER, replays=tuple(recorded), instead_of=first)
 
 
 def around_ns(replays: int = REPLAYS) -> float | None:
-    """What a graph takes beside its nodes, before the first and after the last: device time of a
-    graph of one kernel, without a profiler, less the kernel's own. None without cupti-python."""
+    """Device time of a replay outside of its nodes, before the first and after the last: that of a
+    graph of one kernel, without a profiler, less that of the kernel. None without cupti-python."""
     with suppress(CuptiUnavailable):
         tracer = Tracer()
         value = torch.zeros(1, device="cuda")

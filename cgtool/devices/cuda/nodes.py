@@ -1,7 +1,7 @@
-"""Read a captured graph: nodes, parameters and edges, with the driver's own getters.
+"""Read a captured graph with the driver's getters: nodes, parameters, kernel functions, edges.
 
-Types and getters: CUDA driver API 13.0, "Graph Management". Nodes come in creation order, which
-is also their number in the driver's DOT text.
+Types and getters: CUDA driver API 13.0, "Graph Management". The driver lists nodes in creation
+order, which is also their number in its DOT text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cgtool.devices.cuda.driver import check, cu
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
 
 # By number, not by name: an older cuda-bindings lacks the newer names, and a newer driver may
-# answer with a number that no binding knows.
+# return a number that no binding knows.
 NODE_TYPES = {
     0: "kernel",
     1: "memcpy",
@@ -35,7 +35,7 @@ NODE_TYPES = {
     13: "conditional",
 }
 TIMED = ("kernel", "memcpy", "memset")
-"""Types whose nodes are work of the device, which a profiler records."""
+"""Types of nodes that are work of the device: a profiler records them."""
 
 
 def nodes_of(graph: Any) -> list[Any]:
@@ -81,8 +81,8 @@ class GraphReader:
     def read(
         self, graph: Any, graph_index: int, provenance: Sequence[Provenance] | None = None
     ) -> GraphContents:
-        """Everything that the driver tells about ``graph`` (a CUgraph). ``provenance`` has one
-        entry a node, in creation order."""
+        """All that the driver reports of ``graph`` (a CUgraph). ``provenance`` has one entry for
+        each node, in creation order."""
         handles = nodes_of(graph)
         children: dict[int, Any] = {}
         known = provenance if provenance is not None else [_UNKNOWN] * len(handles)
@@ -103,7 +103,7 @@ class GraphReader:
     ) -> Node:
         code, kind = cu.cuGraphNodeGetType(handle)
         if int(code) != 0:
-            detail = f"cuGraphNodeGetType answered {int(code)}"
+            detail = f"cuGraphNodeGetType returned {int(code)}"
             return Node(position, "type_unknown", *provenance, detail=detail)
         number = int(kind)
         name = NODE_TYPES.get(number, f"type_{number}")
@@ -113,7 +113,7 @@ class GraphReader:
         try:
             found = reader(self, position, handle, graph_index, children)
         except (RuntimeError, ValueError, OSError) as error:
-            # One unreadable node must not cost the others.
+            # The other nodes can still be read.
             found = {"detail": f"parameters not readable: {error}"}
         return Node(position, name, *provenance, **found)
 
@@ -123,7 +123,7 @@ class GraphReader:
         block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
         shared = int(params.sharedMemBytes)
         if function is None:
-            return {"detail": "the driver names no function"}
+            return {"detail": "the driver reports no function"}
         pointers, unread = self._arguments(params, function, node, graph_index)
         launch = KernelLaunch(
             function=self.functions.index(function),
@@ -141,16 +141,16 @@ class GraphReader:
     def _arguments(
         self, params: Any, function: Any, node: int, graph_index: int
     ) -> tuple[tuple[PointerArgument, ...], str | None]:
-        """Words of the arguments that are known addresses. Pointers behind device memory
-        (pointer tables, TMA descriptors) stay unseen."""
+        """Words of the arguments that are known addresses, or why the arguments cannot be read.
+        Pointers in device memory (pointer tables, TMA descriptors) are not followed."""
         layout = self.functions.layout(function)
         if layout is None:
-            return (), "this driver or its bindings have no cuFuncGetParamInfo"
+            return (), "this driver, or its bindings, has no cuFuncGetParamInfo"
         if not layout:
             return (), None
         table = int(params.kernelParams)
         if not table:
-            return (), "passed through `extra`, a form that holds no parameter table"
+            return (), "passed through `extra`, which has no table of parameters"
         lookup = self.addresses.lookup
         low, high = self.addresses.low, self.addresses.high
         found: list[PointerArgument] = []
@@ -208,7 +208,7 @@ class GraphReader:
         return {}
 
     def _conditional(self, _node: int, *_: Any) -> Found:
-        return {"detail": "bodies: only the driver's DOT text shows them (dump --raw)"}
+        return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
 
 
 _READERS: dict[str, Callable[..., Found]] = {
@@ -232,7 +232,7 @@ def _end(params: Any, side: str) -> tuple[int, str]:
         return 0, "a"
     address = int(getattr(params, f"{side}Device"))
     if kind != _DEVICE:
-        # Unified addressing: the pointer itself knows where it lives.
+        # Unified addressing: the driver knows what the pointer points to.
         code, value = cu.cuPointerGetAttribute(
             cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address
         )
@@ -242,8 +242,8 @@ def _end(params: Any, side: str) -> tuple[int, str]:
 
 
 def edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
-    """All edges in one call, always with edge data: asking without is an error (402) as soon as
-    one edge is programmatic."""
+    """All edges in one call, always with edge data: without it, the call fails (402) as soon as one
+    edge is programmatic."""
     get = getattr(cu, "cuGraphGetEdges_v2", None) or cu.cuGraphGetEdges
     *_, count = check("cuGraphGetEdges", get(graph, 0))
     if not count:
@@ -261,7 +261,7 @@ def edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
 
 
 def debug_dot(graph: Any, path: str) -> str | None:
-    """The driver's own DOT text with every detail, or None when it wrote nothing."""
+    """The driver's own DOT text with every detail, or None when it writes none."""
     code, *_ = cu.cuGraphDebugDotPrint(graph, path.encode(), 1)
     if int(code) != 0:
         return None
@@ -270,7 +270,7 @@ def debug_dot(graph: Any, path: str) -> str | None:
 
 
 _MAX_PARAMETERS = 1024
-"""Far more than any kernel has; ends the walk if a driver never says INVALID_VALUE."""
+"""Far more than any kernel has: the loop ends even if a driver never returns INVALID_VALUE."""
 _INVALID_VALUE = 1
 """CUDA_ERROR_INVALID_VALUE: there is no parameter of this number."""
 

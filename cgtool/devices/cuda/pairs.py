@@ -1,9 +1,13 @@
-"""Replays of two entries in one process: pairs of captures, one of each, side by side.
+"""Replays of two entries in one process: pairs of captures, one of each.
 
-Rounds of one capture are almost without noise, but two captures of the same code differ by where
-they lie. So the unit is a pair: memory is moved, and then each entry in turn, in an order drawn
-anew, is loaded, warmed up, captured, timed for a few rounds and dropped. The second finds free
-what the first has left, and lies where it lay, as far as they ask for the same.
+Rounds of one capture have almost no noise, but two captures of the same code differ, because their
+memory is at different addresses. So the unit is a pair: addresses are shifted, and then each entry,
+in random order, is loaded, warmed up, captured, timed for a few rounds and dropped. The second gets
+the memory that the first has freed, at the same addresses as far as both request the same sizes.
+
+A capture made after others were dropped takes other times than the first capture of a process
+(``cgtool.analysis.timing.regression`` has the figures), so it is compared only with the other
+capture of its pair.
 """
 
 from __future__ import annotations
@@ -38,10 +42,8 @@ from cgtool.program.phases import warm_up, warmup_iters
 from cgtool.program.workload import Workload
 
 _ROUNDS = 3
-"""Of a capture. Executable graphs made anew for each spread more, not less: they lie in what came
-back (seen on an H200)."""
-_MOST = 1000
-"""Pairs."""
+"""For each capture. Instantiating anew for each round spreads more, not less (seen on an H200)."""
+_MOST_PAIRS = 1000
 _PADS = 3
 _PAD_BYTES = 2 << 20
 """The driver's unit of device memory (cuMemGetAllocationGranularity of GPUs since Pascal)."""
@@ -50,7 +52,7 @@ _LONGEST_PAD = 32
 
 @dataclass
 class Entry:
-    """One of the two: how to make it anew, and what its captures took."""
+    """One of the two entries: how to load it, and the times of its captures."""
 
     name: str
     """``replay`` or ``against``."""
@@ -61,10 +63,10 @@ class Entry:
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
     addresses: set[int] = field(default_factory=set)
-    """Where its first tensor lay."""
+    """Of its first tensor, in each capture."""
 
     def forget(self) -> None:
-        """Of the first capture in a process: it lies in fresh memory, as none after it does."""
+        """Drop the first capture of the process: only that one gets fresh memory."""
         self.device_ns.clear()
         self.host_ns.clear()
         self.addresses.clear()
@@ -77,7 +79,7 @@ def run(
 ) -> tuple[Capture, dict[str, str]]:
     """Capture the first entry, and time replays of both; the capture with the raw samples.
 
-    Raises CgtoolError: 2 for a phase that an entry has not, 4 for what the entries' code raises.
+    Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.
     """
     first = entries[0]
     session, iterations, caveats = prepare(first.load(), first.options, progress)
@@ -97,14 +99,14 @@ def measure(
     caveats: list[Caveat],
     progress: Progress,
 ) -> Bench:
-    """Pairs until the ratio is known to ``options.precision``, or the time is over.
+    """Time pairs until the ratio is known to ``options.precision``, or ``options.max_seconds``.
 
-    Raises CgtoolError: 2 for a phase that an entry has not, 4 for what the entries' code raises.
+    Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.
     """
     stream = torch.cuda.Stream(device.index)
     pads, clock, order = Pads(device.index), ClockWatch(device.index), random.Random(0)
     deadline = time.monotonic() + options.max_seconds
-    # What stands here now stays: each collection looks at what a pair has left and no more.
+    # What exists now stays: each collection looks only at what a pair has left.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -115,7 +117,7 @@ def measure(
             phase = once(one, stream, device, options)
         for one in entries:
             one.forget()
-        for number in range(_MOST):
+        for number in range(_MOST_PAIRS):
             progress(f"pair {number + 1}")
             clock.sample()
             pads.move()
@@ -158,7 +160,7 @@ def measure(
 
 
 def once(one: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> str:
-    """Load, capture, time and drop an entry; the phase that was timed."""
+    """Load, capture, time and drop an entry. Returns the phase that was timed."""
     workload = one.load()
     seed_all(one.options.seed)
     iterations, _ = warmup_iters(workload, one.options)
@@ -182,7 +184,7 @@ def once(one: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> 
             one.device_ns.append(device_ns)
             one.host_ns.append(host_ns)
     one.addresses.update(_first_address(workload))
-    # Graphs before the tensors that they replay on, and both before the next entry is loaded.
+    # Before the next entry is loaded.
     del side, found, session, workload
     gc.collect()
     return phase
@@ -199,9 +201,9 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
     return [
         Caveat(
             "same-weights",
-            f"the weights of {'ENTRY' if one.name == 'replay' else 'the other entry'} lay at one "
-            "place in all captures: a difference below 0.5 % may be the place's; return the model "
-            "from a factory, so that it is made anew",
+            f"the weights of {'ENTRY' if one.name == 'replay' else 'the other entry'} had one "
+            "address in all captures, and a difference below 0.5 % may come from it: make the "
+            "model inside the factory, so that each capture gets new weights",
         )
         for one in entries
         if len(one.addresses) == 1 and len(one.device_ns) > _ROUNDS
@@ -209,13 +211,13 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
 
 
 def _precise_enough(done: int, entries: tuple[Entry, Entry], precision: float) -> bool:
-    """Looked at now and then: what is looked at all the time is found precise by chance."""
+    """Tested at intervals: a test after every pair would be passed by chance sooner."""
     looked = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
     return looked and _error(*entries) <= precision
 
 
 def _error(one: Entry, other: Entry) -> float:
-    """Relative standard error of the ratio, by what pairs differ by."""
+    """Relative standard error of the ratio, from the spread of the pairs."""
     ratios = [
         math.log(median(top) / median(bottom))
         for top, bottom in zip(by_capture(one), by_capture(other), strict=True)
@@ -229,7 +231,7 @@ def by_capture(one: Entry) -> list[list[float]]:
 
 
 class Pads:
-    """Memory that is held so that what is allocated next lies elsewhere."""
+    """Allocations of random sizes, which shift the addresses of what is allocated next."""
 
     def __init__(self, device: int, seed: int = 0) -> None:
         self._device = device
@@ -237,7 +239,7 @@ class Pads:
         self._held: list[torch.Tensor] = []
 
     def move(self) -> None:
-        """Other sizes, in memory that goes back to the driver first; none where it is full."""
+        """Return cached memory to the driver and allocate other sizes; none if memory is full."""
         self._held.clear()
         torch.cuda.empty_cache()
         try:

@@ -1,8 +1,8 @@
-"""``cgtool profile`` on a GPU: capture, time every node, and what a user pays around a replay.
+"""``cgtool profile`` on a GPU: capture, time every node, and time the cost around a replay.
 
-The peaks that nodes are compared with are measured on the device at hand, not looked up: clocks,
-power limits and partitions make the figure of a data sheet another device's (Williams, Waterman and
-Patterson, Roofline, CACM 2009).
+The peak rates that nodes are compared with are measured on the device, not looked up: clocks, power
+limits and partitions differ from those of a data sheet (Williams, Waterman and Patterson, Roofline,
+CACM 2009).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _COPY_BYTES = 1 << 30
 _MATMUL = 8192
 _ELEMENT = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 _ROOM = 4
-"""Of the free memory, no more than one part in so many is taken."""
+"""At most this part (1/4) of the free memory is taken."""
 _QUEUED = 50
-"""Replays in a row without a wait."""
+"""Replays back to back, without synchronization."""
 _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
-"""Nodes of graphs that can be instantiated once only."""
+"""Nodes of graphs that can be instantiated only once."""
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
 ) -> tuple[Capture, dict[str, str]]:
     """Capture, measure, and return the capture with times on its nodes.
 
-    Raises CgtoolError: exit 3 when no profiler can record here.
+    Raises CgtoolError: exit 3 when no profiler can record on this machine.
     """
     session, iterations, caveats = prepare(workload, options, progress)
     started = time.perf_counter()
@@ -71,16 +71,16 @@ def run(
             timed = node_times.record(session, progress, asked.replays)
         except CuptiUnavailable as error:
             raise machine(
-                "the nodes of a replay cannot be timed here",
+                "the nodes of a replay cannot be timed on this machine",
                 why=str(error),
-                fix="run without the other profiler (ncu, nsys, one that the code starts itself)"
+                fix="run without the other profiler (ncu, nsys, or one that the code starts)"
                 if isinstance(error, CuptiBusy)
                 else INSTALL,
             ) from error
     progress("read nodes")
     capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
     capture = timed.add(capture)
-    progress("measure the roofs of this device")
+    progress("measure the peak rates of this device")
     dtypes = {call.dtype for graph in capture.graphs for call in graph.calls if call.dtype}
     profile = Profile(
         route=timed.route,
@@ -98,7 +98,8 @@ def run(
 
 
 def _first_ns(session: CudaSession, one: CudaGraph) -> float | None:
-    """Wall time of the first launch of a fresh executable graph, to the end of its work."""
+    """Wall time of the first launch of a new executable graph, including synchronization, in ns;
+    None for a graph that cannot be instantiated twice."""
     template = cu.CUgraph(one.graph.raw_cuda_graph())
     if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
         return None
@@ -122,10 +123,10 @@ def _first_ns(session: CudaSession, one: CudaGraph) -> float | None:
 def _times(
     session: CudaSession, first_ns: Sequence[float | None], replays: int
 ) -> Iterator[GraphTimes]:
-    """Each graph by itself, without a profiler.
+    """Times of each graph without a profiler.
 
-    They are always replayed in the order of their capture: what a backward reads, its own nodes
-    overwrite, and only another forward makes it anew.
+    Graphs are always replayed in the order of capture: the nodes of a backward overwrite what it
+    reads, and only another forward writes that again.
     """
     count = len(session.captured)
     alone: list[list[float]] = [[] for _ in range(count)]
@@ -147,7 +148,7 @@ def _times(
                 one.graph.replay()
         session.device.synchronize()
         queued = (time.perf_counter_ns() - clock) / _QUEUED
-    typical = [median(some) for some in alone]
+    typical = [median(times_ns) for times_ns in alone]
     for number in range(count):
         yield GraphTimes(
             graph=number,
@@ -160,7 +161,7 @@ def _times(
 
 
 def _inputs(session: CudaSession) -> Iterator[InputCopy]:
-    """What it takes to copy a fresh value into each static input."""
+    """The time to copy a new value into each static input."""
     for part in session.workload.parts:
         prefix = f"{part.name}." if len(session.workload.parts) > 1 else ""
         for name, tensor in tensors_in((part.args, dict(part.kwargs))):
@@ -171,7 +172,7 @@ def _inputs(session: CudaSession) -> Iterator[InputCopy]:
 
 
 def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy | None:
-    """None for a tensor that nobody can copy into: an expanded one, for one."""
+    """None for a tensor that cannot be copied into, as an expanded one."""
     target = tensor.detach()
     with torch.cuda.stream(session.stream):
         try:
@@ -183,7 +184,7 @@ def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy |
             pinned = same.cpu().pin_memory()
             from_host = median(device_ns(lambda: target.copy_(pinned, non_blocking=True)))
         except RuntimeError:
-            # No pinned memory left, or a dtype that the host does not know.
+            # No pinned memory is left, or the host does not support the dtype.
             from_host = None
         rows, padding = _padding(same)
     return InputCopy(
@@ -197,8 +198,8 @@ def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy |
 
 
 def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
-    """(rows, rows at the end that all hold one and the same value). A tensor that is the same
-    value everywhere is no padded one."""
+    """(rows, trailing rows that all hold one value). A tensor that holds one value everywhere does
+    not count as padded."""
     if tensor.dim() < 2 or tensor.shape[0] < 2 or tensor.is_complex():
         return None, None
     rows = tensor.shape[0]
@@ -211,7 +212,8 @@ def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
 
 
 def memory_roof() -> float | None:
-    """Bytes a second that a copy inside the device's memory moves, read and written together."""
+    """Bytes per second of a copy inside device memory, reads plus writes; None when too little
+    memory is free."""
     free, _ = torch.cuda.mem_get_info()
     size = min(_COPY_BYTES, free // _ROOM // 2)
     if size < 1 << 26:
@@ -222,10 +224,10 @@ def memory_roof() -> float | None:
 
 
 def compute_roofs(dtypes: Iterable[str]) -> tuple[Peak, ...]:
-    """Floating-point operations a second of a large matmul, for each dtype that is known here.
+    """FLOP/s of a large matmul, for each dtype of ``dtypes`` that is in ``_ELEMENT``.
 
-    float32 stands for the arithmetic without tensor cores, ``tf32`` for the one with. Leaves the
-    precision of float32 matmuls as it was set last.
+    float32 is measured without tensor cores, ``tf32`` with them. Changes the process's precision of
+    float32 matmuls.
     """
     wanted = [name for name in _ELEMENT if name in set(dtypes)]
     if "float32" in wanted and torch.cuda.get_device_capability() >= (8, 0):
@@ -243,8 +245,8 @@ def _matmul(name: str, element: int) -> float | None:
         if size < 1024:
             return None
     dtype: torch.dtype = getattr(torch, "float32" if name == "tf32" else name)
-    # Not asked first what it was: that raises where the code under test has set fp32_precision. No
-    # code of the user's runs behind this.
+    # Not restored: reading it raises where the user's code has set fp32_precision, and no user code
+    # runs after this.
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     left = torch.randn(size, size, device="cuda").to(dtype)
     right, out = left.t().contiguous(), torch.empty_like(left)

@@ -1,9 +1,9 @@
 """GPU time of every node, from PyTorch's profiler around a few replays.
 
-The kernels of one graph launch share a correlation id in CUPTI's records, so each replay's work is
-told from the fills that PyTorch runs before it. Records carry no node, so nodes are found by order:
-where the graph is one chain, or where all nodes of one kernel come one after the other, the order
-is certain. Elsewhere a node keeps no time.
+The kernels of one graph launch share a correlation id in CUPTI's records, which separates a replay
+from the fills that PyTorch runs before it. Records do not name a node, so nodes are matched by
+order. The order is certain where the graph is one chain, or where all nodes of one kernel run one
+after the other. Other nodes have no time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cgtool.torch_compat.private import DeviceType
 
 REPLAYS = 5
 _MOST_BRANCHED = 5_000
-"""Nodes of a graph with branches whose order is worked out."""
+"""Larger graphs with branches are not matched: the time grows with the square."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -41,8 +41,8 @@ Replays = list[list[Record]]
 
 
 def collect(session: CudaSession) -> list[Replays]:
-    """Replay every graph a few times under the profiler, each behind those that were captured
-    before it. Raises RuntimeError when CUPTI is held by another tool."""
+    """Replay every graph a few times under the profiler, each after the graphs that were captured
+    before it. Raises RuntimeError when another tool has subscribed to CUPTI."""
     return [
         [records for _ in range(REPLAYS) if (records := _replayed(session, number))]
         for number in range(len(session.captured))
@@ -65,9 +65,11 @@ def _replayed(session: CudaSession, number: int) -> list[Record]:
             launches[event.correlation_id()].append(
                 Record(event.name(), event.start_ns(), event.duration_ns())
             )
-    # What keeps the device busy, and fills of seed and offset, are launches of one record each,
-    # and come first.
-    last = max(launches.values(), key=lambda some: (len(some), some[0].start_ns), default=[])
+    # The kernel that keeps the device busy and the fills of seed and offset are launches of one
+    # record each, before the replay.
+    last = max(
+        launches.values(), key=lambda records: (len(records), records[0].start_ns), default=[]
+    )
     return sorted(last, key=lambda record: record.start_ns)
 
 
@@ -79,12 +81,12 @@ def lengths(replays: Replays) -> list[float]:
     ]
 
 
-def add(capture: Capture, found: Sequence[Replays]) -> Capture:
-    """The capture with a time on every node whose record is certain, and a word on the others."""
+def add(capture: Capture, recorded: Sequence[Replays]) -> Capture:
+    """The capture with a time on every node whose record is certain, and a caveat on the others."""
     names = [_bare(_demangled(one.name)) for one in capture.functions]
     graphs = [
         msgspec.structs.replace(graph, nodes=_timed(graph, replays, names))
-        for graph, replays in zip(capture.graphs, found, strict=False)
+        for graph, replays in zip(capture.graphs, recorded, strict=False)
     ]
     graphs += capture.graphs[len(graphs) :]
     without = sum(
@@ -94,7 +96,10 @@ def add(capture: Capture, found: Sequence[Replays]) -> Capture:
     if without:
         caveats = (
             *caveats,
-            Caveat("untimed", f"{without} nodes have no time: their records could not be told"),
+            Caveat(
+                "untimed",
+                f"{without} nodes have no time: no record of the profiler matches them",
+            ),
         )
     return msgspec.structs.replace(capture, graphs=tuple(graphs), caveats=caveats)
 
@@ -142,7 +147,7 @@ def _is_chain(graph: Graph) -> bool:
 
 
 def _certain(graph: Graph, nodes: Sequence[Node]) -> set[Any] | None:
-    """Kinds of nodes that run one after the other; None when all of them do, in order."""
+    """Kinds whose nodes run one after the other; None when all nodes do, in order."""
     if _is_chain(graph):
         return None
     if len(graph.nodes) > _MOST_BRANCHED:
@@ -169,7 +174,7 @@ def _ancestors(graph: Graph) -> list[int]:
     for node in graph.nodes:
         bits = 0
         for source in sources[node.id]:
-            # Nodes are numbered as they were created: an edge leads to a later one.
+            # Nodes are numbered in the order of creation: an edge leads to a later one.
             bits |= 1 << source | (before[source] if source < len(before) else 0)
         before.append(bits)
     return before
@@ -181,12 +186,12 @@ def _matched(
     certain: set[Any] | None,
     functions: Sequence[str],
 ) -> list[tuple[Node, Record]]:
-    """Pairs of which nothing speaks against."""
+    """(node, record) pairs; none where the order contradicts itself."""
     if certain is None:
         names: dict[Any, str] = {}
         for node, record in zip(nodes, records, strict=True):
             if names.setdefault(_kind(node), record.name) != record.name and node.kernel:
-                # One function with two names: the order is not what it seems.
+                # One function with two names: the records are in another order.
                 return []
         return list(zip(nodes, records, strict=True))
     by_kind: dict[Any, list[Node]] = defaultdict(list)
@@ -195,14 +200,14 @@ def _matched(
         by_kind[_kind(node)].append(node)
     for record in records:
         by_name[_class(record.name)].append(record)
-    found: list[tuple[Node, Record]] = []
-    for kind, some in by_kind.items():
+    pairs: list[tuple[Node, Record]] = []
+    for kind, nodes_of_kind in by_kind.items():
         if kind in certain:
             name = functions[kind] if isinstance(kind, int) else kind
             partners = by_name.get(name, [])
-            if len(partners) == len(some):
-                found += zip(some, partners, strict=True)
-    return found
+            if len(partners) == len(nodes_of_kind):
+                pairs += zip(nodes_of_kind, partners, strict=True)
+    return pairs
 
 
 def _class(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Which op, line, stream and moment each node of a captured graph has."""
+"""The op, line, stream and time of creation of each node of a captured graph."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.origins import OriginTable
 
 _FEW = 8
-"""Launches without a node that are named."""
+"""Launches without a node that are listed."""
 
 
 class Joined(msgspec.Struct):
-    """What is known of each node, in creation order."""
+    """What is known about each node, in creation order."""
 
     origins: list[int | None]
     calls: list[OpCall | None]
     streams: list[int | None]
     times_ns: list[int]
-    """Never falling."""
+    """Not decreasing."""
     unmatched: list[int]
-    """Nodes whose op is not known."""
+    """Nodes whose op is unknown."""
     eager_launches: int | None = None
     eager_only: tuple[int, ...] = ()
     """As in ``Graph``."""
 
 
 def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
-    """For every captured graph, from the handles of its nodes in order of creation."""
+    """Of every captured graph. ``handles`` are those of its nodes in creation order."""
     joined = [
         _join_stamps(session, one, numbers, table)
         if one.exact is None
@@ -44,7 +44,7 @@ def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable)
         provenance.unmatched and one.exact is None
         for one, provenance in zip(session.captured, joined, strict=True)
     ):
-        _look_again(session, joined, table)
+        _capture_again(session, joined, table)
     return joined
 
 
@@ -120,7 +120,7 @@ def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
 def _join_in_capture(
     session: CudaSession, one: CudaGraph, count: int, table: OriginTable
 ) -> Joined:
-    """Provenance from the recorder that ran during the capture itself."""
+    """Provenance from the recorder that ran during the capture."""
     assert one.exact is not None
     made_by = makers(one.exact_calls, count)
     origins = [table.add(call, one.exact) if call is not None else None for call in made_by]
@@ -135,11 +135,11 @@ def _join_in_capture(
     )
 
 
-def _look_again(session: CudaSession, joined: Sequence[Joined], table: OriginTable) -> None:
-    """Name the ops that ran only while capturing: capture once more, with the recorder inside.
+def _capture_again(session: CudaSession, joined: Sequence[Joined], table: OriginTable) -> None:
+    """Find the ops that ran only while capturing: capture once more, with the recorder inside.
 
-    The second capture is thrown away. It answers for a node only where it has as many nodes and
-    the same line; what it cannot answer stays open.
+    The second capture is discarded. It counts for a node only where it has as many nodes and the
+    same line; the other nodes stay unmatched.
     """
     again = CudaSession(
         session.workload, session.options, device=session.device, stream=session.stream
@@ -168,6 +168,6 @@ def _look_again(session: CudaSession, joined: Sequence[Joined], table: OriginTab
             provenance.origins[node] = theirs
             call = provenance.calls[node] = exact.calls[node]
             if call is not None and call.access is not None:
-                # Its storages are those of the second capture.
+                # The storages are those of the second capture.
                 call.access = msgspec.structs.replace(call.access, reads=(), writes=())
         provenance.unmatched = still

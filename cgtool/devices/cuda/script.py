@@ -24,7 +24,7 @@ from cgtool.torch_compat.private import CUDAGraphBase
 
 
 class _Machine:
-    """A GPU, for the watcher."""
+    """A GPU, as the watcher of a script sees it."""
 
     simulated = False
 
@@ -102,7 +102,7 @@ def check(
 
 
 def nodes_of_capture(stream: int) -> int:
-    """How many nodes the capture on a stream has made so far; 0 when it is not capturing."""
+    """How many nodes the capture on a stream has so far; 0 when it is not capturing."""
     graph = capturing_graph(stream)
     if graph is None:
         return 0
@@ -113,7 +113,7 @@ def nodes_of_capture(stream: int) -> int:
 def contents(handle: int) -> Hashable:
     """Nodes with their parameters, and edges, of a graph (a CUgraph as a number).
 
-    Equal as long as nobody edits it. Raises DriverError.
+    Two values are equal unless the graph was edited in between. Raises DriverError.
     """
     graph = cu.CUgraph(handle)
     nodes = nodes_of(graph)

@@ -1,11 +1,16 @@
-"""Provenance of a capture: a stamp on every node, and the op record of a warm-up beside it.
+"""Provenance of a capture: a stamp on every node, and the op record of a warm-up.
 
-A capture runs undisturbed but for one callback a node (CUPTI, ``cgtool.devices.cuda.cupti``), which
-stamps the node with the Python frame, stream and autograd node at the moment of its creation.
-What a stamp cannot tell, the ATen op, the module and the forward call behind a backward node, comes
-from one warm-up iteration that ran under the op recorder with its launches logged. Launches and
-nodes of the same code come in the same order, so the two sequences are aligned by the place that
-each came from. A node that finds no partner keeps its own stamp and says that its op is not known.
+A capture runs undisturbed except for one callback a node (CUPTI, ``cgtool.devices.cuda.cupti``),
+which stamps the node with the Python frame, stream and autograd node at the time of its creation.
+The rest, the ATen op, the module and the forward call of a backward node, comes from one warm-up
+iteration that ran under the op recorder with its launches logged. The same code launches in the
+same order, so launches and nodes are aligned by their place in the code. A node without a partner
+keeps its own stamp, and its op is unknown.
+
+Where CUPTI is not available, or no warm-up was recorded, ``InCaptureRecorder`` runs inside the
+capture. It counts the graph's nodes around each op and notes the time and the stream of the op. It
+slows the capture down, and of a node launched between two ops (Triton, a custom extension) it knows
+only the time.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from cgtool.torch_compat.private import (
 
 
 class Stamp(NamedTuple):
-    """What is known of a node when it is created."""
+    """What is known about a node when it is created."""
 
     handle: int | None
     """None where it follows from the order (``place_stamps``)."""
@@ -75,7 +80,7 @@ def _key(innermost: Site | None, autograd_node: str | None) -> Key:
 
 
 class LaunchLog:
-    """The launches of an eager iteration, each with the op call that it ran in."""
+    """The launches of an eager iteration, each with the op call that launched it."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
@@ -117,9 +122,9 @@ class LaunchLog:
 
 HANDLES_READ = 4096
 HANDLE_EVERY = 16
-"""Reading a node's handle costs a quarter of its stamp. It is read for the first nodes of a
-capture and then for every 16th: nodes in between are placed by their order, and two handles that
-disagree with the order leave the nodes between them unplaced."""
+"""Reading a node's handle takes a quarter of the time of its stamp. It is read for the first nodes
+of a capture and then for every 16th. Nodes in between are placed by their order; if two handles
+contradict the order, the nodes between them are not placed."""
 
 
 def _stamper(
@@ -127,8 +132,8 @@ def _stamper(
     annotations: Annotations,
     device: int,
 ) -> cupti.NodeCallback:
-    """The callback. It runs once a node, between two launches, so every name that it needs is bound
-    here, nothing is looked up twice, and what it keeps is a bare tuple in the order of Stamp."""
+    """The callback. It runs once a node, between two launches, so it uses local names only, looks
+    nothing up twice, and keeps a plain tuple in the order of Stamp."""
     append = seen.append
     getframe = sys._getframe
     now = time.time_ns
@@ -192,7 +197,7 @@ class Watch:
 
     stamps: list[Stamp] = field(default_factory=list)
     problem: str | None = None
-    """Why there are none."""
+    """Why there are none, or None."""
 
 
 @contextlib.contextmanager
@@ -213,7 +218,7 @@ def watch_capture(annotations: Annotations, device: int) -> Iterator[Watch]:
 def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp | None]:
     """The stamp of each node, for the handles of one graph in order of creation.
 
-    Stamps of other graphs (bodies of nodes) are passed over; a node without a stamp gets None.
+    Stamps of other graphs (bodies of nodes) are skipped; a node without a stamp gets None.
     """
     number = {handle: index for index, handle in enumerate(handles)}
     placed: list[Stamp | None] = [None] * len(handles)
@@ -240,9 +245,9 @@ def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp 
 def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | None]:
     """For each stamp, the index of its launch, or None.
 
-    Exact when the warm-up and the capture ran the same code, which is the rule; where they parted
-    (a first iteration that caches, a branch on ``is_current_stream_capturing``), the longest
-    common runs are joined and the rest is left open.
+    Exact when the warm-up and the capture ran the same code, which is the usual case. Where they
+    differ (a first iteration that caches, a branch on ``is_current_stream_capturing``), the longest
+    common runs are matched and the rest gets None.
     """
     left = [_key(launch.innermost, launch.autograd_node) for launch in launches]
     right = [_key(stamp.innermost, stamp.autograd_node) for stamp in stamps]
@@ -262,7 +267,7 @@ def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | Non
         end += 1
     middle_left = left[start : len(left) - end]
     middle_right = right[start : len(right) - end]
-    # difflib is quadratic in the worst case; a difference this large is another program.
+    # difflib takes quadratic time in the worst case.
     if len(middle_left) * len(middle_right) <= 40_000_000:
         matcher = difflib.SequenceMatcher(None, middle_left, middle_right, autojunk=False)
         for a, b, size in matcher.get_matching_blocks():
@@ -321,7 +326,7 @@ class InCaptureRecorder(OpRecorder):
 
 
 def makers(calls: Sequence[OpCall], count: int) -> list[OpCall | None]:
-    """The innermost op that made each of ``count`` nodes; None for those between two ops."""
+    """The innermost op that launched each of ``count`` nodes; None for those between two ops."""
     found: list[OpCall | None] = [None] * count
     for call in calls:
         for node in range(call.launches[0], min(call.launches[1], count)):
@@ -331,8 +336,8 @@ def makers(calls: Sequence[OpCall], count: int) -> list[OpCall | None]:
 
 
 def times_ns(calls: Sequence[OpCall], made_by: Sequence[OpCall | None], end_ns: int) -> list[int]:
-    """A time for each node, in order of creation: not before the allocations of its op, and not
-    after those of the next."""
+    """A time for each node, in creation order: after the allocations of its op, and before those
+    of the next."""
     # Nodes between two ops were there when the next op began.
     bounds: dict[int, int] = {}
     for call in calls:

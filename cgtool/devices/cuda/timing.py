@@ -1,4 +1,4 @@
-"""Time on the device: calls between two CUDA events, and the clocks while something is measured.
+"""Time on the device between two CUDA events, and the state of the clocks meanwhile.
 
 Clocks, temperature and throttling are read through NVML (nvidia-ml-py).
 """
@@ -19,7 +19,7 @@ from cgtool.torch_compat.private import spin
 
 ROUNDS = 7
 BUSY_CYCLES = 200_000
-"""The device spins for so long while a replay is launched behind it: 0.1 ms."""
+"""The device spins for 0.1 ms, while a replay is launched behind that."""
 
 # NVML clocks-event reasons that slow kernels down (nvml.h); idle and application clocks do not.
 _REASONS = {
@@ -32,13 +32,13 @@ _REASONS = {
 
 
 def busy() -> None:
-    """Keep the device at work, so that what is launched next does not wait for its launch."""
+    """Keep the device busy, so that the next launch is complete before its work begins."""
     sleep: Callable[[int], None] = spin
     sleep(BUSY_CYCLES)
 
 
 def once_ns(once: Callable[[], object]) -> float:
-    """Device time of one call, between two events, launched while the device was busy."""
+    """Device time of one call in ns, between two events, launched while the device is busy."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
@@ -51,18 +51,18 @@ def once_ns(once: Callable[[], object]) -> float:
 
 
 def device_ns(once: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """Device time of single calls, after one that is not timed."""
+    """Device times of single calls in ns, after one that is not timed."""
     once()
     return [once_ns(once) for _ in range(rounds)]
 
 
 def empty_ns(rounds: int = ROUNDS) -> list[float]:
-    """What two events take that nothing was launched between."""
+    """The time in ns between two events with nothing launched in between."""
     return device_ns(lambda: None, rounds)
 
 
 class ClockWatch:
-    """Samples NVML when asked. Knows no clock where nvidia-ml-py is not installed."""
+    """Samples NVML. Has no result where nvidia-ml-py is not installed."""
 
     def __init__(self, device: int) -> None:
         self._nvml: Any = None
@@ -81,7 +81,7 @@ class ClockWatch:
             self._nvml = nvml
             self._since_us = int(time.time() * 1e6)
         except Exception:
-            # Not installed, no permission, another name for the device: the clock is unknown.
+            # Not installed, no permission, or the device has another name: the clock is unknown.
             self._nvml = None
 
     def sample(self) -> None:
@@ -99,20 +99,20 @@ class ClockWatch:
             self._nvml = None
 
     def others(self) -> int | None:
-        """Other processes that had the GPU at work since this watch began; None when NVML cannot
-        tell, as in most containers."""
+        """How many other processes used the GPU since this watch began; None when NVML does not
+        report it, as in most containers."""
         nvml = self._nvml
         if nvml is None:
             return None
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since_us)
         except Exception:
-            # "Not found" is the answer when no process worked, "not supported" when it cannot tell.
+            # "Not found" when no process used the GPU, "not supported" where NVML cannot report it.
             return None
         mine = os.getpid()
         seen = {int(one.pid) for one in samples if one.smUtil > 0}
-        # In a container the driver counts processes by other numbers than the process does: of
-        # several that worked, one is this one.
+        # In a container the driver's process ids differ from those that the process sees: one of
+        # those that used the GPU is this one.
         return len(seen - {mine}) if mine in seen else max(0, len(seen) - 1)
 
     def result(self) -> Clock | None:

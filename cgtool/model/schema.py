@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -84,6 +84,11 @@ class Field:
     """It is a tuple of any length."""
     default: Any
     """``msgspec.NODEFAULT`` where the field is required."""
+
+    @cached_property
+    def key(self) -> str:
+        """For the arguments of a trace: ``static shared bytes``."""
+        return self.name.replace("_", " ")
 
     @property
     def is_attribute(self) -> bool:

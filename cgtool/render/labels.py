@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
@@ -69,7 +70,9 @@ class Labels:
         tooltip = self._tooltip(node, place, attributes)
         return Label(title, second, tuple(row for row in rows if row), tooltip)
 
-    def _tooltip(self, node: Node, place: Place, attributes: list[Attribute]) -> tuple[str, ...]:
+    def _tooltip(
+        self, node: Node, place: Place, attributes: Sequence[Attribute]
+    ) -> tuple[str, ...]:
         lines = [f"node {node.id}: {node.type}"]
         if node.kernel is not None:
             lines.append(self.nodes.full_kernels[node.kernel.function])
@@ -110,7 +113,7 @@ def _counts(counted: Counter[str], most: int) -> str:
     return f"{shown}, ..." if len(counted) > most else shown
 
 
-def _list(attributes: list[Attribute]) -> str:
+def _list(attributes: Sequence[Attribute]) -> str:
     """``grid 16, block 128, registers 32, static shared memory 512 B``."""
     return ", ".join(
         f"{field.label} {_text(value, field.unit)}" if field.label else _text(value, field.unit)

@@ -176,7 +176,7 @@ def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():
     events = trace(made)
     assert_nested(events)
     told = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
-    assert "capture stream, beside it (1)" in told
+    assert "capture stream, concurrent (1)" in told
 
 
 def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_short():

@@ -8,8 +8,8 @@ field is one without any change here: its type says how it is called and shown
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,20 +36,32 @@ class Totals(NamedTuple):
     """Sum of the nodes that have one."""
 
 
-@lru_cache(maxsize=64)
-def attribute_fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The fields of a struct that are attributes of a node."""
-    return tuple(field for field in fields(struct) if field.is_attribute)
+class _Attributes:
+    """Reads the attributes of structs. Many nodes have the same, which are made once."""
 
+    def __init__(self) -> None:
+        self._fields: dict[type, tuple[Field, ...]] = {}
+        self._read: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Attribute, ...]] = {}
 
-def attributes_of(struct: msgspec.Struct) -> tuple[Attribute, ...]:
-    """The attributes in one struct that do not have their default."""
-    described = ((field, getattr(struct, field.name)) for field in attribute_fields(type(struct)))
-    return tuple(
-        Attribute(field, value)
-        for field, value in described
-        if value is not None and value != field.default
-    )
+    def of(self, struct: msgspec.Struct) -> tuple[Attribute, ...]:
+        """Those that do not have their default."""
+        type_ = type(struct)
+        if type_ not in self._read:
+            described = tuple(field for field in fields(type_) if field.is_attribute)
+            self._fields[type_] = described
+            # Two names more: of a single one, attrgetter returns no tuple.
+            names = (*(field.name for field in described), "__class__", "__class__")
+            self._read[type_] = attrgetter(*names)
+        values = self._read[type_](struct)
+        known = self._known.get(values)
+        if known is None:
+            known = self._known[values] = tuple(
+                Attribute(field, value)
+                for field, value in zip(self._fields[type_], values, strict=False)
+                if value is not None and value != field.default
+            )
+        return known
 
 
 class Nodes:
@@ -64,7 +76,8 @@ class Nodes:
         """By function: a short name that no other kernel of this capture has."""
         self.full_kernels = [full[name] for name in names]
         """By function: the demangled name."""
-        self._of_function = [attributes_of(function) for function in capture.functions]
+        self._attributes = _Attributes()
+        self._of_function = list(map(self._attributes.of, capture.functions))
 
     def title(self, node: Node) -> str:
         """What the node is called: its kernel, ``memcpy dtod``, the op, or the type."""
@@ -76,16 +89,16 @@ class Nodes:
             return self.places.of(node).short_op or "op"
         return node.type
 
-    def attributes(self, node: Node) -> list[Attribute]:
-        """All attributes that do not have their default, the most specific first."""
-        described: list[Attribute] = []
-        for field in _STRUCTS:
-            part = getattr(node, field.name)
+    def attributes(self, node: Node) -> tuple[Attribute, ...]:
+        """All attributes that do not have their default: of its launch, copy or fill first."""
+        attributes: tuple[Attribute, ...] = ()
+        for name in _PARTS:
+            part = getattr(node, name)
             if part is not None:
-                described += attributes_of(part)
+                attributes += self._attributes.of(part)
         if node.kernel is not None:
-            described += self._of_function[node.kernel.function]
-        return [*described, *attributes_of(node)]
+            attributes += self._of_function[node.kernel.function]
+        return attributes + self._attributes.of(node)
 
     def arguments(self, node: Node) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """What a kernel's arguments point into: indices of allocations, names of tensors."""
@@ -106,5 +119,5 @@ class Nodes:
         )
 
 
-_STRUCTS = [field for field in fields(Node) if field.struct is not None and not field.many]
+_PARTS = [field.name for field in fields(Node) if field.struct is not None and not field.many]
 """``kernel``, ``copy``, ``fill``."""

@@ -1,0 +1,188 @@
+"""One replay of every graph on one time axis: what a trace viewer shows.
+
+A graph has lanes, one a stream of the capture or more; a lane has spans that lie inside each other:
+the levels of the module path, the line, the op call, the node. Graphs follow each other. Times are
+nanoseconds, as they were traced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from cgtool.analysis.graph.places import Place, Places
+from cgtool.analysis.timing.roofline import Reach, reaches
+from cgtool.model.capture import Capture, Graph, Node
+
+BETWEEN_GRAPHS_NS = 1000
+Kind = Literal["module", "line", "op", "node"]
+
+
+class Span(msgspec.Struct, gc=False):
+    """An interval of a lane."""
+
+    kind: Kind
+    node: Node
+    """Itself, or the first one in the module, line or op."""
+    start_ns: int
+    end_ns: int
+    depth: int = 0
+    """Of a module: how many names of the node's module path it has, from 1."""
+
+
+class Arrow(NamedTuple):
+    """An edge from one lane to another."""
+
+    edge: int
+    source_lane: int
+    leaves_ns: int
+    """A time inside the source's span."""
+    target_lane: int
+    enters_ns: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """Nodes one after the other, with what is around them."""
+
+    stream: int | None
+    """Index into ``Capture.streams``."""
+    number: int
+    """Of the lanes of this stream: above 0, nodes that ran beside others of their stream."""
+    nodes: list[Span] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    """Nodes too; an outer span comes before those inside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTrace:
+    """One replay of one graph."""
+
+    graph: int
+    """Index into ``Capture.graphs``."""
+    lanes: Sequence[Lane]
+    arrows: Sequence[Arrow]
+    reached: Sequence[Reach]
+    """By node id."""
+
+
+def trace(capture: Capture) -> Iterator[GraphTrace]:
+    """All graphs that have nodes with a start and a duration, in order."""
+    levels = _Levels(Places(capture))
+    begin = 0
+    for index, graph in enumerate(capture.graphs):
+        if graph.parent is not None:
+            continue
+        lanes = _lanes(graph, begin)
+        if not lanes:
+            continue
+        for lane in lanes:
+            lane.spans = _nested(lane.nodes, levels)
+        yield GraphTrace(index, lanes, _arrows(graph, lanes), reaches(capture, graph))
+        begin = max(lane.nodes[-1].end_ns for lane in lanes) + BETWEEN_GRAPHS_NS
+
+
+def _lanes(graph: Graph, begin: int) -> list[Lane]:
+    """The timed nodes by stream; what ran beside another node of its stream has a lane of its own.
+
+    Starts and ends are medians, each by itself: a node may seem to begin before the one that it
+    waits for has ended. That one is then cut short; ``Node.duration_ns`` stays as it was measured.
+    """
+    ordered = {
+        (edge.source, edge.target) for edge in graph.edges if edge.type == 0 and edge.from_port == 0
+    }
+    placed = sorted(
+        (node.start_ns, node.id)
+        for node in graph.nodes
+        if node.start_ns is not None and node.duration_ns is not None
+    )
+    by_stream: dict[int | None, list[Lane]] = defaultdict(list)
+    for offset, number in placed:
+        node = graph.nodes[number]
+        start = begin + offset
+        span = Span("node", node, start, start + (node.duration_ns or 0))
+        lanes = by_stream[node.stream]
+        for lane in lanes:
+            last = lane.nodes[-1]
+            if last.end_ns <= start or (last.node.id, number) in ordered:
+                last.end_ns = min(last.end_ns, start)
+                lane.nodes.append(span)
+                break
+        else:
+            lanes.append(Lane(node.stream, len(lanes), [span]))
+    return [lane for lanes in by_stream.values() for lane in lanes]
+
+
+class _Levels:
+    """The spans around the nodes of an origin: kind, depth, and a key that neighbours share."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._known: dict[int | None, list[tuple[Kind, int, Hashable]]] = {}
+
+    def of(self, node: Node) -> list[tuple[Kind, int, Hashable]]:
+        """Outermost first."""
+        levels = self._known.get(node.origin)
+        if levels is None:
+            levels = self._known[node.origin] = list(_levels(self._places.of(node)))
+        return levels
+
+
+def _levels(place: Place) -> Iterator[tuple[Kind, int, Hashable]]:
+    if place.module:
+        names = place.module.split(".")
+        for depth in range(1, len(names) + 1):
+            yield "module", depth, ".".join(names[:depth])
+    if place.line is not None:
+        yield "line", 0, place.line
+    if place.op is not None:
+        yield "op", 0, place.op
+
+
+def _nested(nodes: Sequence[Span], levels: _Levels) -> list[Span]:
+    """Neighbours with the same module, line and op share the spans of those."""
+    spans: list[Span] = []
+    opened: list[tuple[Hashable, Span]] = []
+    end = 0
+    before: tuple[int | None, int | None] | None = None
+    for span in nodes:
+        node = span.node
+        # Of neighbours of one op call, nothing around them ends or begins.
+        if (node.origin, node.call) != before:
+            before = (node.origin, node.call)
+            around = levels.of(node)
+            # Two calls of one op in one line are two spans.
+            keys = [(key, node.call) if kind == "op" else key for kind, _, key in around]
+            same = 0
+            while same < min(len(keys), len(opened)) and keys[same] == opened[same][0]:
+                same += 1
+            for _, closed in opened[same:]:
+                closed.end_ns = end
+            del opened[same:]
+            for (kind, depth, _), key in zip(around[same:], keys[same:], strict=True):
+                outer = Span(kind, node, span.start_ns, span.end_ns, depth)
+                opened.append((key, outer))
+                spans.append(outer)
+        spans.append(span)
+        end = span.end_ns
+    for _, closed in opened:
+        closed.end_ns = end
+    return spans
+
+
+def _arrows(graph: Graph, lanes: Sequence[Lane]) -> list[Arrow]:
+    at = {span.node.id: (number, span) for number, lane in enumerate(lanes) for span in lane.nodes}
+    arrows = []
+    for number, edge in enumerate(graph.edges):
+        if edge.source not in at or edge.target not in at:
+            continue
+        (from_lane, source), (to_lane, target) = at[edge.source], at[edge.target]
+        if from_lane == to_lane or target.start_ns < source.start_ns:
+            continue
+        leaves = max(source.start_ns, min(source.end_ns - 1, target.start_ns))
+        arrows.append(Arrow(number, from_lane, leaves, to_lane, target.start_ns))
+    return arrows

@@ -79,6 +79,24 @@ _CHANGES = frozenset(
 )  # fmt: skip
 
 
+def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
+    """``self.config["lr"]`` as its root and steps; None where anything else is in between."""
+    steps: list[Step] = []
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Attribute):
+            steps.append(("attribute", node.attr))
+            node = node.value
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            key = node.slice.value
+            if not isinstance(key, str | int):
+                return None
+            steps.append(("item", key))
+            node = node.value
+        else:
+            return None
+    return node.id, tuple(reversed(steps))
+
+
 class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -97,25 +115,8 @@ class _Uses(ast.NodeVisitor):
             return "argument"
         return None if name in self.locals else "global"
 
-    def _chain(self, node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
-        steps: list[Step] = []
-        while True:
-            if isinstance(node, ast.Attribute):
-                steps.append(("attribute", node.attr))
-                node = node.value
-            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                key = node.slice.value
-                if not isinstance(key, str | int):
-                    return None
-                steps.append(("item", key))
-                node = node.value
-            elif isinstance(node, ast.Name):
-                return node.id, tuple(reversed(steps))
-            else:
-                return None
-
     def _use(self, node: ast.expr, *, written: bool = False, called: bool = False) -> bool:
-        chain = self._chain(node)
+        chain = name_chain(node)
         if chain is None:
             return False
         root, steps = chain

@@ -18,6 +18,7 @@ from cgtool.torch_compat.private import (
     pytree,
     sparse_indices,
     sparse_values,
+    storage_key,
 )
 
 _COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
@@ -67,6 +68,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def key_of(tensor: torch.Tensor) -> int | None:
+    """The ``storage_key`` of a tensor's storage; None for tensors without one of their own."""
+    storage = storage_of(tensor)
+    return None if storage is None else storage_key(storage)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

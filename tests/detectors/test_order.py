@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgtool.observe.script.stream_order import Order
+from cgtool.observe.script.state import StreamOrder
 
 
 class Event:
@@ -10,13 +10,13 @@ class Event:
 
 
 def test_work_of_one_stream_is_in_order() -> None:
-    order = Order()
+    order = StreamOrder()
     tick = order.submit(7)
     assert order.before(7, tick, 7)
 
 
 def test_streams_are_not_ordered_by_themselves() -> None:
-    order = Order()
+    order = StreamOrder()
     tick = order.submit(1)
     order.submit(2)
     assert not order.before(1, tick, 2)
@@ -24,7 +24,7 @@ def test_streams_are_not_ordered_by_themselves() -> None:
 
 
 def test_an_event_orders_what_was_before_its_record() -> None:
-    order, event = Order(), Event()
+    order, event = StreamOrder(), Event()
     early = order.submit(1)
     order.record(event, 1)
     late = order.submit(1)
@@ -34,7 +34,7 @@ def test_an_event_orders_what_was_before_its_record() -> None:
 
 
 def test_order_is_handed_on() -> None:
-    order = Order()
+    order = StreamOrder()
     tick = order.submit(1)
     order.wait_stream(2, 1)
     order.wait_stream(3, 2)
@@ -42,14 +42,14 @@ def test_order_is_handed_on() -> None:
 
 
 def test_an_event_that_nobody_recorded_orders_nothing() -> None:
-    order = Order()
+    order = StreamOrder()
     tick = order.submit(1)
     order.wait_event(2, Event())
     assert not order.before(1, tick, 2)
 
 
 def test_a_wait_of_the_host_orders_everything_after_it() -> None:
-    order = Order()
+    order = StreamOrder()
     tick = order.submit(1)
     assert not order.done(1, tick)
     order.host_waits(1)
@@ -61,7 +61,7 @@ def test_a_wait_of_the_host_orders_everything_after_it() -> None:
 
 
 def test_the_host_waits_for_an_event_and_no_more() -> None:
-    order, event = Order(), Event()
+    order, event = StreamOrder(), Event()
     early = order.submit(1)
     order.record(event, 1)
     late = order.submit(1)

@@ -1,5 +1,5 @@
-"""Watching a script that captures and replays CUDA graphs itself, on a GPU or a simulated one.
+"""What a script gets wrong with the CUDA graphs that it captures and replays itself.
 
-``hooks`` and ``modes`` see every capture, replay, op and wait; ``run`` tells the checks, each of
-which is one family of hazards (``families``).
+Each class is a family of findings: it subscribes to facts of ``cgtool.observe.script`` and reports.
+``run`` runs the script under all of them.
 """

@@ -1,34 +1,26 @@
-"""What ``make_graphed_callables`` returned, and how the script calls it.
-
-Each call runs PyTorch's own ``Graphed.forward``; what it was given lies in the locals of that
-frame, whose names are the same from PyTorch 2.8 on (torch/cuda/graphs.py).
-"""
+"""Misuse of ``make_graphed_callables`` and of what it returns."""
 
 from __future__ import annotations
 
-import functools
-import sys
 import weakref
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from cgtool.detectors.script.check import Check
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.storage import storage_of, tensors_in
-from cgtool.torch_compat.private import (
-    CALL_MODULE,
-    FORWARD_HOOKS,
-    no_dispatch,
-    no_torch_function,
-    storage_key,
+from cgtool.observe.script.events import (
+    CallablesGraphed,
+    CallablesGraphing,
+    GraphedBackwardTooLate,
+    GraphedCall,
+    GraphedCallFellBack,
+    ScriptEnded,
 )
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import GraphedCallable
+from cgtool.torch_compat.private import FORWARD_HOOKS, no_dispatch, no_torch_function
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
@@ -41,328 +33,200 @@ SILENT_EAGER_FALLBACK = code("silent-eager-fallback")
 STATIC_BUFFERS_DUPLICATED = code("static-buffers-duplicated")
 WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
-_GRAPHS = "/torch/cuda/graphs.py"
-_LARGE = 16 << 20
+_LARGE_BYTES = 16 << 20
 
 
-@dataclass(eq=False)
-class Part:
-    """One callable."""
+class Callables(Detector):
+    """Misuse when callables are graphed, and when they are called."""
 
-    static: frozenset[int]
-    """Storages of its sample arguments."""
-    module: weakref.ref[torch.nn.Module] | None
-    training: bool
-    trainable: dict[int, bool]
-    """``requires_grad`` of each parameter, by identity."""
-    latest: int = 0
-    """Identity of the autograd node of the last call."""
-    place: tuple[Frame, ...] = ()
-    """Of the last call."""
-    calls: int = 0
-    fallback: tuple[Frame, ...] = ()
-    """A call in another mode than the captured one, which runs eagerly."""
-    twice: bool = False
-    """It was called again before its backward."""
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._frames: tuple[Frame, ...] = ()
+        """Of the last ``make_graphed_callables``."""
+        self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
+        """Buffers of the modules that are being graphed, with a copy from before the warm-up."""
+        self._changed: list[tuple[tuple[Frame, ...], list[weakref.ref[torch.Tensor]]]] = []
+        """Buffers that a warm-up has changed, with the line of ``make_graphed_callables``."""
+        self._last_call: dict[GraphedCallable, tuple[Frame, ...]] = {}
+        self._fell_back: dict[GraphedCallable, tuple[Frame, ...]] = {}
+        """Where a callable first ran eagerly."""
 
-    def is_static(self, key: int) -> bool:
-        return key in self.static
-
-
-@dataclass
-class _Made:
-    """One call of ``make_graphed_callables``."""
-
-    parts: list[Part]
-    place: tuple[Frame, ...]
-    captures: int = 0
-    buffers: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = field(default_factory=list)
-    """Of the modules, with a copy from before the warm-up."""
-    changed: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
-
-
-def _locals_above(name: str) -> dict[str, Any] | None:
-    """Locals of the nearest function of torch/cuda/graphs.py with this name."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(_GRAPHS):
-            return dict(frame.f_locals)
-        frame = frame.f_back
-    return None
-
-
-def _called_module() -> torch.nn.Module | None:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_name == CALL_MODULE:
-            owner = frame.f_locals.get("self")
-            return owner if isinstance(owner, torch.nn.Module) else None
-        frame = frame.f_back
-    return None
-
-
-class Callables(Check):
-    """Misuse of graphed callables."""
-
-    def __init__(self, watch: Any, stack: ExitStack) -> None:
-        super().__init__(watch)
-        self._making: _Made | None = None
-        self._made: list[_Made] = []
-        self._nodes: dict[int, Part] = {}
-        """Autograd nodes of calls whose backward has not run, to their callable."""
-        handle = register_module_forward_pre_hook(self._runs)
-        stack.callback(handle.remove)
-        make = torch.cuda.make_graphed_callables
-
-        @functools.wraps(make)
-        def make_graphed_callables(callables: Any, sample_args: Any, *args: Any, **kw: Any) -> Any:
-            return self._make(make, callables, sample_args, args, kw)
-
-        for owner in (torch.cuda, torch.cuda.graphs):
-            before = owner.make_graphed_callables
-            owner.make_graphed_callables = make_graphed_callables  # type: ignore[attr-defined]
-            stack.callback(setattr, owner, "make_graphed_callables", before)
-
-    # At the capture.
-
-    def _make(self, make: Any, callables: Any, samples: Any, args: Any, kwargs: Any) -> Any:
-        place = self.watch.place()
-        several = isinstance(callables, tuple)
-        targets = callables if several else (callables,)
-        given = samples if several else (samples,)
-        made = _Made([], place)
-        for target, one in zip(targets, given, strict=False):
-            made.parts.append(_part(target, one))
+    @on(CallablesGraphing)
+    def _look_at_targets(self, event: CallablesGraphing) -> None:
+        self._frames = event.frames
+        self._copies.clear()
+        for target, callable_ in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
-                self._look_at_module(target, place)
+                self._look_at_module(target, callable_)
                 with no_dispatch():
-                    made.buffers += [(weakref.ref(b), b.detach().clone()) for b in target.buffers()]
-        self._making = made
-        try:
-            result = make(callables, samples, *args, **kwargs)
-        finally:
-            self._making = None
-        self._made.append(made)
-        for reference, before in made.buffers:
-            buffer = reference()
-            if buffer is not None and not _equal(buffer, before):
-                made.changed.append(reference)
-        made.buffers.clear()
-        if made.captures == len(made.parts):
-            self.watch.report(
-                NO_DIFFERENTIABLE_PARAMS,
-                "no output requires grad: there is no backward to capture, and "
-                "make_graphed_callables gives nothing that torch.cuda.graph does not",
-                place,
-                phase="script",
-            )
-        if several:
-            self._duplicated(given, place)
-        return result
+                    self._copies += [
+                        (weakref.ref(buffer), buffer.detach().clone())
+                        for buffer in target.buffers()
+                    ]
 
-    def _look_at_module(self, module: torch.nn.Module, place: tuple[Frame, ...]) -> None:
-        forward = module.__dict__.get("forward")
-        if getattr(forward, "__name__", "") == "new_fwd":
-            self.watch.report(
+    def _look_at_module(self, module: torch.nn.Module, callable_: GraphedCallable) -> None:
+        if callable_.graphed_before:
+            self.report(
                 GRAPHED_MODULE_MUTATED_IN_PLACE,
                 "the module is graphed already: make_graphed_callables has replaced its forward",
-                place,
-                phase="script",
+                self._frames,
             )
         for name, child in module.named_modules():
             if child is not module and any(getattr(child, hooks) for hooks in FORWARD_HOOKS):
-                self.watch.report(
+                self.report(
                     CHILD_MODULE_HOOKS_CAPTURED,
-                    f"{name} ({type(child).__name__}) has a hook, whose Python does not run in a "
+                    f"`{name}` ({type(child).__name__}) has a hook, whose Python does not run in a "
                     "replay",
-                    place,
+                    self._frames,
                     module=name,
-                    phase="script",
                 )
 
-    def _duplicated(self, samples: Any, place: tuple[Frame, ...]) -> None:
-        """Each callable after the first copies the output of the one before into a buffer."""
-        sizes = [
-            sum(one.numel() * one.element_size() for one in tensors_in(list(args)))
-            for args in samples[1:]
+    @on(CallablesGraphed)
+    def _look_at_result(self, event: CallablesGraphed) -> None:
+        changed = [
+            reference
+            for reference, before in self._copies
+            if (buffer := reference()) is not None and not _equal(buffer, before)
         ]
-        if sum(sizes) >= _LARGE:
-            self.watch.report(
+        self._copies.clear()
+        self._changed.append((self._frames, changed))
+        if event.captures == len(event.callables):
+            self.report(
+                NO_DIFFERENTIABLE_PARAMS,
+                "no output requires grad: there is no backward to capture, and "
+                "make_graphed_callables does nothing that torch.cuda.graph does not",
+                self._frames,
+            )
+        self._look_for_duplicates(event)
+
+    def _look_for_duplicates(self, event: CallablesGraphed) -> None:
+        """Each callable after the first copies the output of the one before into a buffer."""
+        total = sum(
+            tensor.numel() * tensor.element_size()
+            for callable_ in event.callables[1:]
+            for reference in callable_.samples
+            if (tensor := reference()) is not None
+        )
+        if total >= _LARGE_BYTES:
+            self.report(
                 STATIC_BUFFERS_DUPLICATED,
-                f"{len(samples)} callables keep {sum(sizes) >> 20} MiB of static inputs that are "
-                "copies of each other's outputs",
-                place,
-                phase="script",
+                f"{len(event.callables)} callables keep {total >> 20} MiB of static inputs that "
+                "are copies of each other's outputs",
+                self._frames,
             )
 
-    def begun(self, graph: WatchedGraph) -> None:
-        made = self._making
-        if made is not None:
-            # All forwards are captured before the first backward.
-            if made.captures < len(made.parts):
-                graph.part = made.parts[made.captures]
-            else:
-                graph.part = Part(frozenset(), None, True, {})
-            made.captures += 1
-
-    # At a call.
-
-    def replaying(self, graph: WatchedGraph) -> None:
-        part: Part | None = graph.part
-        if part is None:
-            return
-        forward = _locals_above("forward")
-        if forward is not None and "fwd_graph" in forward:
-            self._forward(part, forward)
-        backward = _locals_above("backward")
-        if backward is not None and "bwd_graph" in backward:
-            self._backward(id(backward.get("ctx")))
-
-    def _forward(self, part: Part, found: dict[str, Any]) -> None:
-        place = self.watch.place()
-        part.calls += 1
-        part.latest = id(found.get("ctx"))
-        part.place = place
-        surface = found.get("static_input_surface", ())
-        inputs = found.get("inputs", ())
-        count = found.get("len_user_args", 0)
-        self._nodes[part.latest] = part
+    @on(GraphedCall)
+    def _look_at_call(self, event: GraphedCall) -> None:
+        self._last_call[event.callable] = event.frames
         with no_torch_function():
-            self._inputs(inputs[:count], surface[:count], place)
-        self._parameters(part, inputs[count:], place)
-        self._state()
+            self._look_at_arguments(event)
+        self._look_at_parameters(event)
+        self._look_at_warm_up_state()
 
-    def _inputs(self, given: Any, static: Any, place: tuple[Frame, ...]) -> None:
-        for index, (one, sample) in enumerate(zip(given, static, strict=False)):
-            if one.requires_grad and not sample.requires_grad:
-                self.watch.report(
+    def _look_at_arguments(self, event: GraphedCall) -> None:
+        samples = [reference() for reference in event.callable.samples]
+        for index, (argument, sample) in enumerate(zip(event.arguments, samples, strict=False)):
+            if sample is None:
+                continue
+            if argument.requires_grad and not sample.requires_grad:
+                self.report(
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
-                    f"argument {index} requires grad and its sample did not: it gets no gradient",
-                    place,
-                    phase="script",
+                    f"argument {index} requires grad and its sample does not: it gets no gradient",
+                    event.frames,
                 )
-            elif one.dtype != sample.dtype or (
-                one.shape == sample.shape and one.stride() != sample.stride()
+            elif argument.dtype != sample.dtype or (
+                argument.shape == sample.shape and argument.stride() != sample.stride()
             ):
-                self.watch.report(
+                self.report(
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
-                    f"argument {index} is {one.dtype} with strides {one.stride()}; its sample was "
-                    f"{sample.dtype} with {sample.stride()}",
-                    place,
-                    phase="script",
+                    f"argument {index} is {argument.dtype} with strides {argument.stride()}; its "
+                    f"sample is {sample.dtype} with {sample.stride()}",
+                    event.frames,
                 )
-            for other, own in enumerate(static):
-                swapped = other != index and own.data_ptr() == one.data_ptr()
-                if swapped and sample.data_ptr() != one.data_ptr():
-                    self.watch.report(
+            for other_index, other in enumerate(samples):
+                if other is None or other_index == index:
+                    continue
+                if other.data_ptr() == argument.data_ptr() != sample.data_ptr():
+                    self.report(
                         ARG_ORDER_OR_KWARGS_CHANGED,
-                        f"argument {index} is the sample of argument {other}",
-                        place,
-                        phase="script",
+                        f"argument {index} is the sample of argument {other_index}",
+                        event.frames,
                     )
 
-    def _parameters(self, part: Part, captured: Any, place: tuple[Frame, ...]) -> None:
-        module = part.module() if part.module is not None else None
+    def _look_at_parameters(self, event: GraphedCall) -> None:
+        callable_ = event.callable
+        module = callable_.module() if callable_.module is not None else None
         if module is None:
             return
-        now = list(module.parameters())
-        if {id(one) for one in now} != {id(one) for one in captured}:
-            what = "has other parameters than at the capture"
-        elif any(
-            part.trainable.get(id(one), one.requires_grad) != one.requires_grad for one in now
-        ):
-            what = "has parameters whose requires_grad is another than at the capture"
+        now = {id(own): own.requires_grad for own in module.parameters()}
+        if now.keys() != callable_.trainable.keys():
+            difference = "other parameters than at the capture"
+        elif now != callable_.trainable:
+            difference = "parameters whose `requires_grad` has changed since the capture"
         else:
-            called = _called_module()
-            if called is not None and called is not module and not _contains(called, module):
-                self.watch.report(
+            called = event.called
+            if called is not None and all(part is not module for part in called.modules()):
+                self.report(
                     GRAPHED_MODULE_MUTATED_IN_PLACE,
                     "this is a copy of a graphed module, and calls the graph of the original",
-                    place,
-                    phase="script",
+                    event.frames,
                 )
             return
-        self.watch.report(
+        self.report(
             PARAMETERS_ADDED_OR_REMOVED,
-            f"{type(module).__name__} {what}: the graph knows those of the capture",
-            place,
-            phase="script",
+            f"{type(module).__name__} has {difference}; the graph uses those of the capture",
+            event.frames,
         )
 
-    def _state(self) -> None:
-        """The first call: what the warm-up changed is either restored by now, or is not."""
-        for made in self._made:
+    @on(ScriptEnded)
+    def _end(self, _event: ScriptEnded) -> None:
+        self._look_at_warm_up_state()
+        for callable_, frames in self._fell_back.items():
+            if callable_ not in self._last_call:
+                mode = "train()" if callable_.training else "eval()"
+                self.report(
+                    SILENT_EAGER_FALLBACK,
+                    f"the module was graphed in `{mode}` and is called in the other mode: every "
+                    "call runs eagerly",
+                    frames,
+                )
+
+    def _look_at_warm_up_state(self) -> None:
+        """By the first call, what a warm-up has changed is either restored or stays changed."""
+        for frames, references in self._changed:
             stale = [
-                one
-                for one in made.changed
-                if (buffer := one()) is not None and not self._rewritten(buffer)
+                buffer
+                for reference in references
+                if (buffer := reference()) is not None and not self._is_rewritten(buffer)
             ]
-            made.changed.clear()
             if stale:
-                self.watch.report(
+                self.report(
                     WARMUP_MUTATES_STATE,
                     f"the warm-up of make_graphed_callables has changed {len(stale)} buffers of "
                     "the module",
-                    made.place,
-                    phase="script",
+                    frames,
                 )
+        self._changed.clear()
 
-    def _rewritten(self, buffer: torch.Tensor) -> bool:
-        cell = self.watch.cells.find(buffer)
-        return cell is not None and cell.write is not None and cell.write.graph is None
+    def _is_rewritten(self, tensor: torch.Tensor) -> bool:
+        buffer = self.script.buffers.find(tensor)
+        write = buffer.last_write if buffer is not None else None
+        return write is not None and write.graph is None
 
-    def _backward(self, node: int) -> None:
-        part = self._nodes.pop(node, None)
-        if part is not None and part.latest != node:
-            part.twice = True
-            self.watch.report(
-                GRAPHED_CALLABLE_CALLED_TWICE,
-                "the callable is called again before the backward of the call before: the second "
-                "call overwrites what that backward needs",
-                part.place,
-                phase="script",
-            )
+    @on(GraphedCallFellBack)
+    def _note_fallback(self, event: GraphedCallFellBack) -> None:
+        self._fell_back.setdefault(event.callable, event.frames)
 
-    def _runs(self, module: torch.nn.Module, _args: Any) -> None:
-        if self._making is not None or self.watch.closed:
-            return
-        for made in self._made:
-            for part in made.parts:
-                own = part.module is not None and part.module() is module
-                if own and module.training != part.training and not part.fallback:
-                    part.fallback = self.watch.place()
-
-    def finish(self) -> None:
-        self._state()
-        for made in self._made:
-            for part in made.parts:
-                if part.fallback and not part.calls:
-                    mode = "train()" if part.training else "eval()"
-                    self.watch.report(
-                        SILENT_EAGER_FALLBACK,
-                        f"the module was graphed in {mode} and is called in the other mode: every "
-                        "call runs eagerly",
-                        part.fallback,
-                        phase="script",
-                    )
+    @on(GraphedBackwardTooLate)
+    def _look_at_backward(self, event: GraphedBackwardTooLate) -> None:
+        self.report(
+            GRAPHED_CALLABLE_CALLED_TWICE,
+            "the callable is called again before the backward of the call before: the second call "
+            "overwrites what that backward needs",
+            self._last_call.get(event.callable),
+        )
 
 
-def _part(target: Any, samples: Any) -> Part:
-    keys = frozenset(
-        storage_key(storage)
-        for one in tensors_in(list(samples) if isinstance(samples, list | tuple) else samples)
-        if (storage := storage_of(one)) is not None
-    )
-    if isinstance(target, torch.nn.Module):
-        flags = {id(one): one.requires_grad for one in target.parameters()}
-        return Part(keys, weakref.ref(target), target.training, flags)
-    return Part(keys, None, True, {})
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     with no_dispatch(), no_torch_function():
-        return one.shape == other.shape and bool(torch.equal(one, other))
-
-
-def _contains(outer: torch.nn.Module, inner: torch.nn.Module) -> bool:
-    return any(one is inner for one in outer.modules())
+        return tensor.shape == other.shape and bool(torch.equal(tensor, other))

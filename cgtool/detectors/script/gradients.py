@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import weakref
-from contextlib import ExitStack
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.detectors.script.check import Check
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import package_part
-from cgtool.observe.script.state import Op, WatchedGraph
-from cgtool.observe.storage import storage_of, tensors_in
-from cgtool.torch_compat.private import no_dispatch, no_torch_function, storage_key
+from cgtool.observe.script.events import (
+    CaptureBegan,
+    CaptureEnded,
+    EagerOp,
+    GradientsZeroed,
+    OpCaptured,
+    OptimizerSteps,
+    PyTorchWarned,
+)
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.storage import key_of, tensors_in
+from cgtool.torch_compat.private import no_dispatch, no_torch_function
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
@@ -29,182 +33,168 @@ GRADIENT_ACCUMULATION_MISMATCH = code("gradient-accumulation-mismatch")
 
 @dataclass(eq=False)
 class _Gradient:
-    """The ``.grad`` of one leaf as the capture left it."""
+    """The ``.grad`` of one leaf as the capture left it. Times are those of the script's clock."""
 
     graph: WatchedGraph
     leaf: weakref.ref[torch.Tensor]
     key: int
+    """Of its storage."""
     adds: bool
     """The graph adds to it; else each replay overwrites it."""
     stepped: int = 0
-    """The watcher's count of events at the last eager step; 0 before the first."""
-    replays: int = 0
-    """Of the graph, at that step."""
+    """At the last eager step of the optimizer; 0 before the first."""
+    replays_at_step: int = 0
     written: int = 0
-    """When the script last wrote it itself."""
-    looked: int = 0
+    """When the script last wrote it."""
+    read: int = 0
     """When the script last read it."""
 
 
-class Gradients(Check):
-    """``grad-set-to-none-between-replays`` and ``gradient-accumulation-mismatch``."""
+class Gradients(Detector):
+    """Gradients that the optimizer does not see, sees in part, or sees added up too far."""
 
-    def __init__(self, watch: Any, stack: ExitStack) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._gradients: list[_Gradient] = []
         self._zeroed: tuple[Frame, ...] = ()
-        handle = register_optimizer_step_pre_hook(self._steps)
-        stack.callback(handle.remove)
-        for owner in (torch.optim.Optimizer, torch.nn.Module):
-            before = owner.zero_grad
 
-            @functools.wraps(before)
-            def zero_grad(self_: Any, *args: Any, _before: Any = before, **kwargs: Any) -> Any:
-                if self.watch.capture is None:
-                    self._zeroed = self.watch.place()
-                return _before(self_, *args, **kwargs)
+    @on(GradientsZeroed)
+    def _zero(self, event: GradientsZeroed) -> None:
+        self._zeroed = event.frames
 
-            setattr(owner, "zero_grad", zero_grad)  # noqa: B010
-            stack.callback(setattr, owner, "zero_grad", before)
-
-    def ended(self, graph: WatchedGraph) -> None:
+    @on(CaptureEnded)
+    def _note_gradients(self, event: CaptureEnded) -> None:
+        graph = event.graph
         with no_dispatch(), no_torch_function():
-            for read in graph.reads.values():
-                leaf = read.tensor()
+            for use in graph.external.values():
+                leaf = use.tensor()
                 if leaf is None or not leaf.requires_grad or not leaf.is_leaf or leaf.grad is None:
                     continue
-                storage = storage_of(leaf.grad)
-                key = None if storage is None else storage_key(storage)
-                if key in graph.made:
-                    self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, False))
-                elif key in graph.reads and graph.reads[key].written:
-                    adds = not graph.reads[key].first_is_write
+                key = key_of(leaf.grad)
+                if key is None:
+                    continue
+                if key in graph.allocated:
+                    self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds=False))
+                elif key in graph.external and graph.external[key].written:
+                    adds = not graph.external[key].first_is_write
                     self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds))
 
-    def eager(self, op: Op) -> None:
+    @on(EagerOp)
+    def _note_access(self, event: EagerOp) -> None:
         if not self._gradients:
             return
-        written = {
-            storage_key(storage)
-            for one in written_by(op.func, op.args, op.kwargs)
-            if (storage := storage_of(one)) is not None
-        }
-        touched = {
-            storage_key(storage)
-            for one in tensors_in((op.args, op.kwargs))
-            if (storage := storage_of(one)) is not None
-        }
-        for one in self._gradients:
-            if one.key in written:
-                one.written = self.watch.now + 1
-            elif one.key in touched:
-                one.looked = self.watch.now + 1
+        op = event.op
+        written = {key_of(tensor) for tensor in written_by(op.func, op.args, op.kwargs)}
+        touched = {key_of(tensor) for tensor in tensors_in((op.args, op.kwargs))}
+        for gradient in self._gradients:
+            if gradient.key in written:
+                gradient.written = self.script.clock + 1
+            elif gradient.key in touched:
+                gradient.read = self.script.clock + 1
 
-    def _steps(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.watch.capture is not None or self.watch.closed:
+    @on(OptimizerSteps)
+    def _look_at_step(self, event: OptimizerSteps) -> None:
+        if self.script.capture is not None:
             return
-        leaves = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        for one in self._gradients:
-            leaf = one.leaf()
+        groups = event.optimizer.param_groups
+        leaves = {id(parameter) for group in groups for parameter in group["params"]}
+        for gradient in self._gradients:
+            leaf = gradient.leaf()
             if leaf is not None and id(leaf) in leaves:
-                self._step(one, leaf)
+                self._look_at_gradient(gradient, leaf)
+                gradient.stepped = self.script.clock + 1
+                gradient.replays_at_step = gradient.graph.replays
 
-    def _step(self, one: _Gradient, leaf: torch.Tensor) -> None:
-        graph = one.graph
-        replays = graph.replays - one.replays
-        if graph.live() and replays and graph.last is not None:
-            with no_torch_function():
-                dropped = leaf.grad is None
-            if dropped:
-                self.watch.report(
-                    GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
-                    "the gradient that the graph writes is no parameter's .grad any more: "
-                    "optimizer.step() skips it",
-                    self._zeroed or graph.last.frames,
-                    phase="script",
-                )
-            elif not one.adds and replays > 1 and one.looked <= one.stepped:
-                self._overwritten(one, replays)
-            elif one.adds and one.stepped and one.written <= one.stepped:
-                self.watch.report(
-                    GRADIENT_ACCUMULATION_MISMATCH,
-                    "each replay adds to .grad, and nothing sets it to zero between two steps of "
-                    "the optimizer",
-                    graph.last.frames,
-                    fix="zero it in place, optimizer.zero_grad(set_to_none=False), once for each "
-                    "step",
-                    phase="replay",
-                )
-        one.stepped, one.replays = self.watch.now + 1, graph.replays
+    def _look_at_gradient(self, gradient: _Gradient, leaf: torch.Tensor) -> None:
+        graph = gradient.graph
+        replays = graph.replays - gradient.replays_at_step
+        if not graph.replayable or not replays or graph.last_replay is None:
+            return
+        with no_torch_function():
+            is_none = leaf.grad is None
+        if is_none:
+            self.report(
+                GRAD_SET_TO_NONE_BETWEEN_REPLAYS,
+                "the gradient that the graph writes is not the `.grad` of its parameter any more; "
+                "`optimizer.step()` skips the parameter",
+                self._zeroed or graph.last_replay.frames,
+            )
+        elif not gradient.adds and replays > 1 and gradient.read <= gradient.stepped:
+            self._look_at_overwritten(gradient, replays)
+        elif gradient.adds and gradient.stepped and gradient.written <= gradient.stepped:
+            self.report(
+                GRADIENT_ACCUMULATION_MISMATCH,
+                "each replay adds to `.grad`, and nothing sets it to zero between two steps of the "
+                "optimizer",
+                graph.last_replay.frames,
+                fix="set it to zero in place, `optimizer.zero_grad(set_to_none=False)`, once a "
+                "step",
+                phase="replay",
+            )
 
-    def _overwritten(self, one: _Gradient, replays: int) -> None:
-        """Several replays before a step are a mistake if each was given its own batch."""
-        graph = one.graph
-        fed = [
-            read.cell.write
-            for read in graph.reads.values()
-            if read.cell.write is not None and read.cell.write.graph is None
-        ]
-        if graph.last is None or not any(one.stepped < write.at < graph.last.at for write in fed):
+    def _look_at_overwritten(self, gradient: _Gradient, replays: int) -> None:
+        """Several replays before a step are a mistake if each got its own batch."""
+        graph = gradient.graph
+        writes = [use.buffer.last_write for use in graph.external.values()]
+        if graph.last_replay is None or not any(
+            write.graph is None and gradient.stepped < write.time < graph.last_replay.time
+            for write in writes
+            if write is not None
+        ):
             return
-        if one.stepped == 0 and graph.replays > replays:
+        if gradient.stepped == 0 and graph.replays > replays:
             return
-        self.watch.report(
+        self.report(
             GRADIENT_ACCUMULATION_MISMATCH,
-            f"{replays} replays before one step of the optimizer: each overwrites .grad, which was "
-            "None at the capture, so that the step sees the last one alone",
-            graph.last.frames,
+            f"{replays} replays before one step of the optimizer: each overwrites `.grad`, which "
+            "was None at the capture, so the step sees only the last",
+            graph.last_replay.frames,
             phase="replay",
         )
 
 
-class StaleNodes(Check):
-    """``accumulate-grad-cross-stream-growth``: gradients are added on a stream of the warm-up's.
+class StaleNodes(Detector):
+    """Gradients that are accumulated on a stream of the warm-up.
 
-    PyTorch warns (2.10 on); before, the stream on which the node runs tells.
+    PyTorch warns from 2.10 on; before, the stream on which the node runs shows it.
     """
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._streams: set[int] = set()
         """On which the captured forward has run: nodes of its own belong to these."""
         self._stale: tuple[Frame, ...] | None = None
 
-    def begun(self, graph: WatchedGraph) -> None:
-        self._streams, self._stale = {graph.stream}, None
+    @on(CaptureBegan)
+    def _begin(self, event: CaptureBegan) -> None:
+        self._streams, self._stale = {event.graph.stream}, None
 
-    def warned(self, text: str) -> None:
-        if "AccumulateGrad" in text and "stream does not match" in text:
-            self._stale = self.watch.place()
+    @on(PyTorchWarned)
+    def _read_warning(self, event: PyTorchWarned) -> None:
+        if "AccumulateGrad" in event.text and "stream does not match" in event.text:
+            self._stale = self.script.place()
 
-    def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
-        if self.watch.machine.simulated or op.call is None:
+    @on(OpCaptured)
+    def _look_at_node(self, event: OpCaptured) -> None:
+        call = event.op.call
+        if self.script.device.simulated or call is None:
             # Autograd runs there on one stream, whichever the forward ran on.
             return
-        node, stream = op.call.autograd_node, self.watch.machine.stream()
-        if node is None:
+        stream = self.script.device.stream()
+        if call.autograd_node is None:
             self._streams.add(stream)
-        elif "AccumulateGrad" in node and stream not in self._streams:
-            self._stale = self.watch.place()
+        elif "AccumulateGrad" in call.autograd_node and stream not in self._streams:
+            self._stale = self.script.place()
 
-    def ended(self, graph: WatchedGraph) -> None:
-        if self._stale is not None and not _by_pytorch():
-            self.watch.report(
+    @on(CaptureEnded)
+    def _end(self, event: CaptureEnded) -> None:
+        # The warm-up of make_graphed_callables leaves such nodes too: nothing there is the script's
+        # to change, and its gradients are not accumulated in the graph.
+        if self._stale is not None and event.graph.callable is None:
+            self.report(
                 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH,
-                "gradients are added on another stream than the capture's: the autograd nodes of "
+                "gradients are accumulated on another stream than the capture's: autograd nodes of "
                 "an earlier forward are still alive",
                 self._stale,
                 phase="capture",
             )
-
-
-def _by_pytorch() -> bool:
-    """True inside ``make_graphed_callables``, whose own warm-up leaves such nodes: nothing there
-    is the script's to change, and its gradients are not accumulated in the graph."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "make_graphed_callables" and package_part(code.co_filename):
-            return True
-        frame = frame.f_back
-    return False

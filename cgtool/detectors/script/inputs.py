@@ -1,4 +1,4 @@
-"""What a graph reads from outside: bound anew, freed, rewritten, of another shape or value."""
+"""What a graph reads from outside: rebound, freed, cast before the capture, or half overwritten."""
 
 from __future__ import annotations
 
@@ -8,162 +8,212 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import at_call
-from cgtool.detectors.script.check import Check
+from cgtool.detectors.reporting import FindingLog, at_call
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
+from cgtool.observe.script.events import (
+    AutocastEntered,
+    AutocastLeft,
+    CaptureBegan,
+    EagerOp,
+    ModuleChanged,
+    OpCaptured,
+    ReplayBegins,
+)
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
-from cgtool.observe.script.state import Op, Read, WatchedGraph
-from cgtool.observe.storage import storage_of
-from cgtool.torch_compat.private import no_dispatch, no_torch_function, storage_key
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
+from cgtool.observe.storage import key_of, tensors_in
+from cgtool.torch_compat.private import no_dispatch, no_torch_function
 
+AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
-
-_CODES = {
+_REBOUND = {
     "name": code("input-rebound-not-copied"),
     "attribute": code("metadata-address-changed"),
     "item": code("metadata-address-changed"),
     "parameter": code("parameter-rebound"),
 }
+"""By kind of the path."""
 
 
-Changes = weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, tuple[Frame, ...]]]
-"""Which line last changed a module, and how many graphs there were then."""
+class ModuleChanges:
+    """The line that last changed each module, and how many graphs there were then."""
+
+    def __init__(self) -> None:
+        self._changes: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, tuple[Frame, ...]]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def note(self, event: ModuleChanged, graphs: int) -> None:
+        for module in event.module.modules():
+            self._changes[module] = graphs, event.frames
+
+    def since(self, module: torch.nn.Module, graph: WatchedGraph) -> tuple[Frame, ...]:
+        """Where a module was changed since the capture of a graph; () if no line was seen."""
+        graphs, frames = self._changes.get(module, (0, ()))
+        return frames if graphs >= graph.number else ()
 
 
-def changed_at(changes: Changes, module: torch.nn.Module, graph: WatchedGraph) -> tuple[Frame, ...]:
-    """The line that changed a module since the capture of a graph; () for none that was seen."""
-    graphs, frames = changes.get(module, (0, ()))
-    return frames if graphs >= graph.number else ()
+class Inputs(Detector):
+    """Names that are bound to another tensor, tensors that are freed, and numbers that changed."""
 
-
-class Inputs(Check):
-    """Names that were bound to other tensors, and tensors that are gone."""
-
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._paths: dict[tuple[int, int], list[Path]] = {}
+        """By number of the graph and key of the buffer."""
         self._modules = Modules()
         self._values: dict[tuple[int, int], Any] = {}
         """Of host tensors that a kernel took as a number."""
-        self.moved: Changes = weakref.WeakKeyDictionary()
-        """Modules whose tensors were exchanged (told by ``modules.Modes``)."""
+        self._moved = ModuleChanges()
+        """Modules whose tensors were exchanged."""
+        self._autocasts: list[tuple[Frame, ...]] = []
+        """Where each autocast region was entered, outermost first."""
+        self._casts: set[tuple[int, int]] = set()
+        """Buffers that are reported as casts of a weight."""
 
-    def begun(self, graph: WatchedGraph) -> None:
+    @on(ModuleChanged)
+    def _module_changed(self, event: ModuleChanged) -> None:
+        if not event.is_train:
+            self._moved.note(event, len(self.script.graphs))
+
+    @on(CaptureBegan)
+    def _begin(self, _event: CaptureBegan) -> None:
         self._modules = Modules()
 
-    def captured(self, graph: WatchedGraph, op: Op, fresh: list[int]) -> None:
-        if not fresh:
+    @on(OpCaptured)
+    def _note_inputs(self, event: OpCaptured) -> None:
+        graph = event.graph
+        if not event.new_keys:
             return
-        frame = self.watch.frame()
-        for key in fresh:
-            read = graph.reads[key]
-            if read.cell.place == "host":
-                tensor = read.tensor()
+        frame = self.script.frame()
+        for key in event.new_keys:
+            use = graph.external[key]
+            if use.buffer.place == "host":
+                tensor = use.tensor()
                 if tensor is not None and tensor.numel() == 1:
                     self._values[graph.number, key] = _value(tensor)
             else:
                 self._paths[graph.number, key] = paths_to(key, frame, self._modules)
 
-    def replaying(self, graph: WatchedGraph) -> None:
-        stack = stack_of(self.watch.frame())
-        for key, read in graph.reads.items():
-            if read.cell.place == "host":
-                self._number(graph, key, read)
+    @on(ReplayBegins)
+    def _compare_with_capture(self, event: ReplayBegins) -> None:
+        graph = event.graph
+        stack = stack_of(self.script.frame())
+        for key, use in graph.external.items():
+            if use.buffer.place == "host":
+                self._compare_value(graph, key, use)
                 continue
-            if graph.part is not None and graph.part.is_static(key):
+            if graph.callable is not None and key in graph.callable.static_keys:
                 continue
-            rebound = self._rebound(graph, key, read, stack)
-            # What another graph made lies in its pool, and is not given away.
-            own = read.cell.made_in is None and key not in graph.explained
-            if not rebound and own and self.watch.machine.dead(read.cell.ref):
-                self._freed(graph, read)
+            rebound = self._is_rebound(graph, key, use, stack)
+            # What another graph allocated lies in its pool, which keeps it.
+            own = use.buffer.allocated_in is None and (graph.number, key) not in self._casts
+            if not rebound and own and self.script.device.is_dead(use.buffer.ref):
+                self._report_freed(graph, use)
 
-    def _rebound(self, graph: WatchedGraph, key: int, read: Read, stack: Stack) -> bool:
+    def _is_rebound(self, graph: WatchedGraph, key: int, use: ExternalUse, stack: Stack) -> bool:
         for path in self._paths.get((graph.number, key), ()):
             now = path.look(stack)
-            if not isinstance(now, torch.Tensor):
+            new_key = key_of(now) if isinstance(now, torch.Tensor) else None
+            if new_key is None or new_key == key:
                 continue
-            storage = storage_of(now)
-            if storage is None or storage_key(storage) == key:
+            if path.kind != "parameter" and not self._replaces(graph, use, now, new_key):
                 continue
-            if path.kind != "parameter" and not self._takes_its_place(graph, read, now, storage):
-                continue
-            self._report(graph, path, read, now, stack)
+            self._report_rebound(graph, path, use, now, stack)
             return True
         return False
 
-    def _takes_its_place(
-        self, graph: WatchedGraph, read: Read, now: torch.Tensor, storage: Any
-    ) -> bool:
+    def _replaces(self, graph: WatchedGraph, use: ExternalUse, now: torch.Tensor, key: int) -> bool:
         """A new tensor under the old name is a mistake only if the graph was meant to read it."""
-        if tuple(now.shape) != read.shape or self.watch.machine.place(now) != read.cell.place:
+        if tuple(now.shape) != use.shape or self.script.device.place(now) != use.buffer.place:
             return False
-        since = graph.began if graph.last is None else graph.last.at
-        write = read.cell.write
-        if write is not None and write.graph is None and write.at > since:
+        since = graph.began if graph.last_replay is None else graph.last_replay.time
+        write = use.buffer.last_write
+        if write is not None and write.graph is None and write.time > since:
             return False
-        # The next graph's input, or an output, under a name that is used again.
-        return self.watch.cells.known(storage_key(storage)) is None
+        # The input of the next graph, or an output, under a name that is used again.
+        return self.script.buffers.by_key(key) is None
 
-    def _report(
-        self, graph: WatchedGraph, path: Path, read: Read, now: torch.Tensor, stack: Stack
+    def _report_rebound(
+        self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
     ) -> None:
-        frames: tuple[Frame, ...] = ()
-        if path.module is not None:
-            module = path.module()
-            frames = changed_at(self.moved, module, graph) if module is not None else ()
+        if path.module is None:
+            frames = binding_of(path, stack, graph.outer_frames)
         else:
-            frames = binding_of(path, stack, graph.outer)
+            module = path.module()
+            frames = self._moved.since(module, graph) if module is not None else ()
         with no_torch_function():
             address = now.data_ptr()
-        self.watch.report(
-            _CODES[path.kind],
-            f"{path.text} is another tensor than at the capture: the replay reads the old one",
-            frames or self.watch.place(),
+        self.report(
+            _REBOUND[path.kind],
+            f"`{path.text}` is another tensor than at the capture; the replay reads the old one",
+            frames or None,
             evidence=(
-                f"{list(read.shape)} at {read.data_ptr:#x} when captured, {list(now.shape)} at "
+                f"{list(use.shape)} at {use.data_ptr:#x} when captured, {list(now.shape)} at "
                 f"{address:#x} now",
             ),
             phase="replay",
         )
 
-    def _freed(self, graph: WatchedGraph, read: Read) -> None:
-        finding = at_call(
-            Finding(
-                PINNED_SOURCE_FROZEN if read.cell.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
-                "the tensor that is read here is gone: the replay reads whatever lies there now",
-                phase="replay",
-                evidence=(f"{read.call.name}, {list(read.shape)} at {read.data_ptr:#x}",),
-            ),
-            read.call,
-            graph.record,
+    def _report_freed(self, graph: WatchedGraph, use: ExternalUse) -> None:
+        finding = Finding(
+            PINNED_SOURCE_FROZEN if use.buffer.place == "pinned" else INPUT_FREED_BEFORE_REPLAY,
+            "the tensor that this line reads is freed; the replay reads whatever is at its address "
+            "now",
+            phase="replay",
+            evidence=(f"{use.call.name}, {list(use.shape)} at {use.data_ptr:#x}",),
         )
-        self.watch.findings.add(finding)
+        self.findings.add(at_call(finding, use.call, graph.record))
 
-    def _number(self, graph: WatchedGraph, key: int, read: Read) -> None:
-        tensor, before = read.tensor(), self._values.get((graph.number, key))
+    def _compare_value(self, graph: WatchedGraph, key: int, use: ExternalUse) -> None:
+        tensor, before = use.tensor(), self._values.get((graph.number, key))
         if tensor is None or before is None:
             return
         now = _value(tensor)
         if now != before:
-            self.watch.findings.add(
-                at_call(
-                    Finding(
-                        CPU_SCALAR_TENSOR_OPERAND,
-                        "a tensor of the host became a number of the kernel at the capture: the "
-                        "replay does not see that it has changed",
-                        phase="replay",
-                        evidence=(f"{read.call.name}: {before} when captured, {now} now",),
-                    ),
-                    read.call,
-                    graph.record,
-                )
+            finding = Finding(
+                CPU_SCALAR_TENSOR_OPERAND,
+                "the capture made this CPU tensor a constant of the kernel; the replay does not "
+                "see its new value",
+                phase="replay",
+                evidence=(f"{use.call.name}: {before} when captured, {now} now",),
+            )
+            self.findings.add(at_call(finding, use.call, graph.record))
+
+    # Weights that autocast cast before the capture.
+
+    @on(AutocastEntered)
+    def _enter_autocast(self, event: AutocastEntered) -> None:
+        self._autocasts.append(event.frames)
+
+    @on(AutocastLeft)
+    def _leave_autocast(self, _event: AutocastLeft) -> None:
+        if self._autocasts:
+            self._autocasts.pop()
+
+    @on(OpCaptured)
+    def _look_for_casts(self, event: OpCaptured) -> None:
+        if not event.new_keys or not self._autocasts or not torch.is_autocast_cache_enabled():
+            return
+        for tensor in tensors_in((event.op.args, event.op.kwargs)):
+            key = key_of(tensor)
+            if key is None or key not in event.new_keys or not _is_cast(tensor):
+                continue
+            self._casts.add((event.graph.number, key))
+            self.report(
+                AUTOCAST_WEIGHT_CACHE,
+                "the graph reads a cast of a weight that autocast made before the capture; it "
+                "does not follow the weight",
+                self._autocasts[-1],
+                phase="capture",
+                evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}",),
             )
 
 
@@ -172,121 +222,127 @@ def _value(tensor: torch.Tensor) -> Any:
         return tensor.detach().reshape(-1).tolist()[0]
 
 
-class Copies(Check):
-    """Writes into static inputs that do not do what they seem to."""
+def _is_cast(tensor: torch.Tensor) -> bool:
+    """A half-precision copy of a leaf: autocast keeps it, and nothing else does."""
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    node = tensor.grad_fn
+    if not half or not tensor.requires_grad or node is None or "ToCopy" not in node.name():
+        return False
+    return any(
+        source is not None and "AccumulateGrad" in source.name()
+        for source, _ in node.next_functions
+    )
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
-        self._heads: dict[int, _Head] = {}
 
-    def eager(self, op: Op) -> None:
+class Copies(Detector):
+    """Copies into static inputs: broadcast, of a part only, or while a replay still reads."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._batches: dict[int, _Batch] = {}
+        """By key of the static input."""
+
+    @on(EagerOp)
+    def _look_at_write(self, event: EagerOp) -> None:
+        op = event.op
         if not op.name.startswith("aten::copy_") or len(op.args) < 2:
-            self._other_write(op)
+            self._look_at_other_write(op)
             return
         target, source = op.args[0], op.args[1]
-        cell = self.watch.cells.find(target)
-        if cell is None or not isinstance(source, torch.Tensor):
+        buffer = self.script.buffers.find(target)
+        if buffer is None or not isinstance(source, torch.Tensor):
             return
-        if cell.place == "pinned":
-            self._pinned(cell)
+        if buffer.place == "pinned":
+            self._look_at_pinned(buffer)
             return
-        readers = [one for one in self.watch.alive() if cell.key in one.reads]
-        if not readers:
+        use = self._use(buffer)
+        if use is None:
             return
         if source.dim() and source.dim() == target.dim() and source.shape != target.shape:
-            self.watch.report(
+            self.report(
                 REPLAY_WITH_OTHER_SHAPE,
-                f"copy_ broadcasts {list(source.shape)} to {list(target.shape)} of the static "
+                f"`copy_` broadcasts {list(source.shape)} to {list(target.shape)} of the static "
                 "input",
-                self.watch.place(),
-                phase="script",
             )
             return
-        self._head(cell.key, readers[0].reads[cell.key], target)
+        self._note_copy(buffer.key, use, target)
 
-    def _other_write(self, op: Op) -> None:
+    def _look_at_other_write(self, op: Op) -> None:
         name = op.name.partition(".")[0]
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
             return
-        cell = self.watch.cells.find(op.args[0])
-        if cell is None:
+        buffer = self.script.buffers.find(op.args[0])
+        if buffer is None:
             return
-        if cell.place == "pinned":
-            self._pinned(cell)
+        if buffer.place == "pinned":
+            self._look_at_pinned(buffer)
         elif name == "aten::fill_":
-            for graph in self.watch.alive():
-                if cell.key in graph.reads:
-                    self._head(cell.key, graph.reads[cell.key], op.args[0])
-                    return
-        elif cell.key in self._heads:
-            self._heads[cell.key].covered(op.args[0])
+            use = self._use(buffer)
+            if use is not None:
+                self._note_copy(buffer.key, use, op.args[0])
+        elif buffer.key in self._batches:
+            self._batches[buffer.key].rest_is_written = True
 
-    def _pinned(self, cell: Any) -> None:
-        last = cell.read_by
-        if last is not None and not self.watch.order.done(last.stream, last.tick):
-            self.watch.report(
+    def _use(self, buffer: Buffer) -> ExternalUse | None:
+        """How the first graph that uses a buffer does so."""
+        uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
+        return next((use for use in uses if use is not None), None)
+
+    def _look_at_pinned(self, buffer: Buffer) -> None:
+        read = buffer.last_read
+        if read is not None and not self.script.order.done(read.stream, read.tick):
+            self.report(
                 PINNED_SOURCE_FROZEN,
                 "the host writes a pinned buffer that a replay may still be copying from",
-                self.watch.place(),
-                phase="script",
                 evidence=("nothing has waited for the last replay that reads it",),
             )
 
-    def _head(self, key: int, read: Read, target: torch.Tensor) -> None:
-        head = self._heads.setdefault(key, _Head(read))
-        head.copied(target, self.watch.place)
+    def _note_copy(self, key: int, use: ExternalUse, target: torch.Tensor) -> None:
+        self._batches.setdefault(key, _Batch(use)).copy(target, self.script.place)
 
-    def replaying(self, graph: WatchedGraph) -> None:
-        for key in graph.reads:
-            head = self._heads.get(key)
-            if head is None:
+    @on(ReplayBegins)
+    def _look_for_old_rows(self, event: ReplayBegins) -> None:
+        for key in event.graph.external:
+            batch = self._batches.get(key)
+            if batch is None:
                 continue
-            stale = head.stale()
-            if stale is not None:
-                self.watch.report(
+            if 0 < batch.rows < batch.rows_before and not batch.rest_is_written:
+                self.report(
                     BUCKET_PADDING_GARBAGE,
-                    f"only the first {head.rows} of {head.before} rows are written anew: the "
+                    f"only the first {batch.rows} of {batch.rows_before} rows are overwritten; the "
                     "replay reads the others of an earlier batch",
-                    stale,
-                    phase="script",
+                    batch.frames,
                 )
-            head.next()
+            batch.next()
 
 
-class _Head:
+class _Batch:
     """How much of a static input each batch fills, from its first row on."""
 
-    def __init__(self, read: Read) -> None:
-        self.size = read.shape[0] if read.shape else 0
-        self.start = read.data_ptr
-        self.row_bytes = 0
+    def __init__(self, use: ExternalUse) -> None:
+        self._size = use.shape[0] if use.shape else 0
+        self._start = use.data_ptr
         self.rows = 0
         """That the current batch fills."""
-        self.before = 0
+        self.rows_before = 0
         """That the batch before filled."""
         self.rest_is_written = True
-        self.place: tuple[Frame, ...] = ()
+        """Whatever else writes the buffer is taken to reset the other rows."""
+        self.frames: tuple[Frame, ...] = ()
+        """Of the copy."""
 
-    def copied(self, target: torch.Tensor, place: Callable[[], tuple[Frame, ...]]) -> None:
-        if target.dim() == 0 or target.data_ptr() != self.start:
-            self.covered(target)
+    def copy(self, target: torch.Tensor, place: Callable[[], tuple[Frame, ...]]) -> None:
+        if target.dim() == 0 or target.data_ptr() != self._start:
+            self.rest_is_written = True
             return
         self.rows = int(target.shape[0])
-        self.place = place()
-        if self.rows >= self.size:
+        self.frames = place()
+        if self.rows >= self._size:
             self.rest_is_written = True
-
-    def covered(self, target: torch.Tensor) -> None:
-        """Anything else that writes the buffer is taken for a reset of the rest."""
-        self.rest_is_written = True
-        del target
-
-    def stale(self) -> tuple[Frame, ...] | None:
-        if 0 < self.rows < self.before and not self.rest_is_written:
-            return self.place
-        return None
 
     def next(self) -> None:
         if self.rows:
-            self.before = self.rows if self.rest_is_written else max(self.rows, self.before)
+            self.rows_before = (
+                self.rows if self.rest_is_written else max(self.rows, self.rows_before)
+            )
         self.rows, self.rest_is_written = 0, False

@@ -1,106 +1,326 @@
-"""Memory that the pools of a script's graphs take for nothing."""
+"""Memory that a script's graphs reserve for nothing, or keep after their end."""
 
 from __future__ import annotations
 
+import ast
+import os
+import weakref
 from collections import defaultdict
-from typing import Any
 
-from cgtool.detectors.script.check import Check
+import torch
+
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
+from cgtool.observe.script.events import (
+    CacheEmptied,
+    CaptureBegan,
+    CaptureEnded,
+    CaptureFailed,
+    GraphDropped,
+    MemoryQueried,
+    OpCaptured,
+    ReplayBegins,
+    ScriptEnded,
+    TensorReturned,
+)
+from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import PoolId, WatchedGraph
+from cgtool.observe.source import tree_of
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
+CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
+DRIVER_SIDE_GRAPH_MEMORY = code("driver-side-graph-memory")
+EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
+GRAPH_MEMORY_NOT_BUDGETED = code("graph-memory-not-budgeted")
 LEAK_AFTER_FAILED_CAPTURE = code("leak-after-failed-capture")
+LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")
 MANY_GRAPHS_FOR_MANY_SHAPES = code("many-graphs-for-many-shapes")
 PRIVATE_POOL_BLOAT = code("private-pool-bloat")
+SAME_STREAM_CUBLAS_WORKSPACE = code("same-stream-cublas-workspace")
+TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
 
-_WORTH = 16 << 20
-"""Bytes below which nobody would act."""
-_POOLS = 4
-_SHAPES = 16
+_WORTH_BYTES = 16 << 20
+"""Below this nobody would act."""
+_MANY_POOLS = 4
+_MANY_SHAPES = 16
+_MANY_STREAMS = 4
+_MANY_OPS = 10_000
+_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The allocator reads the first that is set."""
 
 
-class Memory(Check):
-    """Pools that could be shared, orders that waste, graphs for every shape, leaks."""
+class Pools(Detector):
+    """Pools that could be shared, orders that waste memory, graphs for every shape, leaks."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
-        self._before: dict[PoolId, int] = {}
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._total_bytes: dict[PoolId, int] = {}
+        """After the last capture."""
         self._growth: dict[PoolId, list[tuple[WatchedGraph, int]]] = defaultdict(list)
-        self._failed: dict[tuple[Frame, ...], int] = defaultdict(int)
+        """Bytes that each capture added."""
+        self._failures: dict[tuple[Frame, ...], int] = defaultdict(int)
 
-    def ended(self, graph: WatchedGraph) -> None:
-        if graph.pool is None:
+    @on(CaptureEnded)
+    def _measure_pool(self, event: CaptureEnded) -> None:
+        pool = event.graph.pool
+        if pool is not None:
+            total = self.script.device.pool_bytes(pool)
+            self._growth[pool].append((event.graph, total - self._total_bytes.get(pool, 0)))
+            self._total_bytes[pool] = total
+
+    @on(CaptureFailed)
+    def _count_failure(self, event: CaptureFailed) -> None:
+        if event.graph is None:
             return
-        total = self.watch.machine.pool_bytes(graph.pool)
-        self._growth[graph.pool].append((graph, total - self._before.get(graph.pool, 0)))
-        self._before[graph.pool] = total
-
-    def failed(self, graph: WatchedGraph, error: BaseException | None) -> None:
-        self._failed[graph.frames] += 1
-        if self._failed[graph.frames] == 2:
-            self.watch.report(
+        frames = event.graph.frames
+        self._failures[frames] += 1
+        if self._failures[frames] == 2:
+            self.report(
                 LEAK_AFTER_FAILED_CAPTURE,
-                "a capture that failed is tried again: each attempt leaves its pool reserved",
-                graph.frames,
-                phase="script",
+                "a capture that failed is tried again; each attempt leaves its pool reserved",
+                frames,
             )
 
-    def finish(self) -> None:
-        self._private()
-        for pool, growth in self._growth.items():
-            self._order(pool, growth)
-        self._shapes()
+    @on(ScriptEnded)
+    def _end(self, _event: ScriptEnded) -> None:
+        self._look_at_private_pools()
+        for growth in self._growth.values():
+            self._look_at_order(growth)
+        self._look_at_shapes()
 
-    def _private(self) -> None:
-        own = [one for one in self.watch.alive() if one.own_pool and one.part is None]
-        sizes = [self._before.get(one.pool, 0) for one in own if one.pool is not None]
-        spare = sum(sizes) - max(sizes, default=0) - sum(_kept(self.watch, one) for one in own)
-        if len(own) >= _POOLS and spare >= _WORTH:
-            self.watch.report(
+    def _look_at_private_pools(self) -> None:
+        graphs = [
+            graph for graph in self.script.replayable() if graph.own_pool and graph.callable is None
+        ]
+        sizes = [self._total_bytes.get(graph.pool, 0) for graph in graphs if graph.pool is not None]
+        outputs = sum(self._output_bytes(graph) for graph in graphs)
+        spare = sum(sizes) - max(sizes, default=0) - outputs
+        if len(graphs) >= _MANY_POOLS and spare >= _WORTH_BYTES:
+            self.report(
                 PRIVATE_POOL_BLOAT,
-                f"{len(own)} graphs have pools of their own, {sum(sizes) >> 20} MiB together",
-                own[-1].frames,
-                evidence=(f"one pool would save about {spare >> 20} MiB",),
-                phase="script",
+                f"{len(graphs)} graphs have private pools, {sum(sizes) >> 20} MiB in total",
+                graphs[-1].frames,
+                evidence=(f"one shared pool would save about {spare >> 20} MiB",),
             )
 
-    def _order(self, pool: PoolId, growth: list[tuple[WatchedGraph, int]]) -> None:
-        graphs = [one for one, _ in growth]
-        if len(graphs) < 3 or any(one.part is not None for one in graphs):
+    def _look_at_order(self, growth: list[tuple[WatchedGraph, int]]) -> None:
+        graphs = [graph for graph, _ in growth]
+        sizes = [size for _, size in growth]
+        if len(graphs) < 3 or any(graph.callable is not None for graph in graphs):
             return
-        total = sum(size for _, size in growth)
-        largest = max(size for _, size in growth)
-        waste = total - largest - sum(_kept(self.watch, one) for one in graphs)
-        if growth[-1][1] == largest and waste >= _WORTH and waste * 4 >= total:
-            self.watch.report(
+        total = sum(sizes)
+        waste = total - max(sizes) - sum(self._output_bytes(graph) for graph in graphs)
+        if sizes[-1] == max(sizes) and waste >= _WORTH_BYTES and waste * 4 >= total:
+            self.report(
                 CAPTURE_ORDER_WASTES_POOL,
-                f"the pool grows with each capture, to {total >> 20} MiB: the blocks of the small "
-                "graphs do not serve the large ones",
+                f"the pool grows with each capture, to {total >> 20} MiB: the large graphs cannot "
+                "use the blocks of the small ones",
                 graphs[-1].frames,
                 evidence=(f"largest first would take about {(total - waste) >> 20} MiB",),
-                phase="script",
             )
-        del pool
 
-    def _shapes(self) -> None:
+    def _look_at_shapes(self) -> None:
         by_place: dict[tuple[Frame, ...], list[WatchedGraph]] = defaultdict(list)
-        for one in self.watch.alive():
-            by_place[one.frames].append(one)
-        for place, graphs in by_place.items():
-            shapes = {tuple(read.shape for read in one.reads.values()) for one in graphs}
-            if len(shapes) >= _SHAPES:
-                self.watch.report(
+        for graph in self.script.replayable():
+            by_place[graph.frames].append(graph)
+        for frames, graphs in by_place.items():
+            shapes = {tuple(use.shape for use in graph.external.values()) for graph in graphs}
+            if len(shapes) >= _MANY_SHAPES:
+                self.report(
                     MANY_GRAPHS_FOR_MANY_SHAPES,
                     f"{len(graphs)} graphs are captured here, for {len(shapes)} sets of shapes",
-                    place,
-                    phase="script",
+                    frames,
                 )
 
+    def _output_bytes(self, graph: WatchedGraph) -> int:
+        """Bytes of a graph's outputs, which no other arrangement saves."""
+        return sum(
+            buffer.bytes
+            for buffer in graph.allocated.values()
+            if not self.script.device.is_dead(buffer.ref)
+        )
 
-def _kept(watch: Any, graph: WatchedGraph) -> int:
-    """Bytes of a graph's outputs, which every arrangement needs."""
-    return sum(
-        one.cell.bytes for one in graph.made.values() if not watch.machine.dead(one.cell.ref)
-    )
+
+class Workspaces(Detector):
+    """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._users: list[WatchedGraph] = []
+        """Graphs with a matrix product."""
+        self._dropped: list[WatchedGraph] = []
+
+    @on(OpCaptured)
+    def _note_matmul(self, event: OpCaptured) -> None:
+        if event.op.name.startswith(_MATMULS) and event.graph not in self._users:
+            self._users.append(event.graph)
+
+    @on(GraphDropped)
+    def _drop(self, event: GraphDropped) -> None:
+        if event.graph in self._users:
+            self._dropped.append(event.graph)
+
+    @on(ReplayBegins)
+    def _look_for_lost_workspace(self, event: ReplayBegins) -> None:
+        graph = event.graph
+        if self.script.device.simulated or graph not in self._users:
+            return
+        for other in self._dropped:
+            if other.stream == graph.stream and other.pool != graph.pool:
+                self.report(
+                    SAME_STREAM_CUBLAS_WORKSPACE,
+                    f"{graph.name} and {other.name}, which is destroyed, were captured on one "
+                    "stream into different pools: they share a cuBLAS workspace",
+                    max(other, graph, key=lambda either: either.number).frames,
+                    phase="replay",
+                )
+                return
+
+    @on(ScriptEnded)
+    def _end(self, _event: ScriptEnded) -> None:
+        if self.script.device.simulated:
+            return
+        users = [graph for graph in self._users if graph.replayable]
+        streams = {graph.stream for graph in users}
+        if len(streams) >= _MANY_STREAMS:
+            self.report(
+                CUBLAS_WORKSPACE_PER_GRAPH,
+                f"{len(streams)} streams captured matrix products; each keeps a cuBLAS workspace "
+                "of its own",
+                users[-1].frames,
+            )
+        graphs = list(self.script.replayable())
+        total = sum(graph.device_ops for graph in graphs)
+        if total >= _MANY_OPS:
+            self.report(
+                DRIVER_SIDE_GRAPH_MEMORY,
+                f"the graphs have {total} ops in total; the driver keeps memory for each, which "
+                "PyTorch does not count",
+                max(graphs, key=lambda graph: graph.device_ops).frames,
+            )
+
+
+class Budget(Detector):
+    """Free memory that is given away before the captures, and settings of the allocator."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._query: MemoryQueried | None = None
+
+    @on(MemoryQueried)
+    def _note_query(self, event: MemoryQueried) -> None:
+        self._query = event
+
+    @on(CaptureBegan)
+    def _look_at_first_capture(self, _event: CaptureBegan) -> None:
+        query = self._query
+        if query is None or len(self.script.graphs) != 1:
+            return
+        used = int(torch.cuda.memory_allocated()) - query.allocated_bytes
+        if used * 2 > query.free_bytes:
+            self.report(
+                GRAPH_MEMORY_NOT_BUDGETED,
+                f"{used >> 20} of the {query.free_bytes >> 20} MiB that were free here are "
+                "allocated before the first capture",
+                query.frames,
+            )
+
+    @on(CaptureEnded)
+    def _look_at_segments(self, event: CaptureEnded) -> None:
+        graph = event.graph
+        setting = next((os.environ[name] for name in _ALLOCATOR_SETTINGS if name in os.environ), "")
+        if "expandable_segments:True" not in setting or self.script.device.simulated:
+            return
+        segments = [
+            segment
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment.get("segment_pool_id", ())) == graph.pool
+        ]
+        if segments and not any(segment.get("is_expandable") for segment in segments):
+            self.report(
+                EXPANDABLE_SEGMENTS_SURPRISES,
+                "the settings of the allocator ask for expandable segments, and the pool of the "
+                "graph has none",
+                set_at(graph.frames, _ALLOCATOR_SETTINGS) or graph.frames,
+                evidence=(setting,),
+                phase="capture",
+            )
+
+
+def set_at(frames: tuple[Frame, ...], names: tuple[str, ...]) -> tuple[Frame, ...]:
+    """The line of the script that last sets one of these keys, else the last that names one; ()
+    for none."""
+    tree = tree_of(frames[-1].file) if frames else None
+    sets: list[int] = []
+    mentions: list[int] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Constant) and node.value in names:
+            mentions.append(node.lineno)
+        elif isinstance(node, ast.Assign):
+            keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
+            if any(isinstance(key, ast.Constant) and key.value in names for key in keys):
+                sets.append(node.lineno)
+    lines = sets or mentions
+    return (Frame(frames[-1].file, max(lines), frames[-1].function),) if lines else ()
+
+
+class Remains(Detector):
+    """Memory of a graph after its end: kept by a view, or given back while a replay runs."""
+
+    _SMALL_PART = 4
+    """A view of less than one part in so many keeps far more than it shows."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._views: list[tuple[weakref.ref[torch.Tensor], int, tuple[Frame, ...]]] = []
+        """Small views, with the key of their buffer."""
+        self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
+        """Graphs that were dropped while their last replay could still run, and where."""
+
+    @on(TensorReturned)
+    def _note_view(self, event: TensorReturned) -> None:
+        tensor = event.tensor
+        buffer = self.script.buffers.find(tensor)
+        if buffer is not None and buffer.allocated_in is not None:
+            size = tensor.numel() * tensor.element_size()
+            if size * self._SMALL_PART <= buffer.bytes:
+                self._views.append((weakref.ref(tensor), buffer.key, self.script.place()))
+
+    @on(GraphDropped)
+    def _drop(self, event: GraphDropped) -> None:
+        if self._may_run(event.graph):
+            self._running.append((event.graph, self.script.place()))
+
+    def _may_run(self, graph: WatchedGraph) -> bool:
+        last = graph.last_replay
+        return last is not None and not self.script.order.done(last.stream, last.tick)
+
+    @on(CacheEmptied)
+    def _look_at_dropped(self, _event: CacheEmptied) -> None:
+        for graph, frames in self._running:
+            if self._may_run(graph):
+                self.report(
+                    TEARDOWN_USE_AFTER_FREE,
+                    "the graph is destroyed while its last replay may still run, and its memory is "
+                    "given back",
+                    frames,
+                )
+        self._running.clear()
+        pools = {graph.pool for graph in self.script.replayable()}
+        for reference, key, frames in self._views:
+            buffer = self.script.buffers.by_key(key)
+            owner = buffer.allocated_in if buffer is not None else None
+            tensor = reference()
+            if buffer is None or owner is None or owner.replayable or owner.pool in pools:
+                continue
+            if tensor is not None:
+                size = tensor.numel() * tensor.element_size()
+                self.report(
+                    LEAK_BY_LIVE_REFERENCES,
+                    f"a view of {size} bytes keeps {buffer.bytes} bytes of the pool of a graph "
+                    "that is destroyed",
+                    frames,
+                )

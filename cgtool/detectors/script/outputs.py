@@ -1,110 +1,114 @@
-"""What becomes of a graph's outputs: read too early, kept too long, clobbered, pinned."""
+"""What becomes of a graph's outputs: read too early, kept too long, overwritten, unordered."""
 
 from __future__ import annotations
 
 import ast
-import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from cgtool.detectors.script.check import Check
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+from cgtool.observe.script.events import EagerOp, HostWaited, ReplayBegins, ReplayEnded
 from cgtool.observe.script.names import locals_of, stack_of
-from cgtool.observe.script.state import Cell, Op, WatchedGraph
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.source import tree_of
+from cgtool.observe.storage import tensors_in
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
-LEAK_BY_LIVE_REFERENCES = code("leak-by-live-references")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
-TEARDOWN_USE_AFTER_FREE = code("teardown-use-after-free")
+SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
+SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
+UNSYNCHRONISED_IO = code("unsynchronised-io")
 
-_PUTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault"))
+
+def _read_and_written(op: Op) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The arguments whose values an op reads, and those that it writes."""
+    written = list(written_by(op.func, op.args, op.kwargs))
+    if not reads_values(op.func, op.name):
+        return [], written
+    keys = {id(tensor) for tensor in written}
+    return [one for one in tensors_in((op.args, op.kwargs)) if id(one) not in keys], written
 
 
-class Outputs(Check):
-    """``capture-does-not-execute`` and ``output-overwritten-by-next-replay``."""
+class Outputs(Detector):
+    """Outputs that are read before any replay, or kept over several."""
 
-    def eager(self, op: Op) -> None:
+    @on(EagerOp)
+    def _look_at_op(self, event: EagerOp) -> None:
+        op = event.op
         if not reads_values(op.func, op.name):
             return
-        written = {id(one) for one in written_by(op.func, op.args, op.kwargs)}
+        written = {id(tensor) for tensor in written_by(op.func, op.args, op.kwargs)}
         for value in (*op.args, *op.kwargs.values()):
             if isinstance(value, torch.Tensor):
                 if id(value) not in written:
-                    self._read(value)
+                    self._look_at_read(value)
             elif isinstance(value, list | tuple):
-                tensors = [one for one in value if isinstance(one, torch.Tensor)]
-                for one in tensors:
-                    self._read(one)
-                self._same_memory(tensors)
+                tensors = [item for item in value if isinstance(item, torch.Tensor)]
+                for tensor in tensors:
+                    self._look_at_read(tensor)
+                self._look_for_one_buffer(tensors)
 
-    def waited(self, why: str, tensor: Any) -> None:
-        if isinstance(tensor, torch.Tensor):
-            self._read(tensor)
-            cell = self.watch.cells.find(tensor)
-            if cell is not None and cell.made_in is not None and cell.made_in.replays > 1:
-                place = self._kept(tensor)
-                if place is not None:
-                    self._overwritten(cell.made_in, place)
-
-    def _read(self, tensor: torch.Tensor) -> None:
-        cell = self.watch.cells.find(tensor)
-        if cell is None:
+    @on(HostWaited)
+    def _look_at_wait(self, event: HostWaited) -> None:
+        if event.tensor is None:
             return
-        for graph in self.watch.alive():
-            if graph.replays == 0 and self._is_result(graph, cell):
-                self.watch.report(
+        self._look_at_read(event.tensor)
+        buffer = self.script.buffers.find(event.tensor)
+        graph = buffer.allocated_in if buffer is not None else None
+        if graph is not None and graph.replays > 1:
+            frames = self._kept_at(event.tensor)
+            if frames is not None:
+                self._report_overwritten(graph, frames)
+
+    def _look_at_read(self, tensor: torch.Tensor) -> None:
+        buffer = self.script.buffers.find(tensor)
+        if buffer is None:
+            return
+        for graph in self.script.replayable():
+            if graph.replays == 0 and _is_result(graph, buffer):
+                self.report(
                     CAPTURE_DOES_NOT_EXECUTE,
-                    f"what {graph.name} computes is read before its first replay: a capture runs "
+                    f"an output of {graph.name} is read before its first replay; a capture runs "
                     "nothing",
-                    self.watch.place(),
-                    phase="script",
                 )
                 return
 
-    def _is_result(self, graph: WatchedGraph, cell: Cell) -> bool:
-        if cell.made_in is graph:
-            return cell.write is None
-        read = graph.reads.get(cell.key)
-        if read is None or not read.first_is_write or cell.made_in is not None:
-            return False
-        # State that the graph overwrites may have a value of its own before.
-        tensor = read.tensor()
-        fed = cell.write is not None and cell.write.at > graph.began
-        return not fed and not isinstance(tensor, torch.nn.Parameter)
-
-    def _same_memory(self, tensors: list[torch.Tensor]) -> None:
-        seen: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
-        for one in tensors:
-            cell = self.watch.cells.find(one)
-            if cell is None or cell.made_in is None or cell.made_in.replays < 2:
+    def _look_for_one_buffer(self, tensors: list[torch.Tensor]) -> None:
+        """Several outputs of replays that are one buffer, as in ``torch.stack(outputs)``."""
+        first: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+        for tensor in tensors:
+            buffer = self.script.buffers.find(tensor)
+            graph = buffer.allocated_in if buffer is not None else None
+            if graph is None or graph.replays < 2:
                 continue
-            known = seen.setdefault((one.data_ptr(), tuple(one.shape)), one)
-            if known is one and sum(other is one for other in tensors) < 2:
+            known = first.setdefault((tensor.data_ptr(), tuple(tensor.shape)), tensor)
+            if known is tensor and sum(other is tensor for other in tensors) < 2:
                 continue
-            self._overwritten(cell.made_in, self._kept(one) or self.watch.place())
+            self._report_overwritten(graph, self._kept_at(tensor))
             return
 
-    def _overwritten(self, graph: WatchedGraph, place: tuple[Frame, ...]) -> None:
-        if graph.part is not None and graph.part.twice:
-            return
-        self.watch.report(
-            OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-            f"the output of {graph.name} is kept several times: all are one buffer, which holds "
-            "the last replay",
-            place,
-            phase="script",
-        )
+    def _report_overwritten(self, graph: WatchedGraph, frames: tuple[Frame, ...] | None) -> None:
+        if graph.callable is None or not graph.callable.called_twice:
+            self.report(
+                OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                f"the output of {graph.name} is kept several times; all are one buffer, which "
+                "holds the last replay",
+                frames,
+            )
 
-    def _kept(self, tensor: torch.Tensor) -> tuple[Frame, ...] | None:
+    def _kept_at(self, tensor: torch.Tensor) -> tuple[Frame, ...] | None:
         """The line that puts the tensor, again and again, into a container."""
-        where = tensor.data_ptr(), tuple(tensor.shape)
-        for frame in stack_of(self.watch.frame()).values():
+        memory = tensor.data_ptr(), tuple(tensor.shape)
+        for frame in stack_of(self.script.frame()).values():
             names = locals_of(frame) if frame.f_code.co_flags & 1 else {}
             names.update(
                 (name, frame.f_globals[name])
@@ -112,14 +116,13 @@ class Outputs(Check):
                 if name in frame.f_globals
             )
             for name, value in names.items():
-                held = [
-                    one
-                    for one in _content(value)
-                    if isinstance(one, torch.Tensor)
-                    and self.watch.cells.find(one) is not None
-                    and (one.data_ptr(), tuple(one.shape)) == where
-                ]
-                if len(held) > 1:
+                kept = sum(
+                    self.script.buffers.find(item) is not None
+                    and (item.data_ptr(), tuple(item.shape)) == memory
+                    for item in _items(value)
+                    if isinstance(item, torch.Tensor)
+                )
+                if kept > 1:
                     line = _puts_into(frame.f_code.co_filename, name)
                     if line is None:
                         return None
@@ -127,80 +130,192 @@ class Outputs(Check):
         return None
 
 
-def _content(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple | deque | set):
-        yield from list(value)[:4096]
-    elif isinstance(value, dict):
-        yield from list(value.values())[:4096]
+def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
+    """A replay of the graph would compute what the buffer holds."""
+    if buffer.allocated_in is graph:
+        return buffer.last_write is None
+    use = graph.external.get(buffer.key)
+    if use is None or not use.first_is_write or buffer.allocated_in is not None:
+        return False
+    # State that the graph overwrites may have a value of its own before.
+    written = buffer.last_write is not None and buffer.last_write.time > graph.began
+    return not written and not isinstance(use.tensor(), torch.nn.Parameter)
+
+
+def _items(container: Any) -> Iterator[Any]:
+    if isinstance(container, list | tuple | deque | set):
+        yield from list(container)[:4096]
+    elif isinstance(container, dict):
+        yield from list(container.values())[:4096]
+
+
+_PUTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault"))
 
 
 def _puts_into(file: str, name: str) -> int | None:
     """The first line of a file that puts something into the container of this name."""
     tree = tree_of(file)
-    found: list[int] = []
+    lines: list[int] = []
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
             if node.func.attr in _PUTS and isinstance(owner, ast.Name) and owner.id == name:
-                found.append(node.lineno)
+                lines.append(node.lineno)
         elif isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 inner = target.value if isinstance(target, ast.Subscript) else target
                 puts = isinstance(node, ast.AugAssign) or inner is not target
                 if puts and isinstance(inner, ast.Name) and inner.id == name:
-                    found.append(node.lineno)
-    return min(found, default=None)
+                    lines.append(node.lineno)
+    return min(lines, default=None)
 
 
-class Remains(Check):
-    """Memory of a graph after its end: ``leak-by-live-references``, ``teardown-use-after-free``."""
+class SharedPools(Detector):
+    """Graphs that share a pool: replayed in another order, or at the same time."""
 
-    _SMALL_PART = 4
-    """A view of less than one part in so many pins far more than it shows."""
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
+        self._lost: dict[int, tuple[WatchedGraph, tuple[Frame, ...]]] = {}
+        """By key of a buffer that another graph has overwritten: which graph, and where."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
-        self._views: list[tuple[weakref.ref[torch.Tensor], int, tuple[Frame, ...]]] = []
-        self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
+    def _sharing(self, graph: WatchedGraph) -> list[WatchedGraph]:
+        if graph.pool is None:
+            return []
+        return [
+            other
+            for other in self.script.graphs
+            if other is not graph and other.pool == graph.pool and other.allocated
+        ]
 
-    def returned(self, tensor: torch.Tensor) -> None:
-        cell = self.watch.cells.find(tensor)
-        if cell is not None and cell.made_in is not None:
-            size = tensor.numel() * tensor.element_size()
-            if size * self._SMALL_PART <= cell.bytes:
-                self._views.append((weakref.ref(tensor), cell.key, self.watch.place()))
+    def _overlap(self, graph: WatchedGraph, other: WatchedGraph) -> list[Buffer]:
+        """What the other graph allocated at addresses where this one writes."""
+        key = graph.number, other.number
+        if key not in self._overlaps:
+            starts, ends = _spans(graph)
+            self._overlaps[key] = []
+            for buffer in other.allocated.values():
+                before = bisect_left(starts, buffer.end)
+                if before and ends[before - 1] > buffer.address:
+                    self._overlaps[key].append(buffer)
+        return self._overlaps[key]
 
-    def dropped(self, graph: WatchedGraph) -> None:
-        last = graph.last
-        if last is not None and not self.watch.order.done(last.stream, last.tick):
-            self._running.append((graph, self.watch.place()))
-
-    def emptied(self) -> None:
-        for graph, place in self._running:
-            last = graph.last
-            if last is not None and not self.watch.order.done(last.stream, last.tick):
-                self.watch.report(
-                    TEARDOWN_USE_AFTER_FREE,
-                    "the graph goes while its last replay may still run, and its memory is given "
-                    "back",
-                    place,
-                    phase="script",
-                )
-        self._running.clear()
-        pools = {one.pool for one in self.watch.alive()}
-        for reference, key, place in self._views:
-            cell = self.watch.cells.known(key)
-            owner = cell.made_in if cell is not None else None
-            if cell is None or owner is None or owner.live() or owner.pool in pools:
+    @on(ReplayBegins)
+    def _look_at_replay(self, event: ReplayBegins) -> None:
+        graph = event.graph
+        for key in graph.external:
+            self._look_at_read(key)
+        stream = self.script.device.stream()
+        for other in self._sharing(graph):
+            last = other.last_replay
+            if last is None or self.script.order.before(last.stream, last.tick, stream):
                 continue
-            tensor = reference()
-            if tensor is not None:
-                size = tensor.numel() * tensor.element_size()
-                self.watch.report(
-                    LEAK_BY_LIVE_REFERENCES,
-                    f"a view of {size} bytes keeps {cell.bytes} bytes of the pool of a graph that "
-                    "is gone",
-                    place,
-                    phase="script",
+            if self._overlap(graph, other):
+                self.report(
+                    SHARED_POOL_CONCURRENT_REPLAY,
+                    f"{graph.name} and {other.name} share a pool, and nothing makes this replay "
+                    "wait for the other graph's on another stream",
+                    phase="replay",
                 )
+
+    @on(ReplayEnded)
+    def _note_overwritten(self, event: ReplayEnded) -> None:
+        graph = event.graph
+        for key in graph.allocated:
+            self._lost.pop(key, None)
+        frames = graph.last_replay.frames if graph.last_replay is not None else ()
+        for other in self._sharing(graph):
+            if other.replays:
+                for buffer in self._overlap(graph, other):
+                    if not buffer.ref.expired():
+                        self._lost.setdefault(buffer.key, (graph, frames))
+
+    @on(EagerOp)
+    def _look_at_op(self, event: EagerOp) -> None:
+        if self._lost:
+            for tensor in _read_and_written(event.op)[0]:
+                self._look_at_tensor(tensor)
+
+    @on(HostWaited)
+    def _look_at_wait(self, event: HostWaited) -> None:
+        if self._lost and event.tensor is not None:
+            self._look_at_tensor(event.tensor)
+
+    def _look_at_tensor(self, tensor: torch.Tensor) -> None:
+        buffer = self.script.buffers.find(tensor)
+        if buffer is not None:
+            self._look_at_read(buffer.key)
+
+    def _look_at_read(self, key: int) -> None:
+        buffer = self.script.buffers.by_key(key)
+        if key not in self._lost or buffer is None or buffer.allocated_in is None:
+            return
+        graph, frames = self._lost[key]
+        if graph.callable is not None:
+            # PyTorch captures these in the order in which they run.
+            return
+        self.report(
+            SHARED_POOL_REPLAY_ORDER,
+            f"{graph.name} shares a pool with {buffer.allocated_in.name} and overwrites its "
+            "output, which is read afterwards",
+            frames,
+            evidence=(f"{buffer.bytes} bytes at {buffer.address:#x}",),
+            phase="replay",
+        )
+
+
+def _spans(graph: WatchedGraph) -> tuple[list[int], list[int]]:
+    """Starts and ends of the memory that a graph allocates, merged and in order."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in sorted((buffer.address, buffer.end) for buffer in graph.allocated.values()):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
+
+
+class Unordered(Detector):
+    """Buffers of a graph that two streams use, with no wait between."""
+
+    def _is_unordered(self, access: Access | None, stream: int) -> bool:
+        return access is not None and not self.script.order.before(
+            access.stream, access.tick, stream
+        )
+
+    def _report(self, use: str) -> None:
+        self.report(
+            UNSYNCHRONISED_IO, f"{use} on another stream, and nothing orders the two streams"
+        )
+
+    @on(ReplayBegins)
+    def _look_at_replay(self, event: ReplayBegins) -> None:
+        stream = self.script.device.stream()
+        for use in event.graph.external.values():
+            write = use.buffer.last_write
+            if write is None or write.graph is event.graph or use.buffer.place != "device":
+                continue
+            if self._is_unordered(write, stream):
+                self._report("the replay reads what was written")
+                return
+
+    @on(EagerOp)
+    def _look_at_op(self, event: EagerOp) -> None:
+        stream = self.script.device.stream()
+        read, written = _read_and_written(event.op)
+        for tensor in written:
+            buffer = self._on_device(tensor)
+            if buffer is not None and self._is_unordered(buffer.last_read, stream):
+                self._report("this line writes what a replay reads")
+        for tensor in read:
+            buffer = self._on_device(tensor)
+            write = buffer.last_write if buffer is not None else None
+            if write is not None and write.graph is not None and self._is_unordered(write, stream):
+                self._report("this line reads what a replay writes")
+
+    def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
+        buffer = self.script.buffers.find(tensor)
+        return buffer if buffer is not None and buffer.place == "device" else None

@@ -1,4 +1,4 @@
-"""Graphs that cannot be faster: waits after each replay, captures for each use, tiny graphs."""
+"""Replays and captures that cost more than they save."""
 
 from __future__ import annotations
 
@@ -8,195 +8,214 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.script.check import Check
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.script.events import (
+    CaptureBegan,
+    EagerOp,
+    HostWaited,
+    ReplayBegins,
+    ReplayEnded,
+    ScriptEnded,
+)
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import is_profiler_enabled
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
 INPUT_COPY_DOMINATES = code("input-copy-dominates")
 PADDING_WASTE = code("padding-waste")
+PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
 PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
 REPLAY_PLUS_HOST_SYNC_STALL = code("replay-plus-host-sync-stall")
 TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 _WAITS = 10
-"""Replays in a row, each followed by a wait of the host in one line."""
-PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
+"""Replays, each followed by a host wait at one line."""
 _RECAPTURES = 5
-_SMALL = 8
-"""Ops of a graph that costs as much to launch as it saves."""
-_IN_A_ROW = 16
+_SMALL_OPS = 8
+"""A graph of so few ops costs as much to launch as it saves."""
+_SMALL_IN_A_ROW = 16
 _REPLAYS = 3
-_COPY = 8 << 20
+"""With a large copy, or mostly padding."""
+_LARGE_COPY_BYTES = 8 << 20
 _PADDING = 8
 """One real row in so many."""
 
 
-class Waits(Check):
-    """``per-step-sync-around-replay``."""
+class Waits(Detector):
+    """A host wait after every replay."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._since_replay = False
+        """Nothing has waited since the last replay."""
         self._collective = False
+        """The last replay has a collective."""
         self._count: Counter[tuple[Frame, ...]] = Counter()
-        self._last: tuple[Frame, ...] | None = None
 
-    def replayed(self, graph: WatchedGraph) -> None:
+    @on(ReplayEnded)
+    def _replayed(self, event: ReplayEnded) -> None:
         if self._since_replay:
             self._count.clear()
         self._since_replay = True
-        self._collective = any(one.name.startswith("c10d::") for one in graph.record.calls)
+        self._collective = any(call.name.startswith("c10d::") for call in event.graph.record.calls)
 
-    def waited(self, why: str, tensor: Any) -> None:
+    @on(HostWaited)
+    def _wait(self, event: HostWaited) -> None:
         if not self._since_replay:
             return
         self._since_replay = False
-        place = self.watch.place()
-        self._count[place] += 1
-        if self._count[place] == _WAITS:
-            self.watch.report(
+        frames = self.script.place()
+        self._count[frames] += 1
+        if self._count[frames] == _WAITS:
+            self.report(
                 REPLAY_PLUS_HOST_SYNC_STALL if self._collective else PER_STEP_SYNC_AROUND_REPLAY,
-                f"the host waits for the device after every replay ({why}): the device idles until "
-                "the next one is launched",
-                place,
-                phase="script",
+                f"the host waits for the device after every replay (`{event.call}`): the device is "
+                "idle until the next launch",
+                frames,
                 evidence=(f"{_WAITS} replays in a row",),
             )
 
 
-class Launches(Check):
-    """``too-many-small-graphs``, ``first-replay-latency``, ``profiler-blind-inside-graph``."""
+class Launches(Detector):
+    """Graphs too small to launch, instantiated late, or replayed under a profiler."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._row: list[WatchedGraph] = []
+        """Small graphs that were replayed one after another."""
         self._rounds: Counter[tuple[Frame, ...]] = Counter()
 
-    def eager(self, op: Op) -> None:
+    @on(EagerOp)
+    def _interrupt(self, _event: EagerOp) -> None:
         self._row.clear()
 
-    def replaying(self, graph: WatchedGraph) -> None:
-        place = self.watch.place()
-        late = graph.keeps and not graph.instantiated and graph.replays == 0
-        if late and graph.device_ops > _SMALL:
-            self.watch.report(
+    @on(ReplayBegins)
+    def _look_at_replay(self, event: ReplayBegins) -> None:
+        graph = event.graph
+        late = graph.keep_graph and not graph.instantiated and graph.replays == 0
+        if late and graph.device_ops > _SMALL_OPS:
+            self.report(
                 FIRST_REPLAY_LATENCY,
                 "the first replay instantiates the graph, which was made with keep_graph=True",
-                place,
                 phase="replay",
             )
         if is_profiler_enabled():
-            self.watch.report(
+            self.report(
                 PROFILER_BLIND_INSIDE_GRAPH,
-                "a profiler runs: it sees the launch of the graph, and no op or line inside it",
-                place,
+                "a profiler is running: it sees the launch of the graph, and no op or line inside "
+                "it",
                 phase="replay",
             )
 
-    def replayed(self, graph: WatchedGraph) -> None:
-        if graph.device_ops > _SMALL or graph in self._row:
+    @on(ReplayEnded)
+    def _count_small(self, event: ReplayEnded) -> None:
+        graph = event.graph
+        if graph.device_ops > _SMALL_OPS or graph in self._row:
             self._row.clear()
-        if graph.device_ops <= _SMALL:
+        if graph.device_ops <= _SMALL_OPS:
             self._row.append(graph)
-        if len(self._row) == _IN_A_ROW:
+        if len(self._row) == _SMALL_IN_A_ROW:
             self._rounds[graph.frames] += 1
             if self._rounds[graph.frames] == 2:
-                sizes = Counter(one.device_ops for one in self._row)
-                self.watch.report(
+                largest = max(small.device_ops for small in self._row)
+                self.report(
                     TOO_MANY_SMALL_GRAPHS,
-                    f"{_IN_A_ROW} graphs of at most {max(sizes)} ops each are replayed in a row",
+                    f"{_SMALL_IN_A_ROW} graphs of at most {largest} ops each are replayed in a row",
                     graph.frames,
-                    phase="script",
                 )
 
 
-class Captures(Check):
-    """``capture-time-not-amortised``: the same capture again for each use."""
+class Captures(Detector):
+    """The same capture again for each use."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._by_place: dict[tuple[Frame, ...], list[WatchedGraph]] = defaultdict(list)
 
-    def begun(self, graph: WatchedGraph) -> None:
-        self._by_place[graph.frames].append(graph)
+    @on(CaptureBegan)
+    def _begin(self, event: CaptureBegan) -> None:
+        self._by_place[event.graph.frames].append(event.graph)
 
-    def finish(self) -> None:
-        for place, graphs in self._by_place.items():
-            done = [one for one in graphs if one.state in ("captured", "dropped")]
-            if any(one.live() for one in done[:-1]):
+    @on(ScriptEnded)
+    def _end(self, _event: ScriptEnded) -> None:
+        for frames, graphs in self._by_place.items():
+            done = [graph for graph in graphs if graph.state in ("captured", "dropped")]
+            if any(graph.replayable for graph in done[:-1]):
                 continue
-            if len(done) < _RECAPTURES or len({_signature(one) for one in done}) > 1:
+            if len(done) < _RECAPTURES or len({_signature(graph) for graph in done}) > 1:
                 continue
-            used = all(
-                one.replays <= 1 and (one.last is None or one.last.at <= after.began)
-                for one, after in pairwise(done)
+            once = all(
+                graph.replays <= 1
+                and (graph.last_replay is None or graph.last_replay.time <= following.began)
+                for graph, following in pairwise(done)
             )
-            if used:
-                self.watch.report(
+            if once:
+                self.report(
                     CAPTURE_TIME_NOT_AMORTISED,
                     f"{len(done)} captures of the same ops on the same shapes, each replayed at "
                     "most once",
-                    place,
-                    phase="script",
+                    frames,
                 )
 
 
 def _signature(graph: WatchedGraph) -> tuple[Any, ...]:
-    names = tuple(call.name for call in graph.record.calls)
-    return names, tuple(one.shape for one in graph.reads.values())
+    ops = tuple(call.name for call in graph.record.calls)
+    return ops, tuple(use.shape for use in graph.external.values())
 
 
-class Feeding(Check):
-    """``input-copy-dominates`` and ``padding-waste``."""
+class Feeding(Detector):
+    """Copies into static inputs that cost more than the graph, or are mostly padding."""
 
-    def __init__(self, watch: Any) -> None:
-        super().__init__(watch)
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
         self._copied: dict[int, tuple[int, tuple[Frame, ...]]] = {}
-        """Bytes copied into each storage since the last replay."""
+        """By key of the buffer: bytes copied since the last replay, and where."""
         self._rows: dict[int, tuple[int, int]] = {}
         """Rows written from the first on, of how many."""
         self._heavy: Counter[int] = Counter()
         self._padded: Counter[int] = Counter()
 
-    def eager(self, op: Op) -> None:
+    @on(EagerOp)
+    def _note_copy(self, event: EagerOp) -> None:
+        op = event.op
         if not op.name.startswith("aten::copy_") or not isinstance(op.args[0], torch.Tensor):
             return
         target = op.args[0]
-        cell = self.watch.cells.find(target)
-        if cell is None or cell.place != "device" or not target.dim():
+        buffer = self.script.buffers.find(target)
+        if buffer is None or buffer.place != "device" or not target.dim():
             return
         size = target.numel() * target.element_size()
-        self._copied[cell.key] = (size, self.watch.place())
-        for graph in self.watch.alive():
-            read = graph.reads.get(cell.key)
-            if read is not None and read.shape and target.data_ptr() == read.data_ptr:
-                self._rows[cell.key] = (int(target.shape[0]), read.shape[0])
+        self._copied[buffer.key] = (size, self.script.place())
+        for graph in self.script.replayable():
+            use = graph.external.get(buffer.key)
+            if use is not None and use.shape and target.data_ptr() == use.data_ptr:
+                self._rows[buffer.key] = (int(target.shape[0]), use.shape[0])
 
-    def replayed(self, graph: WatchedGraph) -> None:
-        fed = [(key, *self._copied.pop(key)) for key in graph.reads if key in self._copied]
-        size = sum(one for _, one, _ in fed)
-        if size >= _COPY and graph.device_ops <= 2:
+    @on(ReplayEnded)
+    def _compare_with_graph(self, event: ReplayEnded) -> None:
+        graph = event.graph
+        copies = [self._copied.pop(key) for key in graph.external if key in self._copied]
+        total = sum(size for size, _ in copies)
+        if total >= _LARGE_COPY_BYTES and graph.device_ops <= 2:
             self._heavy[graph.number] += 1
             if self._heavy[graph.number] == _REPLAYS:
-                place = max(fed, key=lambda one: one[1])[2]
-                self.watch.report(
+                self.report(
                     INPUT_COPY_DOMINATES,
-                    f"{size >> 20} MiB are copied for a graph of {graph.device_ops} ops",
-                    place,
-                    phase="script",
+                    f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
+                    max(copies, key=lambda copy: copy[0])[1],
                 )
-        rows = [self._rows.pop(key) for key in graph.reads if key in self._rows]
+        rows = [self._rows.pop(key) for key in graph.external if key in self._rows]
         if rows and all(0 < real * _PADDING <= size for real, size in rows):
             self._padded[graph.number] += 1
-            if self._padded[graph.number] == _REPLAYS and graph.last is not None:
-                real, size = max(rows, key=lambda one: one[1])
-                self.watch.report(
+            if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
+                real, size = max(rows, key=lambda row: row[1])
+                self.report(
                     PADDING_WASTE,
-                    f"{real} of {size} rows are real: the graph computes them all",
-                    graph.last.frames,
-                    phase="script",
+                    f"{real} of {size} rows are real; the graph computes all of them",
+                    graph.last_replay.frames,
                 )

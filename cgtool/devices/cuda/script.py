@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors import check_script
 from cgtool.detectors.reporting import FindingLog
-from cgtool.detectors.script.run import Watch
+from cgtool.detectors.script.run import run
 from cgtool.devices.cuda.driver import capturing_graph, cu
 from cgtool.devices.cuda.driver import check as checked
 from cgtool.devices.cuda.nodes import NODE_TYPES, FunctionTable, edges, nodes_of
@@ -19,12 +18,12 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.device import CaptureWatcher
+from cgtool.observe.script.script import CaptureWatcher, ObservedScript
 from cgtool.torch_compat.private import CUDAGraphBase
 
 
-class _Machine:
-    """A GPU, as the watcher of a script sees it."""
+class _Device:
+    """A GPU, for the observers of a script (``observe.script.script.Device``)."""
 
     simulated = False
 
@@ -40,11 +39,11 @@ class _Machine:
     def on_host(self) -> bool:
         return False
 
-    def begun(self, watch: Watch) -> None:
-        self.ended()
-        self._recorder = CaptureWatcher(watch.annotations, watch.captured)
+    def capture_began(self, script: ObservedScript) -> None:
+        self.capture_over()
+        self._recorder = CaptureWatcher(script.annotations, script.captured_op)
 
-    def ended(self) -> None:
+    def capture_over(self) -> None:
         if self._recorder is not None:
             self._recorder.stop()
             self._recorder = None
@@ -57,7 +56,7 @@ class _Machine:
     def address(self, storage: torch.UntypedStorage) -> int:
         return storage.data_ptr()
 
-    def dead(self, ref: StorageWeakRef) -> bool:
+    def is_dead(self, ref: StorageWeakRef) -> bool:
         return bool(ref.expired())
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
@@ -67,15 +66,15 @@ class _Machine:
             if tuple(one.get("segment_pool_id", ())) == pool
         )
 
-    def keeps(self, graph: Any) -> bool:
+    def keeps_graph(self, graph: Any) -> bool:
         try:
-            # Not the method of the class, whose errors the watcher reports.
+            # Not the method of the class, whose errors are observed.
             CUDAGraphBase.raw_cuda_graph(graph)
         except (RuntimeError, AttributeError):
             return False
         return True
 
-    def nodes(self) -> int:
+    def captured_nodes(self) -> int:
         return nodes_of_capture(self.stream())
 
     def template(self, graph: Any) -> Hashable:
@@ -84,7 +83,7 @@ class _Machine:
         except (RuntimeError, AttributeError):
             return None
 
-    def modes_of_thread(self) -> list[Any]:
+    def thread_modes(self) -> list[Any]:
         return []
 
     def stream(self) -> int:
@@ -94,15 +93,15 @@ class _Machine:
 def check(
     path: str, arguments: tuple[str, ...], progress: Progress
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``run`` does."""
     torch.cuda.init()
     with watch_annotations() as annotations:
-        watch = Watch(_Machine(), FindingLog(), annotations)
-        return check_script.run(path, arguments, watch, progress)
+        script = ObservedScript(_Device(), annotations)
+        return run(path, arguments, script, FindingLog(), progress)
 
 
 def nodes_of_capture(stream: int) -> int:
-    """How many nodes the capture on a stream has so far; 0 when it is not capturing."""
+    """How many nodes the capture on a stream has made so far; 0 when it is not capturing."""
     graph = capturing_graph(stream)
     if graph is None:
         return 0
@@ -113,7 +112,7 @@ def nodes_of_capture(stream: int) -> int:
 def contents(handle: int) -> Hashable:
     """Nodes with their parameters, and edges, of a graph (a CUgraph as a number).
 
-    Two values are equal unless the graph was edited in between. Raises DriverError.
+    Equal as long as nobody edits it. Raises DriverError.
     """
     graph = cu.CUgraph(handle)
     nodes = nodes_of(graph)

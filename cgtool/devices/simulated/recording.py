@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import torch
+from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
 from cgtool.devices.simulated.memory import PrivatePool
@@ -16,7 +17,7 @@ from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
-from cgtool.observe.script.device import caller_of_modes
+from cgtool.observe.script.script import above_mode
 from cgtool.observe.storage import storage_of
 from cgtool.torch_compat.private import generator_key, pytree, storage_key
 
@@ -50,7 +51,7 @@ class ScriptRecorder(CaptureRecorder):
         self.modules.__enter__()
 
     def begin(self, func: Any, caller: Any) -> OpCall:
-        return super().begin(func, caller_of_modes(caller))
+        return super().begin(func, above_mode(caller))
 
     def stop(self) -> None:
         """The capture is over."""
@@ -92,8 +93,8 @@ class ScriptRecorder(CaptureRecorder):
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
         for one in pytree.tree_leaves((args, kwargs)):
-            if isinstance(one, torch.Generator):
-                # Ops are handed a new Python object for the same generator.
+            if isinstance(one, Generator):
+                # Ops get a new Python object, of the base class, for the same generator.
                 if generator_key(one) in (*self.generators, generator_key(torch.default_generator)):
                     continue
                 device = self.script

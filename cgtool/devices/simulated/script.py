@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors import check_script
-from cgtool.detectors.script.run import Watch
+from cgtool.detectors.script.run import run
 from cgtool.devices.simulated.cudagraph import CUDAGraph
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.owners import Owners, Places
@@ -21,12 +20,13 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.placement import place_of
+from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import HOST_EMPTY_CACHE, storage_key
 
 
-class _Machine:
-    """The simulated device, for the watcher."""
+class _Device:
+    """The simulated device, for the observers of a script (``observe.script.script.Device``)."""
 
     simulated = True
 
@@ -44,10 +44,10 @@ class _Machine:
     def on_host(self) -> bool:
         return self._device.on_host
 
-    def begun(self, watch: Watch) -> None:
+    def capture_began(self, script: ObservedScript) -> None:
         """The recorder came with ``capture_begin``."""
 
-    def ended(self) -> None:
+    def capture_over(self) -> None:
         """And went with ``capture_end``."""
 
     def place(self, tensor: torch.Tensor) -> str:
@@ -56,23 +56,23 @@ class _Machine:
     def address(self, storage: torch.UntypedStorage) -> int:
         return self._places.address.get(storage_key(storage), storage.data_ptr())
 
-    def dead(self, ref: StorageWeakRef) -> bool:
+    def is_dead(self, ref: StorageWeakRef) -> bool:
         return self._owners.dead(ref)
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         model = self._device.pools[pool]
         return sum(one.bytes for first in model.segments for one in model.blocks(first))
 
-    def keeps(self, graph: Any) -> bool:
+    def keeps_graph(self, graph: Any) -> bool:
         return bool(graph.keep_graph)
 
-    def nodes(self) -> int:
+    def captured_nodes(self) -> int:
         return 0
 
     def template(self, graph: Any) -> None:
         return None
 
-    def modes_of_thread(self) -> list[Any]:
+    def thread_modes(self) -> list[Any]:
         return [FunctionMode(self._device)]
 
     def stream(self) -> int:
@@ -105,7 +105,7 @@ def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
 def check(
     path: str, arguments: tuple[str, ...], progress: Progress
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """(findings, what was looked at) of a script. Raises CgtoolError as ``hazards.script.run``."""
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``run`` does."""
     device = ScriptDevice()
     owners = Owners()
     with watch_annotations() as annotations:
@@ -120,6 +120,6 @@ def check(
             },
         )
         with redirected(device), _graphs(device, graph_class):
-            watch = Watch(_Machine(device, graph_class), device.findings, annotations)
-            device.captured = watch.captured
-            return check_script.run(path, arguments, watch, progress)
+            script = ObservedScript(_Device(device, graph_class), annotations)
+            device.captured = script.captured_op
+            return run(path, arguments, script, device.findings, progress)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.detectors.script.reported_errors import tell_once
+from cgtool.detectors.script.detector import mark_reported
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.streams import Device, Event, Stream
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import here
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.device import Told
+from cgtool.observe.script.script import OnCapturedOp
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
@@ -92,7 +92,7 @@ def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
 
 def known(error: RuntimeError) -> RuntimeError:
     """An error whose finding is collected: nobody needs to explain it."""
-    tell_once(error)
+    mark_reported(error)
     return error
 
 
@@ -109,8 +109,8 @@ class ScriptDevice(Device):
         """Of the capture in progress."""
         self.invalid = False
         """A call that CUDA refused has ended the capture in progress."""
-        self.captured: Told = lambda *_: None
-        """Told of every op of a capture."""
+        self.captured: OnCapturedOp = lambda *_: None
+        """Called with every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
 
     def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a script's CUDA graphs, and of the memory that they touch."""
+"""What is known of a script's CUDA graphs, the memory that they touch, and the order of streams."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import Site
 from cgtool.observe.ops import OpCall, Record
-from cgtool.observe.storage import storage_of
+from cgtool.observe.storage import key_of
 from cgtool.torch_compat.private import storage_key
 
 PoolId = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Write:
-    """The last time that a storage was written."""
+class Access:
+    """One eager op or one replay that reads or writes a buffer."""
 
     stream: int
+    """Handle of the stream that it was submitted to."""
     tick: int
-    """Of the stream's clock (``order.Order``)."""
-    at: int
-    """Of the watcher's count of events."""
+    """Position in the stream (``StreamOrder.submit``)."""
+    time: int
+    """Value of ``ObservedScript.clock``."""
     graph: WatchedGraph | None
-    """The replay of this graph wrote it; None for an eager op."""
-    chain: tuple[Site, ...] = ()
+    """The graph that was replayed; None for an eager op."""
     frames: tuple[Frame, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
-class Cell:
-    """One storage. Holds no reference that keeps it alive."""
+class Buffer:
+    """One storage that a graph touches. Holds no reference that keeps the storage alive."""
 
     key: int
+    """Its ``storage_key``, which no other storage gets while ``ref`` is held."""
     ref: StorageWeakRef
     bytes: int
     place: str
     """``device``, ``host``, ``pinned``."""
     address: int
-    """On the device; of the allocator's model on the simulated one."""
-    made_in: WatchedGraph | None = None
+    """On the device; on the simulated one an address of the allocator's model."""
+    allocated_in: WatchedGraph | None = None
     """The graph in whose capture it was allocated."""
-    write: Write | None = None
-    read_by: Write | None = None
+    last_write: Access | None = None
+    last_read: Access | None = None
     """The last replay that reads it."""
 
     @property
@@ -56,32 +56,32 @@ class Cell:
         return self.address + self.bytes
 
 
-class Cells:
-    """All storages that some graph reads, writes or made."""
+class Buffers:
+    """All storages that some graph reads, writes or allocates."""
 
     def __init__(self) -> None:
-        self._cells: dict[int, Cell] = {}
+        self._buffers: dict[int, Buffer] = {}
 
-    def find(self, tensor: torch.Tensor) -> Cell | None:
-        """The cell of a tensor's storage, if a graph knows it."""
-        storage = storage_of(tensor)
-        return None if storage is None else self._cells.get(storage_key(storage))
+    def find(self, tensor: torch.Tensor) -> Buffer | None:
+        """The buffer of a tensor, if some graph touches it."""
+        key = key_of(tensor)
+        return None if key is None else self._buffers.get(key)
 
-    def known(self, key: int) -> Cell | None:
-        return self._cells.get(key)
+    def by_key(self, key: int) -> Buffer | None:
+        return self._buffers.get(key)
 
-    def add(self, storage: torch.UntypedStorage, place: str, address: int) -> Cell:
-        """The cell of a storage, made if need be."""
+    def add(self, storage: torch.UntypedStorage, place: str, address: int) -> Buffer:
+        """The buffer of a storage, made if need be."""
         key = storage_key(storage)
-        cell = self._cells.get(key)
-        if cell is None:
+        buffer = self._buffers.get(key)
+        if buffer is None:
             # The weak reference keeps the number from being given to another storage.
-            cell = Cell(key, StorageWeakRef(storage), storage.nbytes(), place, address)
-            self._cells[key] = cell
-        return cell
+            buffer = Buffer(key, StorageWeakRef(storage), storage.nbytes(), place, address)
+            self._buffers[key] = buffer
+        return buffer
 
     def __len__(self) -> int:
-        return len(self._cells)
+        return len(self._buffers)
 
 
 @dataclass(slots=True)
@@ -89,88 +89,158 @@ class Op:
     """One op, eager or captured."""
 
     call: OpCall | None
-    """Of captured ops."""
+    """None for eager ops."""
     func: Any
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    made: Any = None
+    result: Any = None
 
 
 @dataclass(slots=True)
-class Read:
-    """A storage from outside that a graph reads or writes."""
+class ExternalUse:
+    """How a graph uses a buffer that it did not allocate."""
 
-    cell: Cell
+    buffer: Buffer
     call: OpCall
-    """The first op that touches it."""
+    """The first op that touches the buffer."""
     tensor: weakref.ref[torch.Tensor]
     shape: tuple[int, ...]
     data_ptr: int
     written: bool = False
     first_is_write: bool = False
-    """The graph overwrites it before it reads it."""
-    whole: bool = True
-    """The tensor that the graph reads is all of the storage."""
+    """The graph overwrites the buffer before it reads it."""
 
 
-@dataclass(slots=True)
-class Made:
-    """A storage that was allocated in a capture."""
+@dataclass(eq=False)
+class GraphedCallable:
+    """One callable that ``make_graphed_callables`` has graphed."""
 
-    cell: Cell
-    call: OpCall
-    tensor: weakref.ref[torch.Tensor]
+    samples: tuple[weakref.ref[torch.Tensor], ...] = ()
+    """The sample arguments, flattened: the static inputs of the graph."""
+    static_keys: frozenset[int | None] = frozenset()
+    """Keys of their storages."""
+    module: weakref.ref[torch.nn.Module] | None = None
+    """None for a function."""
+    training: bool = True
+    trainable: dict[int, bool] = field(default_factory=dict)
+    """``requires_grad`` of each parameter at the capture, by identity."""
+    graphed_before: bool = False
+    """Its forward was a graph already."""
+    called_twice: bool = False
+    """It was called again before the backward of the call before."""
 
 
 @dataclass(eq=False)
 class WatchedGraph:
-    """From ``capture_begin`` to the end of the script."""
+    """One ``CUDAGraph`` of the script, from ``capture_begin`` to the end of the script."""
 
     number: int
     graph: weakref.ref[Any]
     frames: tuple[Frame, ...]
     """Of ``capture_begin``."""
     pool: PoolId | None
-    """As it was given; after the capture, as it is."""
+    """As passed to ``capture_begin``; after the capture, the graph's own."""
     own_pool: bool
+    """No pool was passed."""
     mode: str
+    """``capture_error_mode``."""
     stream: int
     began: int
-    """The watcher's count of events at ``capture_begin``."""
-    outer: dict[int, int] = field(default_factory=dict)
+    """``ObservedScript.clock`` at ``capture_begin``."""
+    outer_frames: dict[int, int] = field(default_factory=dict)
     """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""
     lines: tuple[int, int] = (0, 0)
-    """Lines of the innermost user frame between which the capture lies."""
+    """Lines of the innermost user frame that the capture covers."""
     record: Record = field(default_factory=Record)
-    reads: dict[int, Read] = field(default_factory=dict)
-    made: dict[int, Made] = field(default_factory=dict)
+    external: dict[int, ExternalUse] = field(default_factory=dict)
+    """By key of the buffer."""
+    allocated: dict[int, Buffer] = field(default_factory=dict)
+    """By key: what was allocated in the capture."""
     ops: int = 0
     device_ops: int = 0
-    peak_bytes: int = 0
     state: str = "capturing"
     """``capturing``, ``captured``, ``failed``, ``dropped``."""
     replays: int = 0
-    last: Write | None = None
-    """Of the last replay."""
-    keeps: bool = False
-    """Made with keep_graph=True."""
+    last_replay: Access | None = None
+    keep_graph: bool = False
     instantiated: bool = False
     """The script has called ``instantiate()``."""
-    handed_out: bool = False
-    """The script has asked for the driver's handle of the template, and can edit it."""
+    handle_taken: bool = False
+    """The script has called ``raw_cuda_graph()``, and can edit the template."""
     template: Hashable = None
-    """What the template held when it was instantiated; None for what cannot be told."""
+    """What the template held when it was instantiated; None where that is unknown."""
     disturbed: bool = False
-    """What may have ended the capture from outside is told."""
-    explained: set[int] = field(default_factory=set)
-    """Storages whose hazard is told under another name."""
-    part: Any = None
-    """Of what ``make_graphed_callables`` made: ``callables.Part``."""
+    """Something outside the captured code, already published, may have ended the capture."""
+    callable: GraphedCallable | None = None
+    """For graphs of ``make_graphed_callables``; an empty one for the graph of a backward."""
 
     @property
     def name(self) -> str:
         return f"graph {self.number}"
 
-    def live(self) -> bool:
+    @property
+    def replayable(self) -> bool:
         return self.state == "captured"
+
+
+Clock = dict[int, int]
+"""By stream: how much of its work comes before."""
+
+
+def _merge(into: Clock, other: Clock) -> None:
+    for stream, count in other.items():
+        if count > into.get(stream, 0):
+            into[stream] = count
+
+
+class StreamOrder:
+    """What comes before what on the streams of a device, by vector clocks.
+
+    Each stream counts the work that is submitted to it. An event carries the counts of its stream,
+    a wait takes them over, and a wait of the host takes them over for all streams. Streams are
+    named by their handles; 0 is the default stream, which waits for no other: PyTorch makes its
+    streams with cudaStreamNonBlocking.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[int, Clock] = {}
+        self._host: Clock = {}
+        self._events: weakref.WeakKeyDictionary[Any, Clock] = weakref.WeakKeyDictionary()
+
+    def _clock(self, stream: int) -> Clock:
+        return self._streams.setdefault(stream, {})
+
+    def submit(self, stream: int) -> int:
+        """The number of a new piece of work on a stream."""
+        clock = self._clock(stream)
+        _merge(clock, self._host)
+        clock[stream] = clock.get(stream, 0) + 1
+        return clock[stream]
+
+    def before(self, stream: int, tick: int, on: int) -> bool:
+        """True if work ``tick`` of ``stream`` is done before anything submitted to ``on`` now."""
+        if stream == on:
+            return True
+        return self._clock(on).get(stream, 0) >= tick or self._host.get(stream, 0) >= tick
+
+    def done(self, stream: int, tick: int) -> bool:
+        """True if the host knows that the work is done."""
+        return self._host.get(stream, 0) >= tick
+
+    def wait_stream(self, stream: int, other: int) -> None:
+        _merge(self._clock(stream), self._clock(other))
+
+    def record(self, event: Any, stream: int) -> None:
+        self._events[event] = dict(self._clock(stream))
+
+    def wait_event(self, stream: int, event: Any) -> None:
+        _merge(self._clock(stream), self._events.get(event, {}))
+
+    def host_waits_for_event(self, event: Any) -> None:
+        _merge(self._host, self._events.get(event, {}))
+
+    def host_waits(self, stream: int | None = None) -> None:
+        """The host waits for a stream, or for all of them."""
+        for waited in [stream] if stream is not None else list(self._streams):
+            _merge(self._host, self._clock(waited))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 import torch
 
 from cgtool.detectors.reporting import FindingLog
-from cgtool.detectors.script.families import all_checks
-from cgtool.detectors.script.hooks import watching
-from cgtool.detectors.script.libraries import set_at
-from cgtool.detectors.script.run import Watch
+from cgtool.detectors.script.memory import set_at
+from cgtool.detectors.script.run import observe
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.script.device import CaptureWatcher
+from cgtool.observe.script.script import CaptureWatcher, ObservedScript
+from cgtool.torch_compat.patches import Patches
 
 EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
 MISMATCH = "The AccumulateGrad node's stream does not match the stream of the node that produced"
@@ -51,7 +49,7 @@ class Graph:
         return 0, 1
 
 
-class Machine:
+class GPU:
     """Answers as a GPU does."""
 
     simulated = False
@@ -62,10 +60,10 @@ class Machine:
         self.graph_class = type("Graph", (Graph,), dict(vars(Graph)))
         self.recorder: CaptureWatcher | None = None
 
-    def begun(self, watch: Watch) -> None:
-        self.recorder = CaptureWatcher(watch.annotations, watch.captured)
+    def capture_began(self, script: ObservedScript) -> None:
+        self.recorder = CaptureWatcher(script.annotations, script.captured_op)
 
-    def ended(self) -> None:
+    def capture_over(self) -> None:
         if self.recorder is not None:
             self.recorder.stop()
             self.recorder = None
@@ -76,22 +74,22 @@ class Machine:
     def address(self, storage: torch.UntypedStorage) -> int:
         return storage.data_ptr()
 
-    def dead(self, ref: Any) -> bool:
+    def is_dead(self, ref: Any) -> bool:
         return bool(ref.expired())
 
     def pool_bytes(self, _pool: tuple[int, int]) -> int:
         return 0
 
-    def keeps(self, _graph: Any) -> bool:
+    def keeps_graph(self, _graph: Any) -> bool:
         return True
 
-    def nodes(self) -> int:
+    def captured_nodes(self) -> int:
         return 0
 
     def template(self, graph: Any) -> tuple[str, ...]:
         return tuple(graph.nodes)
 
-    def modes_of_thread(self) -> list[Any]:
+    def thread_modes(self) -> list[Any]:
         return []
 
     def stream(self) -> int:
@@ -99,17 +97,21 @@ class Machine:
 
 
 @pytest.fixture
-def watch() -> Any:
-    with ExitStack() as stack:
-        annotations = stack.enter_context(watch_annotations())
-        made = Watch(Machine(), FindingLog(), annotations)
-        made.checks = all_checks(made, stack)
-        stack.enter_context(watching(made))
-        yield made
+def findings() -> FindingLog:
+    return FindingLog()
 
 
-def found(watch: Watch) -> list[tuple[str, int]]:
-    return [(one.code, one.frames[0].line) for one in watch.findings.all()]
+@pytest.fixture
+def script(findings: FindingLog) -> Any:
+    with Patches() as patches:
+        annotations = patches.enter_context(watch_annotations())
+        script = ObservedScript(GPU(), annotations)
+        observe(script, findings, patches)
+        yield script
+
+
+def at_lines(findings: FindingLog) -> list[tuple[str, int]]:
+    return [(finding.code, finding.frames[0].line) for finding in findings.all()]
 
 
 def line() -> int:
@@ -137,17 +139,21 @@ def raises_like_torch(sentence: str) -> Any:
     return names["draw"]
 
 
-def test_an_error_has_the_line_of_its_op_when_the_capture_ends_well(watch: Watch) -> None:
+def test_an_error_has_the_line_of_its_op_when_the_capture_ends_well(
+    script: ObservedScript, findings: FindingLog
+) -> None:
     draw = raises_like_torch("Attempt to increase offset for a CUDA generator not in capture mode.")
     at = 0
-    with pytest.raises(RuntimeError), Captured(watch.machine.graph_class()):
+    with pytest.raises(RuntimeError), Captured(script.device.graph_class()):
         at = line() + 1
         draw()
-    assert found(watch) == [("rng-unregistered-generator", at)]
+    assert at_lines(findings) == [("rng-unregistered-generator", at)]
 
 
-def test_a_graph_is_empty_when_pytorch_says_so(watch: Watch) -> None:
-    graph = watch.machine.graph_class()
+def test_a_graph_is_empty_when_pytorch_says_so(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    graph = script.device.graph_class()
     graph.warns = EMPTY
     for _ in range(2):
         at = line() + 1
@@ -155,36 +161,40 @@ def test_a_graph_is_empty_when_pytorch_says_so(watch: Watch) -> None:
         torch.ones(2) * 2
         with pytest.warns(UserWarning, match="CUDA Graph is empty"):
             graph.capture_end()
-    assert found(watch) == [("empty-graph", at)]
-    assert watch.findings.all()[0].times == 2
-    assert "no op of the capture" in watch.findings.all()[0].reason
+    assert at_lines(findings) == [("empty-graph", at)]
+    assert findings.all()[0].times == 2
+    assert "no op of the capture" in findings.all()[0].reason
 
 
-def test_a_graph_without_ops_of_pytorchs_is_not_empty(watch: Watch) -> None:
-    with Captured(watch.machine.graph_class()):
+def test_a_graph_without_ops_of_pytorchs_is_not_empty(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    with Captured(script.device.graph_class()):
         pass
-    assert found(watch) == []
+    assert at_lines(findings) == []
 
 
-def test_an_edited_template_is_found_until_it_is_instantiated_again(watch: Watch) -> None:
-    graph = watch.machine.graph_class()
+def test_an_edited_template_is_found_until_it_is_instantiated_again(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    graph = script.device.graph_class()
     with Captured(graph):
         torch.ones(2) * 2
     graph.instantiate()
     graph.replay()
-    assert found(watch) == []
+    assert at_lines(findings) == []
     graph.raw_cuda_graph().pop()
     at = line() + 1
     graph.replay()
-    assert found(watch) == [("modified-template-not-reinstantiated", at)]
+    assert at_lines(findings) == [("modified-template-not-reinstantiated", at)]
     graph.instantiate()
     graph.replay()
-    assert watch.findings.all()[0].times == 1
+    assert findings.all()[0].times == 1
 
 
-def _backward(watch: Watch, hook: Any) -> int:
+def _backward(script: ObservedScript, hook: Any) -> int:
     weight: Any = torch.ones(2, requires_grad=True)
-    with Captured(watch.machine.graph_class()):
+    with Captured(script.device.graph_class()):
         loss: Any = (weight * 2).sum()
         weight.register_hook(hook)
         at = line() + 1
@@ -192,25 +202,29 @@ def _backward(watch: Watch, hook: Any) -> int:
     return at
 
 
-def test_pytorch_warns_of_old_accumulators(watch: Watch) -> None:
+def test_pytorch_warns_of_old_accumulators(script: ObservedScript, findings: FindingLog) -> None:
     for _ in range(2):
         with pytest.warns(UserWarning, match="AccumulateGrad"):
-            at = _backward(watch, lambda _: warnings.warn(MISMATCH, stacklevel=1))
-    assert found(watch) == [("accumulate-grad-cross-stream-growth", at)]
-    assert watch.findings.all()[0].times == 2
+            at = _backward(script, lambda _: warnings.warn(MISMATCH, stacklevel=1))
+    assert at_lines(findings) == [("accumulate-grad-cross-stream-growth", at)]
+    assert findings.all()[0].times == 2
 
 
-def test_a_gradient_is_added_on_a_stream_of_the_past(watch: Watch) -> None:
+def test_a_gradient_is_added_on_a_stream_of_the_past(
+    script: ObservedScript, findings: FindingLog
+) -> None:
     def moves(_gradient: torch.Tensor) -> None:
-        watch.machine.handle = 9  # type: ignore[attr-defined]
+        script.device.handle = 9  # type: ignore[attr-defined]
 
-    at = _backward(watch, moves)
-    assert found(watch) == [("accumulate-grad-cross-stream-growth", at)]
+    at = _backward(script, moves)
+    assert at_lines(findings) == [("accumulate-grad-cross-stream-growth", at)]
 
 
-def test_gradients_on_streams_of_the_capture_are_fine(watch: Watch) -> None:
-    _backward(watch, lambda _: None)
-    assert found(watch) == []
+def test_gradients_on_streams_of_the_capture_are_fine(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    _backward(script, lambda _: None)
+    assert at_lines(findings) == []
 
 
 def test_the_line_that_sets_a_variable_of_the_environment(tmp_path: Path) -> None:

@@ -1,0 +1,276 @@
+"""Captures that hold nothing, that something else disturbs, or that hold what a graph cannot."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.script.detector import Detector, on
+from cgtool.findings.registry import code
+from cgtool.observe.script.events import (
+    CaptureBegan,
+    CaptureEnded,
+    CollectiveDone,
+    CollectiveStarted,
+    CompiledInCapture,
+    EagerOp,
+    GraphDropped,
+    HostCallbackAdded,
+    HostWaited,
+    OpCaptured,
+    ProcessGroupDestroyed,
+    PyTorchWarned,
+    ReplayBegins,
+    Seeded,
+    ThreadWorked,
+)
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat.private import pins_memory
+
+CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
+CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
+DATALOADER_PIN_THREAD = code("dataloader-pin-thread")
+EMPTY_GRAPH = code("empty-graph")
+FINALIZER_IN_CAPTURE = code("finalizer-in-capture")
+FIRST_COMPILE_IN_CAPTURE = code("first-compile-in-capture")
+HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
+MIXED_EAGER_WORK_DURING_CAPTURE = code("mixed-eager-work-during-capture")
+MODIFIED_TEMPLATE_NOT_REINSTANTIATED = code("modified-template-not-reinstantiated")
+NCCL_DESTROY_BEFORE_GRAPH = code("nccl-destroy-before-graph")
+OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
+RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
+RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
+
+
+class Misuse(Detector):
+    """Settings and modes of a capture, and captures of nothing."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._empty: WatchedGraph | None = None
+
+    @on(PyTorchWarned)
+    def _read_warning(self, event: PyTorchWarned) -> None:
+        if "CUDA Graph is empty" in event.text:
+            self._empty = self.script.capture
+
+    @on(CaptureBegan)
+    def _begin(self, event: CaptureBegan) -> None:
+        graph = event.graph
+        setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
+        if setting:
+            self.report(
+                CACHING_ALLOCATOR_DISABLED,
+                "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture calls "
+                "cudaMalloc, which is not permitted there",
+                graph.frames,
+                evidence=(f"PYTORCH_NO_CUDA_MEMORY_CACHING={setting}",),
+                phase="capture",
+            )
+        if graph.mode == "global" and any(map(pins_memory, threading.enumerate())):
+            self.report(
+                DATALOADER_PIN_THREAD,
+                "a DataLoader with pin_memory=True has a thread that calls CUDA, which can end "
+                "this capture at any time",
+                graph.frames,
+                phase="capture",
+            )
+
+    @on(CaptureEnded)
+    def _end(self, event: CaptureEnded) -> None:
+        graph = event.graph
+        if graph.mode == "relaxed":
+            self.report(
+                RELAXED_MODE_HIDES_BUGS,
+                'capture_error_mode="relaxed": calls that a capture does not permit run without an '
+                "error",
+                graph.frames,
+                phase="capture",
+            )
+        if graph is self._empty:
+            self.report(
+                EMPTY_GRAPH,
+                "the graph is empty: no op of the capture ran on its device and streams"
+                if graph.ops
+                else "the graph is empty: the capture ran no op",
+                graph.frames,
+                phase="capture",
+                severity=None if graph.ops else "warning",
+            )
+
+
+class Finalizers(Detector):
+    """A graph that dies while another one is captured."""
+
+    @on(GraphDropped)
+    def _drop(self, event: GraphDropped) -> None:
+        if self.script.capture is not None and event.graph is not self.script.capture:
+            self.report(
+                FINALIZER_IN_CAPTURE,
+                f"{event.graph.name} is destroyed while another graph is captured",
+                phase="capture",
+            )
+
+
+class Threads(Detector):
+    """Work of another thread during a capture."""
+
+    @on(ThreadWorked)
+    def _look_at_work(self, event: ThreadWorked) -> None:
+        if event.graph.mode == "global":
+            self.report(
+                OTHER_THREAD_CUDA_CALL,
+                f"thread `{event.thread}` calls CUDA while another thread captures: an allocation "
+                "here ends the capture",
+                event.frames,
+                phase="capture",
+            )
+        else:
+            self.report(
+                MIXED_EAGER_WORK_DURING_CAPTURE,
+                f"thread `{event.thread}` runs work on the device while another thread captures",
+                event.frames,
+                phase="capture",
+            )
+
+
+class HostCalls(Detector):
+    """Host callbacks and compilation in a capture."""
+
+    @on(HostCallbackAdded)
+    def _look_at_callback(self, _event: HostCallbackAdded) -> None:
+        self.report(
+            HOST_CALLBACK_DEADLOCK,
+            "the graph gets a node that calls a function on the host",
+            phase="capture",
+        )
+
+    @on(CompiledInCapture)
+    def _look_at_compile(self, _event: CompiledInCapture) -> None:
+        self.report(
+            FIRST_COMPILE_IN_CAPTURE,
+            "torch.compile compiles during the capture, because this function was not called "
+            "before",
+            phase="capture",
+        )
+
+
+class Collectives(Detector):
+    """Collectives that are outstanding as a capture begins, and process groups that end too early.
+
+    Which collective is outstanding follows from the order of calls: whether one has ended depends
+    on the other ranks, and ``is_completed()`` is not permitted during a capture.
+    """
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._works: dict[int, weakref.ref[Any]] = {}
+        """Started, and not waited for."""
+        self._users: list[WatchedGraph] = []
+        """Graphs that captured a collective."""
+
+    @on(CollectiveStarted)
+    def _start(self, event: CollectiveStarted) -> None:
+        self._works[id(event.work)] = weakref.ref(event.work)
+
+    @on(CollectiveDone)
+    def _finish(self, event: CollectiveDone) -> None:
+        self._works.pop(id(event.work), None)
+
+    @on(HostWaited)
+    def _wait(self, event: HostWaited) -> None:
+        if event.call == "torch.cuda.synchronize":
+            self._works.clear()
+
+    @on(CaptureBegan)
+    def _begin(self, event: CaptureBegan) -> None:
+        # A work that nothing holds any more cannot be waited for.
+        if any(reference() is not None for reference in self._works.values()):
+            self.report(
+                CAPTURE_WAITS_FOR_NCCL,
+                "the capture begins while a collective is outstanding",
+                event.graph.frames,
+                phase="capture",
+            )
+            self._works.clear()
+
+    @on(OpCaptured)
+    def _note_user(self, event: OpCaptured) -> None:
+        if event.op.name.startswith("c10d::") and event.graph not in self._users:
+            self._users.append(event.graph)
+
+    @on(ProcessGroupDestroyed)
+    def _destroy(self, _event: ProcessGroupDestroyed) -> None:
+        if any(graph.replayable for graph in self._users):
+            self.report(
+                NCCL_DESTROY_BEFORE_GRAPH,
+                "the process group is destroyed while a graph that captured a collective can still "
+                "be replayed",
+            )
+
+
+class Randomness(Detector):
+    """A graph that draws random numbers, compared with eager without one seed for both."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        super().__init__(script, findings)
+        self._random: set[int] = set()
+        """Numbers of the graphs that draw."""
+        self._seeds = 0
+        """Since the last captured draw."""
+
+    @on(Seeded)
+    def _seed(self, _event: Seeded) -> None:
+        self._seeds += 1
+
+    @on(OpCaptured)
+    def _note_draw(self, event: OpCaptured) -> None:
+        if torch.Tag.nondeterministic_seeded in getattr(event.op.func, "tags", ()):
+            self._random.add(event.graph.number)
+            self._seeds = 0
+
+    @on(EagerOp)
+    def _look_at_comparison(self, event: EagerOp) -> None:
+        op = event.op
+        if not op.name.startswith(("aten::equal", "aten::allclose", "aten::isclose")):
+            return
+        buffers = [self.script.buffers.find(tensor) for tensor in tensors_in(op.args[:2])]
+        graphs = [
+            buffer.allocated_in
+            for buffer in buffers
+            if buffer is not None and buffer.allocated_in is not None
+        ]
+        if len(buffers) != 2 or len(graphs) != 1 or graphs[0].number not in self._random:
+            return
+        if graphs[0].replays and self._seeds < 2:
+            self.report(
+                RNG_SEQUENCE_DIFFERS_FROM_EAGER,
+                "the output of a graph that draws random numbers is compared with eager, and the "
+                "two did not start from the same seed",
+            )
+
+
+class Templates(Detector):
+    """A template that was edited after its graph was instantiated."""
+
+    @on(ReplayBegins)
+    def _compare_template(self, event: ReplayBegins) -> None:
+        graph = event.graph
+        cuda_graph = graph.graph()
+        if not graph.handle_taken or graph.template is None or cuda_graph is None:
+            return
+        now = self.script.device.template(cuda_graph)
+        if now is not None and now != graph.template:
+            self.report(
+                MODIFIED_TEMPLATE_NOT_REINSTANTIATED,
+                f"{graph.name} was edited after it was instantiated; the replay runs what was "
+                "instantiated",
+                phase="replay",
+            )

@@ -1,0 +1,181 @@
+"""Observer of ``make_graphed_callables`` and of the calls of what it returns."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from cgtool.observe.frames import call_user
+from cgtool.observe.script.events import (
+    CallablesGraphed,
+    CallablesGraphing,
+    CaptureBegan,
+    GraphedBackwardTooLate,
+    GraphedCall,
+    GraphedCallFellBack,
+    ReplayBegins,
+)
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import GraphedCallable
+from cgtool.observe.storage import key_of, tensors_in
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import no_torch_function, pytree
+
+
+class _Running(threading.local):
+    """What runs on this thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[torch.nn.Module] = []
+        """Those whose ``__call__`` is running, outermost first."""
+        self.call: tuple[GraphedCallable, tuple[Any, ...]] | None = None
+        """The innermost call of a graphed callable, and its arguments."""
+
+
+class _Callables:
+    """Follows each callable from ``make_graphed_callables`` to its last backward."""
+
+    def __init__(self, script: ObservedScript) -> None:
+        self.script = script
+        self._graphing: list[GraphedCallable] | None = None
+        """Callables of the ``make_graphed_callables`` that is running."""
+        self._captures = 0
+        self._wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+        self._running = _Running()
+        self._calls: dict[GraphedCallable, int] = {}
+
+    def make(
+        self, original: Any, callables: Any, sample_args: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        single = not isinstance(callables, tuple)
+        targets = (callables,) if single else callables
+        samples = (sample_args,) if single else sample_args
+        graphed = [self._described(*pair) for pair in zip(targets, samples, strict=False)]
+        frames = self.script.place()
+        events = self.script.events
+        events.publish(CallablesGraphing(targets, samples, tuple(graphed), frames))
+        self._graphing, self._captures = graphed, 0
+        try:
+            results = call_user(original, callables, sample_args, *args, **kwargs)
+        finally:
+            self._graphing = None
+        events.publish(CallablesGraphed(tuple(graphed), self._captures))
+        followed = tuple(
+            self._follow(result, callable_)
+            for result, callable_ in zip((results,) if single else results, graphed, strict=False)
+        )
+        return followed[0] if single else followed
+
+    def _follow(self, result: Any, callable_: GraphedCallable) -> Any:
+        """What the script calls instead of ``result``; a module stays, with another forward."""
+        if isinstance(result, torch.nn.Module):
+            result.forward = self._called(callable_, result.forward)
+            return result
+        return self._called(callable_, result)
+
+    def _called(self, callable_: GraphedCallable, graphed: Callable[..., Any]) -> Any:
+        @functools.wraps(graphed)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            module = callable_.module() if callable_.module is not None else None
+            if module is not None and module.training != callable_.training:
+                # PyTorch calls the original forward.
+                self.script.events.publish(GraphedCallFellBack(callable_, self.script.place()))
+                return call_user(graphed, *args, **kwargs)
+            running = self._running
+            outer, running.call = running.call, (callable_, args)
+            try:
+                result = call_user(graphed, *args, **kwargs)
+            finally:
+                running.call = outer
+            self._follow_backward(callable_, result)
+            return result
+
+        self._wrappers.add(call)
+        return call
+
+    def _follow_backward(self, callable_: GraphedCallable, result: Any) -> None:
+        number = self._calls.get(callable_, 0)
+
+        def backward_begins(_gradients: Any) -> None:
+            if self._calls[callable_] != number:
+                callable_.called_twice = True
+                self.script.events.publish(GraphedBackwardTooLate(callable_))
+
+        with no_torch_function():
+            for tensor in tensors_in(result):
+                if tensor.grad_fn is not None:
+                    # All outputs come from one autograd node.
+                    tensor.grad_fn.register_prehook(backward_begins)
+                    return
+
+    def capture_began(self, event: CaptureBegan) -> None:
+        if self._graphing is None:
+            return
+        # PyTorch captures all forwards in order before the first backward.
+        if self._captures < len(self._graphing):
+            event.graph.callable = self._graphing[self._captures]
+        else:
+            event.graph.callable = GraphedCallable()
+        self._captures += 1
+
+    def replay_begins(self, event: ReplayBegins) -> None:
+        running = self._running
+        if running.call is None or event.graph.callable is not running.call[0]:
+            return
+        callable_, arguments = running.call
+        self._calls[callable_] = self._calls.get(callable_, 0) + 1
+        self.script.events.publish(
+            GraphedCall(
+                callable_,
+                tuple(pytree.tree_leaves(arguments)),
+                running.modules[-1] if running.modules else None,
+                self.script.place(),
+            )
+        )
+
+    def module_begins(self, module: torch.nn.Module, _args: Any) -> None:
+        self._running.modules.append(module)
+
+    def module_ends(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
+        if self._running.modules:
+            self._running.modules.pop()
+
+    def _described(self, target: Any, samples: Any) -> GraphedCallable:
+        leaves = list(tensors_in(samples))
+        callable_ = GraphedCallable(
+            samples=tuple(weakref.ref(tensor) for tensor in leaves),
+            static_keys=frozenset(key_of(tensor) for tensor in leaves),
+        )
+        if isinstance(target, torch.nn.Module):
+            callable_.module = weakref.ref(target)
+            callable_.training = target.training
+            callable_.trainable = {id(own): own.requires_grad for own in target.parameters()}
+            callable_.graphed_before = target.__dict__.get("forward") in self._wrappers
+        return callable_
+
+
+def observe_callables(script: ObservedScript, patches: Patches) -> None:
+    """``make_graphed_callables``, calls of what it returns, and their backwards.
+
+    Cost: two global module hooks; for each call of a graphed callable a look at its arguments and
+    a hook on its autograd node. Does not disturb the program: the graphs are PyTorch's own.
+    """
+    callables = _Callables(script)
+    for owner in (torch.cuda, torch.cuda.graphs):
+        patches.wrap(owner, "make_graphed_callables", callables.make)
+    script.events.subscribe(CaptureBegan, callables.capture_began)
+    script.events.subscribe(ReplayBegins, callables.replay_begins)
+    for handle in (
+        register_module_forward_pre_hook(callables.module_begins),
+        register_module_forward_hook(callables.module_ends, always_call=True),
+    ):
+        patches.callback(handle.remove)

@@ -1,0 +1,395 @@
+"""A script under observation: its graphs, their memory, the order of its streams.
+
+``ObservedScript`` is the state that observers keep and subscribers read. The observers beside it
+(``graphs``, ``callables``, ``ops``, ``libraries``) patch PyTorch and call its methods, which update
+the state and publish events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.model.capture import Frame
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import overwrites, written_by
+from cgtool.observe.frames import call_op, chain_of, frames_of, here, is_internal, package_part
+from cgtool.observe.ops import OpCall, OpRecorder, op_name
+from cgtool.observe.script.events import (
+    CaptureBegan,
+    CaptureEnded,
+    CaptureFailed,
+    EagerOp,
+    Events,
+    GraphDropped,
+    HostWaited,
+    OpCaptured,
+    ReplayBegins,
+    ReplayEnded,
+    ScriptEnded,
+    TensorReturned,
+)
+from cgtool.observe.script.names import region_of
+from cgtool.observe.script.state import (
+    Access,
+    Buffers,
+    ExternalUse,
+    Op,
+    StreamOrder,
+    WatchedGraph,
+)
+from cgtool.observe.storage import key_of, storage_of, tensors_in
+from cgtool.torch_compat.private import storage_key
+
+OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
+"""Called with call, func, args, kwargs and result of every op of a capture."""
+
+_SYNCS = frozenset(
+    (
+        "aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero",
+        "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+    )
+)  # fmt: skip
+"""Ops that wait for the device to read a value."""
+
+
+class Device(Protocol):
+    """What the observers ask of a device: ``cgtool.devices.{cuda,simulated}.script``."""
+
+    simulated: bool
+    graph_class: Any
+    """``torch.cuda.CUDAGraph`` while the script runs."""
+
+    @property
+    def recorder(self) -> OpRecorder | None:
+        """Takes the ops of the capture in progress."""
+
+    @property
+    def on_host(self) -> bool:
+        """What runs now touches host tensors only, whatever their marks say."""
+
+    def capture_began(self, script: ObservedScript) -> None:
+        """A capture has begun on the current stream."""
+
+    def capture_over(self) -> None:
+        """It has ended or failed."""
+
+    def place(self, tensor: torch.Tensor) -> str:
+        """``device``, ``host``, ``pinned``."""
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        """On the device."""
+
+    def is_dead(self, ref: StorageWeakRef) -> bool:
+        """The script holds no reference to the storage any more."""
+
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        """Reserved by a pool of graphs."""
+
+    def keeps_graph(self, graph: Any) -> bool:
+        """A captured graph was made with ``keep_graph=True``."""
+
+    def captured_nodes(self) -> int:
+        """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
+
+    def template(self, graph: Any) -> Hashable:
+        """What the template of a graph made with ``keep_graph=True`` holds; None if unknown."""
+
+    def thread_modes(self) -> list[Any]:
+        """The modes that a thread of the script must enter to see the same device."""
+
+    def stream(self) -> int:
+        """Handle of the current stream; 0 is the default stream."""
+
+
+class CaptureWatcher(OpRecorder):
+    """Records the ops of a capture on a GPU, which run as they are.
+
+    Not entered as a mode: ``ops.DispatchObserver`` passes ops to it.
+    """
+
+    def __init__(self, annotations: Annotations, on_op: OnCapturedOp) -> None:
+        super().__init__({}, annotations)
+        self._on_op = on_op
+        self._home = threading.get_ident()
+        self.modules.__enter__()
+
+    def stop(self) -> None:
+        self.modules.__exit__(None, None, None)
+
+    def begin(self, func: Any, caller: Any) -> OpCall:
+        return super().begin(func, above_mode(caller))
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        result = call_op(func, args, kwargs)
+        self._on_op(call, func, args, kwargs, result)
+        return result
+
+
+def above_mode(caller: FrameType | None) -> FrameType | None:
+    """The frame above ``DispatchObserver``, which passes ops on to a recorder."""
+    return None if caller is None else caller.f_back
+
+
+class ObservedScript:
+    """The state of one run of one script, on one device."""
+
+    def __init__(self, device: Device, annotations: Annotations) -> None:
+        self.device = device
+        self.annotations = annotations
+        self.events = Events()
+        self.order = StreamOrder()
+        self.buffers = Buffers()
+        self.graphs: list[WatchedGraph] = []
+        self._by_object: weakref.WeakKeyDictionary[Any, WatchedGraph] = weakref.WeakKeyDictionary()
+        self.capture: WatchedGraph | None = None
+        """In progress."""
+        self.capture_thread: int | None = None
+        self._main_thread = threading.get_ident()
+        self.clock = 0
+        """Counts writes and replays."""
+
+    def place(self) -> tuple[Frame, ...]:
+        """The user's frames now; on autograd's threads those of the call that waits for them."""
+        return here() or frames_of(chain_of(sys._current_frames().get(self._main_thread)))
+
+    def frame(self) -> types.FrameType | None:
+        """The innermost user frame, on the thread that runs the script.
+
+        Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
+        alive all that its callers hold.
+        """
+        if threading.get_ident() == self._main_thread:
+            frame: types.FrameType | None = sys._getframe(1)
+        else:
+            frame = sys._current_frames().get(self._main_thread)
+        while frame is not None and is_internal(frame.f_code):
+            frame = frame.f_back
+        return frame
+
+    def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
+        """The state of a ``CUDAGraph``; None if it has captured nothing."""
+        return self._by_object.get(cuda_graph)
+
+    def replayable(self) -> Iterator[WatchedGraph]:
+        """Graphs that are captured and neither reset nor dead."""
+        return (graph for graph in self.graphs if graph.replayable)
+
+    # Captures.
+
+    def begin_capture(self, cuda_graph: Any, pool: Any, mode: str) -> None:
+        """``capture_begin`` has returned."""
+        frame = self.frame()
+        graph = WatchedGraph(
+            number=len(self.graphs) + 1,
+            graph=weakref.ref(cuda_graph, lambda _: self.drop(graph)),
+            frames=self.place(),
+            pool=None if pool is None else tuple(pool),
+            own_pool=pool is None,
+            mode=mode,
+            stream=self.device.stream(),
+            began=self.clock,
+        )
+        while frame is not None:
+            if not is_internal(frame.f_code):
+                if not graph.outer_frames:
+                    graph.lines = region_of(frame)
+                graph.outer_frames[id(frame)] = frame.f_lasti
+            frame = frame.f_back
+        self.graphs.append(graph)
+        self._by_object[cuda_graph] = graph
+        self.capture, self.capture_thread = graph, threading.get_ident()
+        self.device.capture_began(self)
+        recorder = self.device.recorder
+        if recorder is not None:
+            graph.record = recorder.record
+        self.events.publish(CaptureBegan(graph))
+
+    def captured_op(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """An op of the capture in progress has run."""
+        graph = self.capture
+        if graph is None:
+            return
+        graph.ops += 1
+        if self.device.on_host:
+            return
+        graph.device_ops += 1
+        new_keys: list[int] = []
+        written = {key_of(tensor) for tensor in written_by(func, args, kwargs)}
+        arguments: set[int] = set()
+        for tensor in tensors_in((args, kwargs)):
+            storage = storage_of(tensor)
+            if storage is None:
+                continue
+            key = storage_key(storage)
+            arguments.add(key)
+            if key in graph.allocated:
+                continue
+            known = graph.external.get(key)
+            if known is not None:
+                known.written |= key in written
+                continue
+            new_keys.append(key)
+            graph.external[key] = ExternalUse(
+                self.buffers.add(storage, self.device.place(tensor), self.device.address(storage)),
+                call,
+                weakref.ref(tensor),
+                tuple(tensor.shape),
+                tensor.data_ptr(),
+                key in written,
+                key in written and overwrites(call.name),
+            )
+        for tensor in tensors_in(result):
+            storage = storage_of(tensor)
+            if storage is None:
+                continue
+            key = storage_key(storage)
+            if key not in arguments and key not in graph.allocated and key not in graph.external:
+                buffer = self.buffers.add(storage, "device", self.device.address(storage))
+                buffer.allocated_in = graph
+                graph.allocated[key] = buffer
+        op = Op(call, func, call.name, args, kwargs, result)
+        self.events.publish(OpCaptured(graph, op, new_keys))
+
+    def ending_capture(self, cuda_graph: Any) -> None:
+        """``capture_end`` is about to run."""
+        graph = self.graph_of(cuda_graph)
+        if graph is not None and graph is self.capture:
+            # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
+            graph.device_ops = max(graph.device_ops, self.device.captured_nodes())
+
+    def end_capture(self, cuda_graph: Any) -> None:
+        """``capture_end`` has returned."""
+        graph = self.graph_of(cuda_graph)
+        self._capture_over()
+        if graph is None:
+            return
+        graph.state = "captured"
+        graph.keep_graph = self.device.keeps_graph(cuda_graph)
+        with contextlib.suppress(Exception):
+            graph.pool = tuple(cuda_graph.pool())
+        self.events.publish(CaptureEnded(graph))
+
+    def fail_capture(
+        self, cuda_graph: Any, end_error: BaseException, code_error: BaseException | None
+    ) -> None:
+        """``capture_end`` has raised, or ends a capture whose code has raised."""
+        self._capture_over()
+        graph = self.graph_of(cuda_graph)
+        if graph is not None:
+            graph.state = "failed"
+        self.events.publish(CaptureFailed(graph, end_error, code_error))
+
+    def _capture_over(self) -> None:
+        self.capture = self.capture_thread = None
+        self.device.capture_over()
+
+    # Graphs.
+
+    def instantiated(self, cuda_graph: Any, by_script: bool = False) -> None:
+        """A graph is instantiated now: by ``instantiate()``, or by a replay."""
+        graph = self.graph_of(cuda_graph)
+        if graph is None or not graph.keep_graph:
+            return
+        graph.instantiated |= by_script
+        if by_script or graph.template is None:
+            graph.template = self.device.template(cuda_graph)
+
+    def begin_replay(self, cuda_graph: Any) -> None:
+        graph = self.graph_of(cuda_graph)
+        if graph is not None:
+            self.events.publish(ReplayBegins(graph))
+
+    def end_replay(self, cuda_graph: Any) -> None:
+        graph = self.graph_of(cuda_graph)
+        if graph is None:
+            return
+        graph.replays += 1
+        replay = graph.last_replay = self._access(graph)
+        # Subscribers see who wrote each buffer before this replay.
+        self.events.publish(ReplayEnded(graph))
+        for use in graph.external.values():
+            use.buffer.last_read = replay
+            if use.written:
+                use.buffer.last_write = replay
+        for buffer in graph.allocated.values():
+            buffer.last_write = replay
+
+    def drop(self, graph: WatchedGraph) -> None:
+        """A graph is reset or has died."""
+        if self.events.closed or graph.state != "captured":
+            return
+        if self.capture is not None and graph is not self.capture:
+            self.capture.disturbed = True
+        self.events.publish(GraphDropped(graph))
+        graph.state = "dropped"
+
+    # Between captures.
+
+    def eager_op(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """An op outside captures has run."""
+        if self.events.closed or self.capture is not None or not len(self.buffers):
+            return
+        name = op_name(func)
+        if any(self.buffers.find(tensor) for tensor in tensors_in((args, kwargs))):
+            self.events.publish(EagerOp(Op(None, func, name, args, kwargs, result)))
+            written = [
+                buffer
+                for tensor in written_by(func, args, kwargs)
+                if (buffer := self.buffers.find(tensor))
+            ]
+            if written:
+                write = self._access(None)
+                for buffer in written:
+                    buffer.last_write = write
+        if name.partition(".")[0] in _SYNCS and not self.device.on_host:
+            self.host_waited(name, next(tensors_in(args), None))
+
+    def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
+        """The host has waited for the current stream, to read ``tensor``."""
+        if self.capture is None and not self.events.closed:
+            self.order.host_waits(self.device.stream())
+            self.events.publish(HostWaited(call, tensor))
+
+    def host_synchronized(self, call: str) -> None:
+        """The script has called a function that waits, and that has updated ``order``."""
+        self.events.publish(HostWaited(call, None))
+
+    def returned(self, tensor: torch.Tensor) -> None:
+        """A function of PyTorch has returned a tensor to the script."""
+        if self.capture is None and len(self.buffers):
+            self.events.publish(TensorReturned(tensor))
+
+    def finish(self) -> None:
+        """The script is over."""
+        self.events.publish(ScriptEnded())
+        self.events.closed = True
+
+    def _access(self, graph: WatchedGraph | None) -> Access:
+        stream = self.device.stream()
+        self.clock += 1
+        return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
+
+
+def called_by_pytorch() -> bool:
+    """True when the patched function that is running was called from inside PyTorch (or the
+    standard library), not by the script or a library that it uses."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
+        frame = frame.f_back
+    return frame is not None and is_internal(frame.f_code)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import CheckpointFunction
 
 from cgtool.model.capture import Frame
-from cgtool.observe.frames import Site, chain_of, frames_of
+from cgtool.observe.frames import Site, call_op, chain_of, frames_of
 from cgtool.torch_compat.patches import Patches
 
 _constructed: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[Site, ...]] = (
@@ -32,11 +32,11 @@ def recorded() -> Iterator[None]:
 
     def construct(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         _constructed.setdefault(optimizer, chain_of(sys._getframe(2)))
-        original(optimizer, *args, **kwargs)
+        call_op(original, (optimizer, *args), kwargs)
 
     def checkpoint(original: Any, *args: Any, **kwargs: Any) -> Any:
         _checkpointed[:] = [chain_of(sys._getframe(2))]
-        return original(*args, **kwargs)
+        return call_op(original, args, kwargs)
 
     with Patches() as patches:
         patches.wrap(torch.optim.Optimizer, "__init__", construct)

@@ -20,7 +20,7 @@ from cgtool.devices.simulated.streams import Device, Stream
 from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges
-from cgtool.observe.frames import here
+from cgtool.observe.frames import call_op, here
 from cgtool.observe.placement import HOST, is_cuda_device, put
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
@@ -245,7 +245,7 @@ def redirected(device: Device) -> Iterator[None]:
         # backward() and grad() are torch functions themselves, so the mode is off inside them:
         # hooks and the user's own backward functions need it on.
         with mode:
-            return run_backward(*args, **kwargs)
+            return call_op(run_backward, args, kwargs)
 
     def grouped(*args: Any, **kwargs: Any) -> Any:
         # C++ reads the real device; what is grouped here is moved to the device that it names.

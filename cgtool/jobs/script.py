@@ -16,7 +16,7 @@ def run(job: ScriptJob, context: Context) -> Answer:
     context.begin()
     if context.simulated is not None:
         from cgtool.devices.simulated import script as simulated
-        from cgtool.devices.simulated.streams import Device
+        from cgtool.devices.simulated.device import Device
 
         findings, looked_at = simulated.check(job.spec, job.arguments, context.progress)
         described = Device().environment()

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.jobs.verify import randomness, replayable
+from cgtool.jobs.verify import randomness
 from cgtool.jobs.verify.compare import difference, nearest, spread
 from cgtool.jobs.verify.inputs import fresh, perturbed
 from cgtool.jobs.verify.procedure import verify
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.runs import Trial, TrialRunner, static_inputs
 from cgtool.jobs.verify.state import Snapshot, read, write
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Part, Workload
@@ -234,7 +234,7 @@ def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
 def test_incoming_gradients_are_inputs(target):
     made = target("innocent.py:two_callables")
     staged(made)
-    names = [name for name, _ in replayable.inputs(made)]
+    names = [name for name, _ in static_inputs(made)]
     assert "second: incoming gradient of output" in names
 
 

@@ -14,12 +14,12 @@ import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
 from cgtool.devices.device import CapturedGraph, Session, quiet
+from cgtool.devices.simulated import device as simulated_device
 from cgtool.devices.simulated import memory
-from cgtool.devices.simulated import streams as stream_model
+from cgtool.devices.simulated.device import Device
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.devices.simulated.streams import Device
 from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions, Progress
@@ -64,7 +64,7 @@ class SimulatedSession(Session[CapturedOps]):
     device: Device
     record: Record = field(default_factory=Record)
     """One record for all captures: a backward op finds its forward call in it, and storages."""
-    stream: stream_model.Stream = field(init=False)
+    stream: simulated_device.Stream = field(init=False)
     """The stream of the last ``capture``."""
 
     def warm_up(self, iterations: int, progress: Progress) -> None:

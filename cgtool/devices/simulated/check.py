@@ -8,7 +8,7 @@ import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.devices.simulated.backend import SimulatedSession, build
-from cgtool.devices.simulated.streams import Device
+from cgtool.devices.simulated.device import Device
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
+from cgtool.devices.simulated.device import Stream
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
-from cgtool.devices.simulated.owners import Owners, Places
-from cgtool.devices.simulated.recording import ScriptRecorder
-from cgtool.devices.simulated.scripted import PoolId, ScriptDevice, known
-from cgtool.devices.simulated.streams import Stream
+from cgtool.devices.simulated.recording import Owners, Places, ScriptRecorder
+from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
 from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from cgtool.detectors import function_rules as rules
 from cgtool.detectors.function_rules import is_number, refuse_move, target_of
-from cgtool.devices.simulated.streams import Device
+from cgtool.devices.simulated.device import Device
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
     DEVICE,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.op_rules import is_host_work, refuse_op
-from cgtool.devices.simulated.streams import Device
+from cgtool.devices.simulated.device import Device
 from cgtool.observe.access import AccessLog
 from cgtool.observe.frames import call_op, call_user
 from cgtool.observe.launches import effect_of, launches

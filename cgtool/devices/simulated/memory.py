@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.op_rules import is_host_work
-from cgtool.devices.simulated.streams import Device
+from cgtool.devices.simulated.device import Device
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
 from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder, Record

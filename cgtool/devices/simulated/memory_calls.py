@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cgtool.devices.simulated.device import Device
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
-from cgtool.devices.simulated.streams import Device
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
 from cgtool.torch_compat.private import DUMP_SNAPSHOT, RECORD_MEMORY_HISTORY, SLEEP, SNAPSHOT

@@ -1,4 +1,4 @@
-"""The record of a capture that a script makes itself."""
+"""The record of a capture that a script makes, and which of its tensors the script still owns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Generator  # the class itself: a script sees torch.Generator replaced
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
-from cgtool.devices.simulated.memory import PrivatePool
-from cgtool.devices.simulated.owners import Owners, Places
-from cgtool.devices.simulated.scripted import ScriptDevice
+from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
+from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
@@ -19,9 +19,64 @@ from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.script import above_mode
 from cgtool.observe.storage import storage_of
-from cgtool.torch_compat.private import generator_key, pytree, storage_key
+from cgtool.torch_compat.private import generator_key, pytree, storage_key, storage_use_count
 
 RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
+
+
+def _wrapper_counts() -> int:
+    """1 where PyTorch counts the Python object of a storage among its owners, else 0."""
+    tensor = torch.empty(1)
+    return int(storage_use_count(storage_key(tensor.untyped_storage()))) - 1
+
+
+class Owners:
+    """How many owners of each storage are the record's own: the rest are the user's."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self._wrapper = _wrapper_counts()
+
+    def hold(self, value: Any, change: int = 1) -> None:
+        for one in pytree.tree_leaves(value):
+            if isinstance(one, torch.Tensor):
+                storage = storage_of(one)
+                if storage is not None:
+                    key = storage_key(storage)
+                    self.counts[key] = self.counts.get(key, 0) + change
+
+    def dead(self, ref: StorageWeakRef) -> bool:
+        """True when nothing but records owns the storage."""
+        if ref.expired():
+            return True
+        # Every storage that was looked at has its Python object.
+        own = self.counts.get(ref.cdata, 0) + self._wrapper
+        return int(storage_use_count(ref.cdata)) <= own
+
+
+class Places:
+    """Addresses of what captures allocate, by the model of the caching allocator."""
+
+    def __init__(self, owners: Owners) -> None:
+        self.owners = owners
+        self.address: dict[int, int] = {}
+        """By storage."""
+        self._live: dict[int, tuple[StorageWeakRef, PrivatePool, PoolBlock]] = {}
+
+    def allocate(self, storage: torch.UntypedStorage, pool: PrivatePool) -> None:
+        key = storage_key(storage)
+        if key in self._live or storage.nbytes() == 0:
+            return
+        block = pool.allocate(storage.nbytes())
+        self.address[key] = block.address
+        self._live[key] = (StorageWeakRef(storage), pool, block)
+
+    def sweep(self) -> None:
+        """Give back what the user has let go."""
+        for key, (ref, pool, block) in list(self._live.items()):
+            if self.owners.dead(ref):
+                pool.free(block)
+                del self._live[key]
 
 
 class ScriptRecorder(CaptureRecorder):

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import note_record_stream
+from cgtool.devices.simulated.device import Device, Stream
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.memory_calls import memory_calls
-from cgtool.devices.simulated.streams import Device, Stream
 from cgtool.findings.registry import code
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges

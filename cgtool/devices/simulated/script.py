@@ -12,9 +12,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.detectors.script.run import run
 from cgtool.devices.simulated.cudagraph import CUDAGraph
 from cgtool.devices.simulated.function_mode import FunctionMode
-from cgtool.devices.simulated.owners import Owners, Places
+from cgtool.devices.simulated.recording import Owners, Places
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.devices.simulated.scripted import PoolId, ScriptDevice
+from cgtool.devices.simulated.script_device import PoolId, ScriptDevice
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations

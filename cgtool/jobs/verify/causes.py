@@ -24,9 +24,13 @@ from cgtool.detectors.compare_iterations import branches_on_capturing as branchi
 from cgtool.detectors.optimizers import SteppingOptimizers, findings_of
 from cgtool.detectors.reporting import at_call
 from cgtool.findings.registry import code
-from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.replayable import VerifyTarget
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.runs import (
+    Trial,
+    TrialRunner,
+    VerifyTarget,
+    autocast_caches,
+    eager_iteration,
+)
 from cgtool.jobs.verify.state import host_random_state
 from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
 from cgtool.model.capture import Frame
@@ -62,7 +66,7 @@ class Eager:
         return found
 
     def _iterate(self) -> None:
-        replayable.eager(self.target)
+        eager_iteration(self.target)
         self.target.device.synchronize()
 
     def in_a_row(self, trial: Trial, skipped: int = 0) -> list[Finding]:
@@ -172,7 +176,7 @@ def branches_on_capturing(
         stage.begin_eager(trial)
         with recording(target) as annotations, asked(answer):
             seen = iteration.observe(
-                lambda: replayable.eager(target),
+                lambda: eager_iteration(target),
                 roots_of(target.workload),
                 annotations,
                 HostReads(),
@@ -190,12 +194,12 @@ class Liveness:
     """One warm iteration, before anything here holds a tensor of the user's."""
 
     def __init__(self, target: VerifyTarget) -> None:
-        self._caches = replayable.autocast_caches()
+        self._caches = autocast_caches()
         with recording(target) as annotations:
             recorder = LivenessRecorder(target, annotations)
             # Casts that warm-up left in autocast's cache are what a capture would read.
             self._incoming: list[torch.Tensor] = []
-            replayable.eager(target, recorder, keep_casts=True, hold=self._incoming)
+            eager_iteration(target, recorder, keep_casts=True, hold=self._incoming)
         target.device.synchronize()
         if self._caches:
             torch.clear_autocast_cache()

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
-from cgtool.jobs.verify.replayable import Probes, VerifyTarget
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.runs import Probes, Trial, TrialRunner, VerifyTarget, eager_iteration
 from cgtool.jobs.verify.watching import EMPTY, ProbeRecorder, recording
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
@@ -58,10 +56,10 @@ def _eager(
     """What every op of an eager iteration (from 0) made."""
     stage.begin_eager(trial)
     for _ in range(iteration):
-        replayable.eager(target)
+        eager_iteration(target)
     with recording(target) as annotations:
         recorder = ProbeRecorder(target, annotations)
-        replayable.eager(target, recorder)
+        eager_iteration(target, recorder)
     target.device.synchronize()
     return recorder.seen, recorder.record
 

@@ -13,8 +13,7 @@ from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import Asked
 from cgtool.jobs.verify.compare import Judged, is_finite
 from cgtool.jobs.verify.divergence import Divergence, Node, first_noisy
-from cgtool.jobs.verify.replayable import VerifyTarget
-from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
+from cgtool.jobs.verify.runs import Run, Trial, TrialRunner, VerifyTarget
 from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from cgtool.jobs.verify import replayable
-from cgtool.jobs.verify.replayable import VerifyTarget
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.runs import Trial, TrialRunner, VerifyTarget, float_parameters
 from cgtool.jobs.verify.state import raw
 
 
@@ -87,7 +85,7 @@ def perturbed(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Tr
     generator.manual_seed(1)
     tensors = {
         id(tensor): tensor
-        for _, tensor in (*stage.inputs, *replayable.parameters(target.workload))
+        for _, tensor in (*stage.inputs, *float_parameters(target.workload))
         if tensor.is_floating_point()
     }
     found = []

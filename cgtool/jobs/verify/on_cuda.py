@@ -19,7 +19,7 @@ from cgtool.devices.cuda.driver import capturing_graph, check, cu
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.findings.registry import code
-from cgtool.jobs.verify.replayable import VerifyTarget
+from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.jobs.verify.watching import strided, tensors, written
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated.backend import SimulatedSession
+from cgtool.devices.simulated.device import Device
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
-from cgtool.devices.simulated.streams import Device
-from cgtool.jobs.verify.replayable import VerifyTarget
+from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations

@@ -10,13 +10,21 @@ import torch
 
 from cgtool.detectors import compare_iterations
 from cgtool.findings.registry import code
-from cgtool.jobs.verify import causes, randomness, replayable, state
+from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import asked
 from cgtool.jobs.verify.compare import Judged, judge
 from cgtool.jobs.verify.explaining import Told, VerifyState, explain
 from cgtool.jobs.verify.inputs import fresh, perturbed
-from cgtool.jobs.verify.replayable import VerifyTarget
-from cgtool.jobs.verify.runs import ReplayFailedError, Trial, TrialRunner
+from cgtool.jobs.verify.runs import (
+    ReplayFailedError,
+    Trial,
+    TrialRunner,
+    VerifyTarget,
+    autocast_caches,
+    closed_over,
+    eager_iteration,
+    float_parameters,
+)
 from cgtool.jobs.verify.state import Snapshot, raw
 from cgtool.jobs.verify.watching import reads_uninitialised
 from cgtool.model.capture import Caveat
@@ -122,9 +130,9 @@ class _Procedure:
         self.told.looked.append(f"{iterations} eager iterations as warm-up")
         self.progress("one iteration watched")
         liveness = causes.Liveness(target)
-        if replayable.autocast_caches():
+        if autocast_caches():
             # The cache as warm-up leaves it is what a capture finds.
-            replayable.eager(target, keep_casts=True)
+            eager_iteration(target, keep_casts=True)
         self._tell_what_warm_up_changed(cold)
         del cold
         start = Snapshot(target.workload, target.device)
@@ -264,7 +272,7 @@ class _Procedure:
             )
         changed = [
             (tensor, _changed(value))
-            for _, tensor in replayable.parameters(target.workload)
+            for _, tensor in float_parameters(target.workload)
             if (value := stage.start.value_of(tensor)) is not None
         ]
         if changed:
@@ -279,7 +287,7 @@ class _Procedure:
         names = {id(tensor): name for name, tensor in state.read(self.target.workload).items()}
         return [
             (name, tensor)
-            for name, tensor in replayable.closed_over(self.target.workload)
+            for name, tensor in closed_over(self.target.workload)
             if names.get(id(tensor)) not in written
         ]
 

@@ -14,10 +14,15 @@ from collections.abc import Callable, Iterator
 import torch
 
 from cgtool.findings.registry import code
-from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import dense_numbers
-from cgtool.jobs.verify.replayable import Results, VerifyTarget, results_of
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.runs import (
+    Results,
+    Trial,
+    TrialRunner,
+    VerifyTarget,
+    eager_iteration,
+    results_of,
+)
 from cgtool.jobs.verify.state import raw, unchanged
 from cgtool.model.finding import Finding
 
@@ -52,7 +57,7 @@ def draws(
         return results_of(target.session)
 
     return (
-        _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target)),
+        _drawn(stage, lambda: stage.begin_eager(trial), lambda: eager_iteration(target)),
         _drawn(stage, lambda: stage.begin_replay(trial), replay),
     )
 
@@ -63,7 +68,7 @@ def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
 
 def is_random(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> bool:
     """Eager results depend on the seed."""
-    runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: replayable.eager(target), 2)
+    runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: eager_iteration(target), 2)
     return any(_varies(runs, key) for key in runs[0])
 
 

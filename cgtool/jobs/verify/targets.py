@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cgtool.jobs.verify.replayable import VerifyTarget
+from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Workload

@@ -15,10 +15,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.reporting import at_call
 from cgtool.findings.registry import code
-from cgtool.jobs.verify import replayable
 from cgtool.jobs.verify.compare import SLACK, difference
-from cgtool.jobs.verify.replayable import Results, VerifyTarget, autocast_caches
-from cgtool.jobs.verify.runs import Trial, TrialRunner, fill_sentinel
+from cgtool.jobs.verify.runs import (
+    Results,
+    Trial,
+    TrialRunner,
+    VerifyTarget,
+    autocast_caches,
+    eager_iteration,
+    fill_sentinel,
+)
 from cgtool.jobs.verify.state import raw
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import watch as watch_annotations
@@ -185,7 +191,7 @@ def _run(
     stage.begin_eager(trial)
     with recording(target) as annotations:
         recorder = SpoilRecorder(target, annotations, only)
-        results = replayable.eager(target, recorder)
+        results = eager_iteration(target, recorder)
     target.device.synchronize()
     with raw():
         return {key: one.detach().clone() for key, one in results.items()}, recorder

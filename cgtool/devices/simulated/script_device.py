@@ -13,8 +13,8 @@ import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.detectors.script.detector import mark_reported
+from cgtool.devices.simulated.device import Device, Event, Stream
 from cgtool.devices.simulated.memory import PrivatePool
-from cgtool.devices.simulated.streams import Device, Event, Stream
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import here

@@ -19,11 +19,11 @@ def render(summary: Summary, *, explain: bool = False) -> RenderableType:
     parts: list[RenderableType] = [
         _head(summary),
         "",
-        Table("Graphs", _graph_columns(summary), summary.graphs, simulated=simulated),
+        Table("Graphs", graph_columns(summary), summary.graphs, simulated=simulated),
         plain(_memory(summary), "dim"),
     ]
     if summary.modules:
-        columns = _module_columns(summary)
+        columns = module_columns(summary)
         parts += ["", Table("Nodes by module", columns, summary.modules, simulated=simulated)]
     if summary.ops:
         rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
@@ -46,7 +46,7 @@ def _head(summary: Summary) -> Text:
     return head
 
 
-def _graph_columns(summary: Summary) -> Sequence[Column[GraphRow]]:
+def graph_columns(summary: Summary) -> Sequence[Column[GraphRow]]:
     types = dict.fromkeys(type_ for row in summary.graphs for type_ in row.types)
     return [
         Column("graph", lambda row: row.name),
@@ -94,7 +94,7 @@ def _memory(summary: Summary) -> str:
     return f"{text}; {count_text(summary.warmup_iters, 'warm-up iteration')}"
 
 
-def _module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
+def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
     phases = {row.phase for row in summary.graphs}
     return [
         Column("module", lambda row: row.module),

@@ -101,7 +101,7 @@ HERE = builders.environment()
         ("device", "NVIDIA A100", "another GPU: NVIDIA A100 in the baseline, NVIDIA H200 here"),
         ("driver", "570.1", "another driver"),
         ("torch", "2.8.0", "another PyTorch"),
-        ("cuda_runtime", "12.8", "another CUDA"),
+        ("cuda_runtime", "12.8", "different CUDA"),
         ("allocator_config", "expandable_segments:True", "another allocator configuration"),
     ],
 )

@@ -8,8 +8,12 @@ from io import StringIO
 import pytest
 from rich.console import Console, Group
 
-from cgtool.analysis.units import time_text
+from cgtool.analysis.graph.summary import summarize
+from cgtool.analysis.units import bytes_text, time_text
+from cgtool.model.capture_file import read
+from cgtool.render import summary_table
 from cgtool.render.table import Column, Table, legend
+from tests.recorded import ROOT
 
 
 @dataclass(frozen=True)
@@ -93,3 +97,21 @@ def test_a_text_keeps_its_narrowest_width_while_another_column_can_be_left_out()
     ]
     assert len(Table("T", columns, ROWS).columns_at(50)) == 2
     assert len(Table("T", columns, ROWS).columns_at(40)) == 1
+
+
+def test_the_column_of_contributing_is_one_entry_in_one_list(monkeypatch):
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition("```python column\n")[2]
+    source = text.partition("```")[0]
+    column = eval(source, {"Column": Column, "bytes_text": bytes_text})
+    summary = summarize(read(ROOT / "samples" / "captures" / "gan.cgt"))
+    columns = [*summary_table.graph_columns(summary), column]
+    monkeypatch.setattr(summary_table, "graph_columns", lambda summary: columns)
+    wide, narrow = (
+        "\n".join(text_of(summary_table.render(summary, explain=True), width))
+        for width in (160, 80)
+    )
+    assert column.heading in wide
+    assert "2.0 MiB" in wide.split("Nodes by module")[0].split("────")[-1]
+    assert column.explanation in wide
+    assert column.heading not in narrow
+    assert column.explanation not in narrow

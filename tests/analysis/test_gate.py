@@ -440,7 +440,7 @@ def test_another_machine_serves_for_counts_and_not_for_times(
     base = replace(base, environment=replace(base.environment, **{field: value}))
     found = {one.metric: one for one in judge(here, Budgets(), base).verdicts}
     assert found["replay-us"].verdict == UNKNOWN
-    assert f"another {word}" in found["replay-us"].text
+    assert f"different {word}" in found["replay-us"].text
     assert found["nodes"].verdict == PASS
     notes = judge(here, Budgets(), base).notes
     assert (value in "".join(notes)) == (field != "driver")
@@ -472,7 +472,7 @@ def test_another_clock_serves_for_counts_and_not_for_times() -> None:
     here = measure([timed(60, runs=10, clock=Clock((210, 1500, 1500)))])
     base = measure([timed(30, runs=10, clock=Clock((210, 1980, 1980)))]).values
     found = {one.metric: one for one in judge(here, Budgets(), base).verdicts}
-    assert "another SM clock: 1980 MHz in the baseline, 1500 MHz here" in found["replay-us"].text
+    assert "different SM clock: 1980 MHz in the baseline, 1500 MHz here" in found["replay-us"].text
 
 
 def test_other_options_of_the_capture_are_told() -> None:

@@ -98,11 +98,11 @@ HERE = builders.environment()
 @pytest.mark.parametrize(
     ("field", "value", "word"),
     [
-        ("device", "NVIDIA A100", "another GPU: NVIDIA A100 in the baseline, NVIDIA H200 here"),
-        ("driver", "570.1", "another driver"),
-        ("torch", "2.8.0", "another PyTorch"),
+        ("device", "NVIDIA A100", "different GPU: NVIDIA A100 in the baseline, NVIDIA H200 here"),
+        ("driver", "570.1", "different driver"),
+        ("torch", "2.8.0", "different PyTorch"),
         ("cuda_runtime", "12.8", "different CUDA"),
-        ("allocator_config", "expandable_segments:True", "another allocator configuration"),
+        ("allocator_config", "expandable_segments:True", "different allocator configuration"),
     ],
 )
 def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
@@ -120,8 +120,8 @@ def test_what_nobody_knows_is_no_reason():
 @pytest.mark.parametrize(
     ("field", "values", "word"),
     [
-        ("cpu", ("AMD EPYC 9654", "Intel Xeon 8480C"), "another processor: AMD EPYC 9654 in the"),
-        ("cpus", (64, 16), "another number of processors: 64 in the baseline, 16 here"),
+        ("cpu", ("AMD EPYC 9654", "Intel Xeon 8480C"), "different processor: AMD EPYC 9654 in the"),
+        ("cpus", (64, 16), "different number of processors: 64 in the baseline, 16 here"),
     ],
 )
 def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values, word):
@@ -139,15 +139,15 @@ def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
     found = runs.reasons(HERE, QUIET, HERE, other).lasting
     assert bool(found) == apart
     if apart:
-        assert found[0] == "another SM clock: 1980 MHz in the baseline, 1755 MHz here"
+        assert found[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
 
 
 def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
     hot = Clock((1980,), throttle_reasons=("hardware thermal slowdown",), other_processes=2)
     here = runs.reasons(HERE, QUIET, HERE, hot)
     assert here.all == (
-        "the GPU slowed itself down here: hardware thermal slowdown",
-        "2 other processes had the GPU at work here",
+        "the GPU was throttled here: hardware thermal slowdown",
+        "2 other processes used the GPU here",
     )
     before = runs.reasons(HERE, hot, HERE, QUIET)
     assert len(before.all) == 2
@@ -201,7 +201,7 @@ def test_each_of_the_three_answers_has_its_exit_code():
 def test_times_that_must_not_be_compared_are_not():
     (found,) = verdicts([1.5 * one for one in STEADY[:3]], clock=Clock((345, 1200, 1200)))
     assert (found.answer, found.verdict) == (None, "cannot-tell")
-    assert "another SM clock" in found.reasons[0]
+    assert "different SM clock" in found.reasons[0]
     assert exit_code((found,)) == 5
 
 
@@ -240,7 +240,7 @@ def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
     (found,) = against_entry(paired(1.1, clock=Clock((1980,), other_processes=1)), 0.002)
     assert (found.answer, found.reasons) == (
         None,
-        ("1 other process had the GPU at work meanwhile",),
+        ("1 other process used the GPU meanwhile",),
     )
 
 

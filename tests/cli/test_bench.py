@@ -167,7 +167,7 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
     clocks = iter([shared] * 99)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
     assert (code, len(machine.asked)) == (5, 3 + 4)
-    assert "1 other process had the GPU at work here" in out
+    assert "1 other process used the GPU here" in out
     assert "not told by 4 runs, and --max-runs allows no more" in " ".join(out.split())
 
 

@@ -89,7 +89,7 @@ def test_times_of_another_machine_are_not_judged_and_counts_are(pytester, gpu):
     result = gpu("max_regression='3%'", DRIVER="999.1", SLOWER="2")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["cudagraph: 1 gated", "replay-us not judged in 1 test: another driver: * 999.1 here"]
+        ["cudagraph: 1 gated", "replay-us not judged in 1 test: different driver: * 999.1 here"]
     )
 
 

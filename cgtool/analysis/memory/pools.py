@@ -1,32 +1,23 @@
-"""Explain the memory pools of a capture, to the byte.
+"""The report of ``cgtool pools``: the memory pools of a capture, to the byte.
 
-Definitions, shown under the table:
-reserved    what the allocator took from CUDA for the pool: the sum of its segments
-live        bytes in blocks that are still held when the capture ends
-peak        most bytes that were held at once while capturing
-untouched   bytes of the segments that no allocation ever covered
-floor       most requested bytes held at once: no pool for these lifetimes can be smaller
-asked for   sum over all allocations; memory counts as often as it was given out
+- reserved: what CUDA gave to the pool, the sum of its segments
+- live: bytes in blocks that are still held when the capture ends
+- peak: most bytes in blocks at once during the capture
+- untouched: bytes of the segments that no allocation covered
+- floor: most requested bytes at once; with these lifetimes no pool is smaller
+- requested: the sum over all allocations; memory that is reused counts each time
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 
 import msgspec
 
 from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
-from cgtool.model.capture import Allocation, Capture, Pool
-
-DEFINITIONS = {
-    "reserved": "taken from CUDA for the pool: the sum of its segments",
-    "live": "in blocks that something still holds when the capture ends",
-    "peak": "most bytes in blocks held at once while capturing",
-    "untouched": "bytes of the segments that no allocation ever covered",
-    "floor": "most requested bytes held at once; no pool for these lifetimes can be smaller",
-    "asked for": "sum over all allocations; memory counts as often as it was given out",
-}
+from cgtool.model.capture import Allocation, Block, Capture, Pool
 
 
 class PoolRow(msgspec.Struct, frozen=True):
@@ -52,12 +43,12 @@ class GroupRow(msgspec.Struct, frozen=True):
     group: str
     allocations: int
     requested: int
-    """Sum over all allocations: one address counts as often as it was given out."""
+    """Sum over all allocations: memory that is reused counts each time."""
     live: int
     peak: int
-    """Most bytes of this group held at once."""
+    """Most bytes of this group at once."""
     time_ns: int | None
-    """Device time of its nodes in one replay; None where none was measured."""
+    """GPU time of its nodes in one replay; None where it was not measured."""
 
 
 class HolderRow(msgspec.Struct, frozen=True):
@@ -73,7 +64,7 @@ class HolderRow(msgspec.Struct, frozen=True):
 
 
 class SharedRow(msgspec.Struct, frozen=True):
-    """Bytes of a pool that were given out in two graphs, one after the other."""
+    """Bytes of a pool that two graphs use, one after the other."""
 
     pool: str
     first: str
@@ -94,13 +85,13 @@ class PoolsReport(msgspec.Struct, frozen=True):
     """Of those holders."""
     shared: tuple[SharedRow, ...]
     driver_bytes: int | None
-    """Device memory that the driver took for the executable graphs, outside the pools."""
+    """Device memory that the driver takes for the executable graphs, outside the pools."""
     rounding_bytes: int
-    """Live bytes beyond what was asked for."""
+    """Live bytes beyond those that were requested."""
 
 
 class _Timed(msgspec.Struct, frozen=True):
-    """A node's time, and what it is grouped by, as of an allocation."""
+    """A node's time, with what it is grouped by: the fields of an allocation."""
 
     graph: int
     origin: int | None
@@ -116,59 +107,6 @@ def _timed(capture: Capture, pool: int) -> Iterator[_Timed]:
                 yield _Timed(index, node.origin, node.stream, node.duration_ns)
 
 
-def _peak(allocations: Iterable[Allocation], size: Callable[[Allocation], int]) -> tuple[int, int]:
-    """(most bytes at once, event at which that was reached)."""
-    changes: list[tuple[int, int]] = []
-    for one in allocations:
-        changes.append((one.allocated_at, size(one)))
-        if one.freed_at is not None:
-            changes.append((one.freed_at, -size(one)))
-    changes.sort()
-    now = best = at = 0
-    for event, change in changes:
-        now += change
-        if now > best:
-            best, at = now, event
-    return best, at
-
-
-def _covered(pool: Pool, allocations: Iterable[Allocation]) -> int:
-    """Bytes of the pool's segments that some allocation or live block covered."""
-    ranges = [(one.address, one.address + one.bytes) for one in allocations]
-    ranges += [
-        (block.address, block.address + block.bytes)
-        for segment in pool.segments
-        for block in segment.blocks
-        if block.state != "inactive"
-    ]
-    ranges.sort()
-    segments = sorted((one.address, one.address + one.bytes) for one in pool.segments)
-    total, position = 0, 0
-    for low, high in segments:
-        reach = low
-        while position < len(ranges) and ranges[position][0] < high:
-            start, end = max(ranges[position][0], reach), min(ranges[position][1], high)
-            if end > start:
-                total += end - start
-                reach = end
-            position += 1
-    return total
-
-
-def live_bytes(pool: Pool) -> int:
-    """Bytes in blocks that are not free."""
-    return sum(
-        block.bytes
-        for segment in pool.segments
-        for block in segment.blocks
-        if block.state != "inactive"
-    )
-
-
-def reserved_bytes(pool: Pool) -> int:
-    return sum(segment.bytes for segment in pool.segments)
-
-
 def pools_report(
     capture: Capture,
     *,
@@ -178,89 +116,40 @@ def pools_report(
     holders: int = 12,
 ) -> PoolsReport:
     """Rows for every pool, or those named by ``only``, split by ``graph``, ``stream``,
-    ``module`` or ``line``."""
+    ``module`` (``depth`` names of its path) or ``line``; ``holders`` live blocks."""
     memory = capture.memory
     places = Places(capture)
     by_pool: dict[int, list[Allocation]] = defaultdict(list)
-    for one in memory.allocations:
-        by_pool[one.pool].append(one)
+    for allocation in memory.allocations:
+        by_pool[allocation.pool].append(allocation)
 
-    def group_of(one: Allocation | _Timed) -> str:
+    def group_of(item: Allocation | _Timed) -> str:
         if by == "stream":
-            return (
-                capture.streams[one.stream].name if one.stream is not None else "(another stream)"
-            )
+            stream = item.stream
+            return "(another stream)" if stream is None else capture.streams[stream].name
         if by == "module":
-            module = module_at_depth(places.of_origin(one.origin).module, depth)
-            part = part_of(capture, capture.graphs[one.graph])
+            module = module_at_depth(places.of_origin(item.origin).module, depth)
+            part = part_of(capture, capture.graphs[item.graph])
             return f"{part}: {module}" if part else module
         if by == "line":
-            return file_line(places.of_origin(one.origin).line) or "(no line)"
-        return capture.graphs[one.graph].name
+            return file_line(places.of_origin(item.origin).line) or "(no line)"
+        return capture.graphs[item.graph].name
 
     rows: list[PoolRow] = []
     groups: list[GroupRow] = []
     held: list[HolderRow] = []
     shared: list[SharedRow] = []
     rounding = 0
-    chosen = [index for index, one in enumerate(memory.pools) if not only or one.name in only]
+    chosen = [index for index, pool in enumerate(memory.pools) if not only or pool.name in only]
     for index in chosen:
-        pool = memory.pools[index]
-        mine = by_pool[index]
-        peak, at = _peak(mine, lambda one: one.bytes)
-        floor, _ = _peak(mine, lambda one: one.requested_bytes)
-        reserved = reserved_bytes(pool)
-        where = next((one for one in mine if one.allocated_at == at), None)
-        rows.append(
-            PoolRow(
-                pool.name,
-                len(pool.segments),
-                reserved,
-                live_bytes(pool),
-                peak,
-                reserved - _covered(pool, mine),
-                floor,
-                len(mine),
-                tuple(graph.name for graph in capture.graphs if graph.pool == index),
-                _where(capture, places, where),
-            )
-        )
-        members: dict[str, list[Allocation]] = defaultdict(list)
-        for one in mine:
-            members[group_of(one)].append(one)
-        spent: Counter[str] = Counter()
-        for node in _timed(capture, index):
-            spent[group_of(node)] += node.duration_ns
-        split = [
-            GroupRow(
-                pool.name,
-                name,
-                len(some),
-                sum(one.requested_bytes for one in some),
-                sum(one.bytes for one in some if one.freed_at is None),
-                _peak(some, lambda one: one.bytes)[0],
-                spent.get(name),
-            )
-            for name, some in members.items()
-        ]
-        groups += sorted(split, key=lambda one: -one.peak)
-        for one in mine:
-            if one.freed_at is None:
-                rounding += one.bytes - one.requested_bytes
-                place = places.of_origin(one.origin)
-                held.append(
-                    HolderRow(
-                        pool.name,
-                        one.label or "saved for backward, or held by the code",
-                        one.bytes,
-                        capture.graphs[one.graph].name,
-                        place.short_op or "",
-                        file_line(place.line),
-                        place.module or "",
-                    )
-                )
-        shared += _shared(capture, pool, mine)
-    held.sort(key=lambda one: -one.bytes)
+        pool, allocations = memory.pools[index], by_pool[index]
+        rows.append(_pool_row(capture, places, index, allocations))
+        groups += _group_rows(pool.name, allocations, _timed(capture, index), group_of)
+        live = [allocation for allocation in allocations if allocation.freed_at is None]
+        rounding += sum(allocation.bytes - allocation.requested_bytes for allocation in live)
+        held += [_holder_row(capture, places, pool.name, allocation) for allocation in live]
+        shared += _shared(capture, pool, allocations)
+    held.sort(key=lambda row: -row.bytes)
     exec_bytes = [
         graph.exec_bytes
         for graph in capture.graphs
@@ -275,42 +164,133 @@ def pools_report(
         by,
         tuple(held[:holders]),
         max(0, len(held) - holders),
-        sum(one.bytes for one in held[holders:]),
+        sum(row.bytes for row in held[holders:]),
         tuple(shared),
         sum(exec_bytes) if exec_bytes else None,
         rounding,
     )
 
 
-def _where(capture: Capture, places: Places, one: Allocation | None) -> str:
-    if one is None:
-        return ""
-    place = places.of_origin(one.origin)
-    parts = (capture.graphs[one.graph].name, place.short_op, file_line(place.line))
-    return " ".join(part for part in parts if part)
+def _pool_row(
+    capture: Capture, places: Places, index: int, allocations: Sequence[Allocation]
+) -> PoolRow:
+    pool = capture.memory.pools[index]
+    peak, event = _peak(allocations, lambda allocation: allocation.bytes)
+    floor, _ = _peak(allocations, lambda allocation: allocation.requested_bytes)
+    reserved = reserved_bytes(pool)
+    at_peak = next((each for each in allocations if each.allocated_at == event), None)
+    where = ""
+    if at_peak is not None:
+        place = places.of_origin(at_peak.origin)
+        facts = (capture.graphs[at_peak.graph].name, place.short_op, file_line(place.line))
+        where = " ".join(fact for fact in facts if fact)
+    return PoolRow(
+        pool.name,
+        len(pool.segments),
+        reserved,
+        live_bytes(pool),
+        peak,
+        reserved - _covered(pool, allocations),
+        floor,
+        len(allocations),
+        tuple(graph.name for graph in capture.graphs if graph.pool == index),
+        where,
+    )
 
 
-def _shared(capture: Capture, pool: Pool, allocations: list[Allocation]) -> list[SharedRow]:
-    """Bytes that a later graph was given again after an earlier one gave them back."""
+def _group_rows(
+    pool: str,
+    allocations: Iterable[Allocation],
+    nodes: Iterable[_Timed],
+    group_of: Callable[[Allocation | _Timed], str],
+) -> list[GroupRow]:
+    """The largest peak first."""
+    members: dict[str, list[Allocation]] = defaultdict(list)
+    for allocation in allocations:
+        members[group_of(allocation)].append(allocation)
+    time_ns: Counter[str] = Counter()
+    for node in nodes:
+        time_ns[group_of(node)] += node.duration_ns
+    rows = [
+        GroupRow(
+            pool,
+            name,
+            len(group),
+            sum(allocation.requested_bytes for allocation in group),
+            sum(allocation.bytes for allocation in group if allocation.freed_at is None),
+            _peak(group, lambda allocation: allocation.bytes)[0],
+            time_ns.get(name),
+        )
+        for name, group in members.items()
+    ]
+    return sorted(rows, key=lambda row: -row.peak)
+
+
+def _holder_row(capture: Capture, places: Places, pool: str, allocation: Allocation) -> HolderRow:
+    place = places.of_origin(allocation.origin)
+    return HolderRow(
+        pool,
+        allocation.label or "saved for backward, or held by the code",
+        allocation.bytes,
+        capture.graphs[allocation.graph].name,
+        place.short_op or "",
+        file_line(place.line),
+        place.module or "",
+    )
+
+
+def _shared(capture: Capture, pool: Pool, allocations: Iterable[Allocation]) -> list[SharedRow]:
+    """Bytes that an earlier graph freed and a later graph allocated again."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one in allocations:
-        spans[one.graph].append((one.address, one.address + one.bytes))
+    for allocation in allocations:
+        end = allocation.address + allocation.bytes
+        spans[allocation.graph].append((allocation.address, end))
     merged = {graph: _merge(ranges) for graph, ranges in spans.items()}
-    order = sorted(merged)
-    found = []
-    for number, first in enumerate(order):
-        for second in order[number + 1 :]:
-            overlap = _overlap(merged[first], merged[second])
-            if overlap:
-                found.append(
-                    SharedRow(
-                        pool.name,
-                        capture.graphs[first].name,
-                        capture.graphs[second].name,
-                        overlap,
-                    )
-                )
-    return found
+    return [
+        SharedRow(pool.name, capture.graphs[first].name, capture.graphs[second].name, overlap)
+        for first, second in combinations(sorted(merged), 2)
+        if (overlap := _overlap(merged[first], merged[second]))
+    ]
+
+
+def _peak(allocations: Iterable[Allocation], size: Callable[[Allocation], int]) -> tuple[int, int]:
+    """(most bytes at once, event at which that was reached)."""
+    changes: list[tuple[int, int]] = []
+    for allocation in allocations:
+        changes.append((allocation.allocated_at, size(allocation)))
+        if allocation.freed_at is not None:
+            changes.append((allocation.freed_at, -size(allocation)))
+    changes.sort()
+    now = best = at = 0
+    for event, change in changes:
+        now += change
+        if now > best:
+            best, at = now, event
+    return best, at
+
+
+def _used_blocks(pool: Pool) -> list[Block]:
+    return [
+        block for segment in pool.segments for block in segment.blocks if block.state != "inactive"
+    ]
+
+
+def live_bytes(pool: Pool) -> int:
+    """Bytes in blocks that are not free."""
+    return sum(block.bytes for block in _used_blocks(pool))
+
+
+def reserved_bytes(pool: Pool) -> int:
+    """Bytes of all segments."""
+    return sum(segment.bytes for segment in pool.segments)
+
+
+def _covered(pool: Pool, allocations: Iterable[Allocation]) -> int:
+    """Bytes of the pool's segments that an allocation or a live block covered."""
+    used = [(each.address, each.address + each.bytes) for each in allocations]
+    used += [(block.address, block.address + block.bytes) for block in _used_blocks(pool)]
+    segments = [(each.address, each.address + each.bytes) for each in pool.segments]
+    return _overlap(_merge(used), sorted(segments))
 
 
 def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

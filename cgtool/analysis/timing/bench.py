@@ -159,7 +159,7 @@ def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
         if clock.profiled:
             found.append("another profiler was attached, which makes everything take longer")
         if clock.throttle_reasons:
-            found.append(f"the GPU slowed itself down: {', '.join(clock.throttle_reasons)}")
+            found.append(f"the GPU was throttled: {', '.join(clock.throttle_reasons)}")
         busy = clock.sm_mhz[1:]
         if busy and min(busy) < 0.9 * max(busy):
             found.append(

@@ -1,4 +1,4 @@
-"""Several runs of one bench as one, what disturbed them, and whether times may be compared."""
+"""Runs of one bench: merge them, say what disturbed them, and whether times may be compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cgtool.model.capture import Capture, Environment
 from cgtool.model.measurements import Bench, Clock, Samples
 
 APART = 0.03
-"""Typical SM clocks further apart than this make other times of the same code."""
+"""Relative difference of typical SM clocks from which the same code takes another time."""
 
 _STEADY = frozenset(("power cap",))
 _SAME = (
@@ -26,12 +26,12 @@ _HOST = (("cpu", "processor"), ("cpus", "number of processors"))
 
 
 class Reasons(NamedTuple):
-    """Why two times cannot be held against each other, a sentence each; of none, they can."""
+    """Why two times cannot be compared, a sentence each; empty where they can."""
 
     lasting: tuple[str, ...] = ()
-    """The same in every further run."""
+    """Further runs change nothing about it."""
     passing: tuple[str, ...] = ()
-    """The next run may be left in peace."""
+    """The next run may be undisturbed."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -52,43 +52,43 @@ def reasons(
     host: bool = False,
 ) -> Reasons:
     """Why times of ``base`` (the baseline) and of ``head`` (this measurement) cannot be compared;
-    with ``host``, times that the host has a part in. What is not known on a side is no reason."""
-    found = []
+    with ``host``, times that are host-dependent. What is unknown on a side is not a reason."""
+    lasting = []
     for field, name in _SAME + (_HOST if host else ()):
         was, now = getattr(base, field), getattr(head, field)
         if field == "allocator_config":
             was, now = was or "default", now or "default"
         if was and now and was != now:
-            found.append(f"another {name}: {was} in the baseline, {now} here")
-    # A GPU at its power limit in both is at home there, and the clocks below say how far.
+            lasting.append(f"different {name}: {was} in the baseline, {now} here")
+    # A GPU at its power limit in both is compared: the clocks below say whether it may be.
     shared = _STEADY & _slowed(base_clock) & _slowed(head_clock)
-    found += disturbances(base_clock, "while the baseline was recorded", besides=shared)
+    lasting += disturbances(base_clock, "while the baseline was recorded", besides=shared)
     passing = disturbances(head_clock, "here", besides=shared)
     was_mhz, now_mhz = typical_mhz(base_clock), typical_mhz(head_clock)
     if was_mhz and now_mhz and abs(now_mhz - was_mhz) > APART * was_mhz:
         # What disturbs a GPU changes its clock too.
-        (passing or found).append(
-            f"another SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here"
+        (passing or lasting).append(
+            f"different SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here"
         )
-    return Reasons(tuple(found), tuple(passing))
+    return Reasons(tuple(lasting), tuple(passing))
 
 
 def disturbances(
     clock: Clock | None, where: str, *, besides: frozenset[str] = frozenset()
 ) -> list[str]:
-    """What slowed the GPU down meanwhile, for no fault of the code: one sentence each."""
+    """What slowed the GPU down, other than the code: one sentence each."""
     if clock is None:
         return []
-    found = []
-    slowed = [one for one in clock.throttle_reasons if one not in besides]
+    sentences = []
+    slowed = [reason for reason in clock.throttle_reasons if reason not in besides]
     if slowed:
-        found.append(f"the GPU slowed itself down {where}: {', '.join(slowed)}")
-    others = clock.other_processes
-    if others:
-        found.append(f"{others} other process{'es' * (others > 1)} had the GPU at work {where}")
+        sentences.append(f"the GPU was throttled {where}: {', '.join(slowed)}")
+    processes = clock.other_processes
+    if processes:
+        sentences.append(f"{processes} other process{'es' * (processes > 1)} used the GPU {where}")
     if clock.profiled:
-        found.append(f"another profiler was attached {where}: run without it")
-    return found
+        sentences.append(f"another profiler was attached {where}: run without it")
+    return sentences
 
 
 def _slowed(clock: Clock | None) -> frozenset[str]:
@@ -106,19 +106,21 @@ N = TypeVar("N", bound=float)
 
 
 def merge_clocks(clocks: Sequence[Clock]) -> Clock | None:
-    """All samples in a row, and everything that disturbed any run. Of the idle samples only the
-    first stays."""
+    """The samples of all runs, and everything that disturbed any of them. Each run begins with a
+    sample of an idle GPU; only the first of these stays."""
     if not clocks:
         return None
-    others = [one.other_processes for one in clocks if one.other_processes is not None]
+    others = [clock.other_processes for clock in clocks if clock.other_processes is not None]
     return Clock(
-        sm_mhz=_joined([one.sm_mhz for one in clocks]),
-        memory_mhz=_joined([one.memory_mhz for one in clocks]),
-        temperature_c=_joined([one.temperature_c for one in clocks]),
-        power_w=_joined([one.power_w for one in clocks]),
-        throttle_reasons=tuple(sorted({each for one in clocks for each in one.throttle_reasons})),
+        sm_mhz=_joined([clock.sm_mhz for clock in clocks]),
+        memory_mhz=_joined([clock.memory_mhz for clock in clocks]),
+        temperature_c=_joined([clock.temperature_c for clock in clocks]),
+        power_w=_joined([clock.power_w for clock in clocks]),
+        throttle_reasons=tuple(
+            sorted({reason for clock in clocks for reason in clock.throttle_reasons})
+        ),
         other_processes=max(others, default=None),
-        profiled=any(one.profiled for one in clocks),
+        profiled=any(clock.profiled for clock in clocks),
     )
 
 
@@ -134,7 +136,7 @@ def typical_clock(clock: Clock) -> Clock:
 
 
 def _joined(runs: Sequence[tuple[N, ...]]) -> tuple[N, ...]:
-    return (*runs[0], *(one for run in runs[1:] for one in _busy(run)))
+    return (*runs[0], *(sample for run in runs[1:] for sample in _busy(run)))
 
 
 def _one(pick: Callable[[tuple[N, ...]], N], samples: tuple[N, ...]) -> tuple[N, ...]:
@@ -146,24 +148,24 @@ def _busy(samples: tuple[N, ...]) -> tuple[N, ...]:
 
 
 def merge(captures: Sequence[Capture]) -> Capture:
-    """The first capture, with the samples of all that are ``calm``, runs numbered through, and
-    every caveat once.
+    """The first capture, with the samples of all undisturbed ones, whose runs are numbered in
+    order, and every caveat once.
 
-    Raises ValueError when there is none, or none that was timed.
+    Raises ValueError when no capture was timed.
     """
-    timed = [one.bench for one in calm(captures) if one.bench is not None]
+    timed = [capture.bench for capture in calm(captures) if capture.bench is not None]
     if not timed:
         raise ValueError("no capture holds timings")
     samples: list[Samples] = []
     for bench in timed:
-        before = 1 + max((one.run for one in samples), default=-1)
-        samples += [replace(one, run=before + one.run) for one in bench.samples]
-    caveats = tuple(dict.fromkeys(one for capture in captures for one in capture.caveats))
+        before = 1 + max((sample.run for sample in samples), default=-1)
+        samples += [replace(sample, run=before + sample.run) for sample in bench.samples]
+    caveats = tuple(dict.fromkeys(caveat for capture in captures for caveat in capture.caveats))
     return replace(
         captures[0],
         bench=Bench(
             tuple(samples),
-            merge_clocks([one.clock for one in timed if one.clock is not None]),
+            merge_clocks([bench.clock for bench in timed if bench.clock is not None]),
             timed[0].seed,
             timed[0].timer_grain_ns,
         ),
@@ -172,37 +174,37 @@ def merge(captures: Sequence[Capture]) -> Capture:
 
 
 def calm(captures: Sequence[Capture]) -> list[Capture]:
-    """Those whose times nothing disturbed; all, where there is none."""
-    return [one for one in captures if not disturbances_of(one)] or list(captures)
+    """The captures whose times nothing disturbed; all of them where there is none."""
+    return [capture for capture in captures if not disturbances_of(capture)] or list(captures)
 
 
 def disturbances_of(capture: Capture) -> list[str]:
-    """What slowed the GPU down while it was timed, for no fault of the code: a sentence each."""
+    """What slowed the GPU down during a bench, other than the code: one sentence each."""
     return disturbances(capture.bench.clock if capture.bench else None, "meanwhile")
 
 
 def by_side(samples: Iterable[Samples]) -> dict[str, dict[str, Samples]]:
-    """By phase, and then by name (``eager``): the rounds of all runs in one row."""
-    found: dict[str, dict[str, Samples]] = {}
-    for one in samples:
-        sides = found.setdefault(one.phase, {})
-        before = sides.get(one.name)
-        sides[one.name] = one if before is None else _in_a_row(before, one)
-    return found
+    """By phase, and then by name (``eager``): the rounds of all runs, one after the other."""
+    phases: dict[str, dict[str, Samples]] = {}
+    for run in samples:
+        sides = phases.setdefault(run.phase, {})
+        before = sides.get(run.name)
+        sides[run.name] = run if before is None else _joined_runs(before, run)
+    return phases
 
 
-def _in_a_row(one: Samples, other: Samples) -> Samples:
+def _joined_runs(first: Samples, second: Samples) -> Samples:
     return replace(
-        one,
-        device_ns=one.device_ns + other.device_ns,
-        host_ns=one.host_ns + other.host_ns,
-        captures=one.captures + other.captures,
+        first,
+        device_ns=first.device_ns + second.device_ns,
+        host_ns=first.host_ns + second.host_ns,
+        captures=first.captures + second.captures,
     )
 
 
-def by_capture(one: Samples) -> list[tuple[float, ...]]:
-    """Device times of each of its captures."""
-    rounds, count = one.device_ns, one.captures
+def by_capture(samples: Samples) -> list[tuple[float, ...]]:
+    """Device times, in nanoseconds, of each capture of one side and phase."""
+    rounds, count = samples.device_ns, samples.captures
     return [
         rounds[number * len(rounds) // count : (number + 1) * len(rounds) // count]
         for number in range(count)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 
-import msgspec
-
 from cgtool.jobs.context import Answer, Context
 from cgtool.model.jobs import AgainstJob
 from cgtool.program.import_isolation import Beside
+from cgtool.program.load import load as load_entry
 from cgtool.program.spec import parse
 from cgtool.program.workload import Workload
 
@@ -20,7 +19,7 @@ def run(job: AgainstJob, context: Context) -> Answer:
     context.require_gpu("bench")
     from cgtool.devices.cuda import pairs
 
-    context.begin()
+    inputs, seed = job.capture.input, job.capture.seed
     isolation = Beside(job.spec, job.against)
 
     def entry(name: str, spec: str) -> pairs.Entry:
@@ -28,7 +27,7 @@ def run(job: AgainstJob, context: Context) -> Answer:
             isolation.turn(spec)
             # An ENTRY is loaded hundreds of times; what it prints is not repeated.
             with contextlib.redirect_stdout(io.StringIO()):
-                return context.load(msgspec.structs.replace(job, spec=spec))
+                return load_entry(spec, device=context.device, inputs=inputs, seed=seed)
 
         return pairs.Entry(name, load, job.capture)
 

@@ -14,7 +14,6 @@ def run(job: BenchJob, context: Context) -> Answer:
     context.require_gpu("bench")
     from cgtool.devices.cuda import bench
 
-    context.begin()
     workload = context.load(job)
     with empty_graph_explained(workload):
         return Answer(*bench.run(workload, job.capture, job.options, context.progress))

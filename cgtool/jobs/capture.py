@@ -16,7 +16,6 @@ def run(job: CaptureJob, context: Context) -> Answer:
 def _capture(job: CaptureJob, context: Context) -> Answer:
     from cgtool.devices.cuda import backend
 
-    context.begin()
     workload = context.load(job)
     with empty_graph_explained(workload):
         return Answer(*backend.capture(workload, job.capture, context.progress))
@@ -29,7 +28,6 @@ def _simulate(job: CaptureJob, context: Context) -> Answer:
         raise machine("--times needs a GPU", fix="leave out --times: the graph is the same")
     assert context.simulated is not None
     with backend.session() as device, call_sites.recorded():
-        context.begin()
         workload = context.load(job, backend.DEVICE)
         with empty_graph_explained(workload):
             return Answer(

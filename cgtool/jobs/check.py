@@ -20,7 +20,6 @@ def _check(job: CheckJob, context: Context) -> Answer:
     from cgtool.devices.cuda.environment import describe as describe_gpu
 
     with call_sites.recorded():
-        context.begin()
         workload = context.load(job)
         findings, looked_at, captured = check.check(workload, job.capture, context.progress)
     entry = describe.entry(workload, job.capture)
@@ -33,7 +32,6 @@ def _simulate(job: CheckJob, context: Context) -> Answer:
 
     assert context.simulated is not None
     with backend.session() as device, call_sites.recorded():
-        context.begin()
         workload = context.load(job, backend.DEVICE)
         findings, looked_at, capture = check.check(
             device, workload, job.capture, context.progress, context.simulated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,25 +72,18 @@ class Answer:
 
 @dataclass
 class Context:
-    """One worker's only job: what it runs on, and whom it reports to."""
+    """What a job runs on, and what it reports its progress to."""
 
     device: str
     """As ``torch.device`` takes it: ``cuda``, ``cuda:1``; ``simulated`` for the simulated GPU."""
     simulated: str | None
     """Why the GPU is simulated; None on a GPU."""
     progress: Progress
-    before_user_code: Callable[[], None]
-    """To be called when everything of cgtool's is imported and none of the user's code has run."""
-    _started_ns: int = 0
-
-    def begin(self) -> None:
-        """From here on the user's code runs, and the time of a report counts."""
-        self.before_user_code()
-        self.progress("load")
-        self._started_ns = time.perf_counter_ns()
+    started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def load(self, job: Job, device: str | None = None) -> Workload:
         """Raises CgtoolError for what the user's code raises or returns."""
+        self.progress("load")
         options = job.capture
         return load(job.spec, device=device or self.device, inputs=options.input, seed=options.seed)
 
@@ -107,7 +100,7 @@ class Context:
         findings: tuple[Finding, ...],
         looked_at: tuple[str, ...],
     ) -> Report:
-        """``elapsed_ns`` counts from ``begin``."""
+        """``elapsed_ns`` counts from ``started_ns``."""
         notes: tuple[Caveat, ...] = ()
         if self.simulated is not None:
             notes = (Caveat("simulated", f"simulated on CPU tensors ({self.simulated})"),)
@@ -120,7 +113,7 @@ class Context:
             findings=findings,
             looked_at=looked_at,
             notes=notes,
-            elapsed_ns=time.perf_counter_ns() - self._started_ns,
+            elapsed_ns=time.perf_counter_ns() - self.started_ns,
         )
 
 

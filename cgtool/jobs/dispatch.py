@@ -24,10 +24,9 @@ RUN: dict[type[jobs.Job], Callable[[Any, Context], Answer]] = {
 }
 
 
-def run(request: Request, progress: Progress, before_user_code: Callable[[], None]) -> None:
+def run(request: Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job = request.job
-    context = Context(*choose_device(job.capture.device), progress, before_user_code)
-    answer = RUN[type(job)](job, context)
+    answer = RUN[type(job)](job, Context(*choose_device(job.capture.device), progress))
     progress("write")
     answer.write(Path(request.output))

@@ -16,7 +16,6 @@ def run(job: ProfileJob, context: Context) -> Answer:
     )
     from cgtool.devices.cuda import profile
 
-    context.begin()
     workload = context.load(job)
     with empty_graph_explained(workload):
         return Answer(*profile.run(workload, job.capture, job.options, context.progress))

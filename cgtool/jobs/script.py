@@ -13,7 +13,6 @@ from cgtool.program.inputs import seed_all
 def run(job: ScriptJob, context: Context) -> Answer:
     """Run the script under observation. Raises CgtoolError for what it raises."""
     seed_all(job.capture.seed)
-    context.begin()
     if context.simulated is not None:
         from cgtool.devices.simulated import script as simulated
         from cgtool.devices.simulated.device import Device

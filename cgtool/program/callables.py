@@ -1,4 +1,5 @@
-"""A callable of the user's: its signature, its name, and where it is written."""
+"""A callable of the user's: its signature, its name, where it is written, and how a factory returns
+it with its arguments."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ import torch
 
 from cgtool.observe.frames import is_internal
 from cgtool.program.guarded_access import attribute, is_a, type_name
-from cgtool.torch_compat.private import COMPILED_MODULE
+from cgtool.program.surface import tensors_in
+from cgtool.torch_compat.private import COMPILED_MODULE, pytree
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def real_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The module behind torch.compile, DataParallel and DistributedDataParallel, which take
-    anything and pass it on."""
+    """The module inside torch.compile, DataParallel and DistributedDataParallel, whose own
+    ``forward`` takes any arguments."""
     wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while True:
         inner = attribute(module, COMPILED_MODULE)
@@ -38,22 +40,19 @@ def real_module(module: torch.nn.Module) -> torch.nn.Module:
         module = inner
 
 
-def _target(value: Any) -> Any:
-    return attribute(real_module(value), "forward") if is_a(value, torch.nn.Module) else value
-
-
 def signature_of(value: Any, *, follow_wrapped: bool = True) -> inspect.Signature | None:
     """The signature, through decorators; a module's is that of its ``forward``. None for builtins
     that have none."""
-    target = _target(value)
-    call = attribute(type(target), "__call__")
-    tried: list[Any] = [target]
+    if is_a(value, torch.nn.Module):
+        value = attribute(real_module(value), "forward")
+    candidates = [value]
+    call = attribute(type(value), "__call__")
     if is_a(call, types.FunctionType):
-        tried.append(types.MethodType(call, target))
-    for one in tried:
+        candidates.append(types.MethodType(call, value))
+    for candidate in candidates:
         try:
-            return inspect.signature(one, follow_wrapped=follow_wrapped)
-        except Exception:  # attributes of the user's are read
+            return inspect.signature(candidate, follow_wrapped=follow_wrapped)
+        except Exception:  # reads attributes of the user's object
             continue
     return None
 
@@ -64,28 +63,29 @@ def required(value: Any) -> list[str]:
     if signature is None:
         return []
     return [
-        one.name
-        for one in signature.parameters.values()
-        if one.default is inspect.Parameter.empty and one.kind not in _MANY
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in _VARIADIC
     ]
 
 
-def shown(value: Any) -> str:
-    """``(x, y, scale=1)``: for messages."""
+def signature_text(value: Any) -> str:
+    """``(x, y, scale=1)``, for messages."""
     signature = signature_of(value)
     if signature is None:
         return "(...)"
-    bare = [
-        one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
     ]
-    text = str(inspect.Signature(bare))
+    text = str(inspect.Signature(parameters))
     return text if len(text) <= 200 else "(...)"
 
 
-def misfit(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def mismatch(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Why ``value`` does not take these arguments, or None.
 
-    Decorators are not looked through: one that adds an argument is right to be called without.
+    By the outermost decorator's signature: it may add arguments of its own.
     """
     signature = signature_of(value, follow_wrapped=False)
     if signature is None:
@@ -106,28 +106,28 @@ def names_device(value: Any) -> bool:
 def factory_call(
     value: Any, device: str
 ) -> tuple[tuple[Any, ...], dict[str, Any], str | None] | None:
-    """Arguments that call ``value`` as a factory, and the parameter that was taken for the device;
-    None when it needs more than a device.
+    """(args, kwargs, name of the parameter that gets the device) to call ``value`` as a factory;
+    None when it requires more than a device.
 
-    The device goes to a parameter of that name, or to the only one that is required.
+    The device goes to the parameter ``device``, or to the only required parameter.
     """
     signature = signature_of(value)
     if signature is None:
         return None
-    needed = required(value)
+    names = required(value)
     named = signature.parameters.get("device")
-    if named is not None and named.kind not in _MANY:
-        if needed not in ([], ["device"]):
+    if named is not None and named.kind not in _VARIADIC:
+        if names not in ([], ["device"]):
             return None
         if named.kind is not inspect.Parameter.POSITIONAL_ONLY:
             return (), {"device": device}, "device"
         before = list(signature.parameters).index("device")
         return ((device,), {}, "device") if before == 0 else None
-    if not needed:
+    if not names:
         return (), {}, None
-    if len(needed) > 1:
+    if len(names) > 1:
         return None
-    only = signature.parameters[needed[0]]
+    only = signature.parameters[names[0]]
     if only.kind not in _POSITIONAL or not _takes_a_device(only):
         return None
     return (device,), {}, only.name
@@ -142,10 +142,10 @@ def _takes_a_device(parameter: inspect.Parameter) -> bool:
 
 
 def cannot_run(value: Callable[..., Any]) -> str | None:
-    """``an async function`` and the like: callables whose call does not do their work."""
+    """``an async function``, ``a generator function``: a call does not run them. Else None."""
     call = attribute(type(value), "__call__")
     for target in (value, call):
-        # Anything but a plain function is asked through its type's __call__.
+        # Of other objects, the __call__ of the type is what runs.
         if not is_a(target, _FUNCTIONS):
             continue
         if inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target):
@@ -159,7 +159,7 @@ Place = tuple[str | None, int | None]
 
 
 def unwrapped(value: Any) -> Any:
-    """The function behind partials, bound methods and decorators that say what they wrap."""
+    """The function inside partials, bound methods and decorators with ``__wrapped__``."""
     seen: set[int] = set()
     while id(value) not in seen:
         seen.add(id(value))
@@ -210,23 +210,23 @@ def _returns(function: ast.AST) -> Iterator[ast.Return]:
 
 
 def returned_names(factory: Any, count: int) -> list[str] | None:
-    """The variables in ``return (generator, discriminator), ...``, if it is written so."""
+    """The variables of ``return (generator, discriminator), ...``; None where it is not so."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(unwrapped(factory))))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
-    returns = [one.value for one in _returns(tree.body[0])] if tree.body else []
+    returns = [node.value for node in _returns(tree.body[0])] if tree.body else []
     if len(returns) != 1 or not isinstance(returns[0], ast.Tuple | ast.List):
         return None
     first = returns[0].elts[0] if returns[0].elts else None
     if not isinstance(first, ast.Tuple | ast.List) or len(first.elts) != count:
         return None
-    names = [one.id for one in first.elts if isinstance(one, ast.Name)]
+    names = [node.id for node in first.elts if isinstance(node, ast.Name)]
     return names if len(set(names)) == count else None
 
 
 _LONGEST = 200
-"""Characters of a name: one that is longer is generated, and fills the screen."""
+"""Characters of a name: longer ones are generated."""
 
 
 def name_of(function: Any) -> str:
@@ -242,8 +242,134 @@ def name_of(function: Any) -> str:
 
 
 def unique(names: list[str]) -> list[str]:
-    """Numbered where two are equal: ``Linear 0``, ``Linear 1``."""
+    """Equal names are numbered: ``Linear 0``, ``Linear 1``."""
     return [
         f"{name} {names[:index].count(name)}" if names.count(name) > 1 else name
         for index, name in enumerate(names)
     ]
+
+
+# --- what a factory returned
+
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""A callable, its arguments, its keyword arguments."""
+
+
+class BadReturn(Exception):
+    """A factory returned a known form with something wrong in it. ``what`` continues the ENTRY."""
+
+    def __init__(self, what: str, *, why: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+def kind(value: Any) -> str:
+    """``a Tensor``, ``an int``."""
+    name = type_name(value)
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def is_result(value: Any) -> bool:
+    """True for the result of a step: tensors, None, or containers of these and of other data."""
+    leaves = pytree.tree_leaves(value)
+    if any(callable(leaf) and not is_a(leaf, torch.Tensor) for leaf in leaves):
+        return False
+    return bool(tensors_in(value)) or all(leaf is None for leaf in leaves)
+
+
+def is_several_calls(value: Any) -> bool:
+    """True for ``((f1, f2, ...), anything)``."""
+    if not is_a(value, tuple | list) or len(value) not in (2, 3):
+        return False
+    first = value[0]
+    return is_a(first, tuple | list) and bool(first) and all(map(callable, first))
+
+
+def is_call(value: Any) -> bool:
+    """True for ``(callable, not a callable)``, with or without keyword arguments."""
+    return (
+        is_a(value, tuple | list)
+        and len(value) in (2, 3)
+        and callable(value[0])
+        and not is_a(value[0], type)
+        and not (callable(value[1]) and not is_a(value[1], torch.Tensor))
+    )
+
+
+def read_call(value: Any) -> Call:
+    """Read ``(callable, args)`` or ``(callable, args, kwargs)``. Raises BadReturn."""
+    function, args, *rest = value
+    kwargs = rest[0] if rest else {}
+    _check_runs(function, " returned")
+    if is_a(args, torch.Tensor):
+        args = (args,)
+    if not is_a(args, tuple | list):
+        form = "(), {'name': value}" if is_a(args, dict) else "(argument, ...)"
+        raise BadReturn(
+            f" returned arguments of type {type_name(args)}", fix=f"return (callable, {form})"
+        )
+    if not is_a(kwargs, dict) or not all(is_a(key, str) for key in kwargs):
+        raise BadReturn(
+            f" returned keyword arguments of type {type_name(kwargs)}",
+            fix="return (callable, args, {'name': value})",
+        )
+    wrong = mismatch(function, tuple(args), kwargs)
+    if wrong:
+        name = name_of(function)
+        raise BadReturn(
+            f" returned arguments that {name} does not take: {wrong}",
+            why=f"it is {name}{signature_text(function)}",
+        )
+    return function, tuple(args), kwargs
+
+
+def read_calls(value: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor, ...]]]:
+    """Read ``((f1, ...), (args1, ...))`` to (name, callable, arguments). Raises BadReturn.
+
+    The rules are those of ``torch.cuda.make_graphed_callables``.
+    """
+    functions, arguments = value[0], value[1]
+    if len(value) != 2 or not is_a(arguments, tuple | list):
+        raise BadReturn(
+            " returned several callables without their arguments, or with keyword arguments",
+            fix="return ((f1, f2, ...), (args1, args2, ...))",
+        )
+    if len(functions) != len(arguments):
+        raise BadReturn(
+            f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
+        )
+    names = returned_names(factory, len(functions)) or unique(list(map(name_of, functions)))
+    calls = []
+    for name, function, given in zip(names, functions, arguments, strict=True):
+        args = (given,) if is_a(given, torch.Tensor) else given
+        _check_shared(name, function, args)
+        calls.append((name, function, tuple(args)))
+    return calls
+
+
+def _check_runs(function: Any, prefix: str) -> None:
+    wrong = cannot_run(function)
+    if wrong:
+        raise BadReturn(f"{prefix} {wrong}, which cgtool does not run")
+
+
+def _check_shared(name: str, function: Any, args: Any) -> None:
+    _check_runs(function, f": {name} is")
+    if not is_a(args, tuple | list):
+        raise BadReturn(f": the arguments of {name} are {kind(args)}, not a tuple")
+    for index, value in enumerate(args):
+        if not is_a(value, torch.Tensor):
+            raise BadReturn(
+                f": argument {index} of {name} is {kind(value)}, not a tensor",
+                why="callables that share a pool take only tensors, as in "
+                "torch.cuda.make_graphed_callables",
+                fix="bind other values with functools.partial",
+            )
+    wrong = mismatch(function, tuple(args), {})
+    if wrong:
+        raise BadReturn(
+            f": {name} does not take its arguments: {wrong}",
+            why=f"it is {name}{signature_text(function)}",
+        )

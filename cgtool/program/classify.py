@@ -1,4 +1,4 @@
-"""What was pointed at, to a Workload: the forms are told apart by what they are."""
+"""From the object that an ENTRY names to a Workload: the form is known by what the object is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.observe.frames import call_user
-from cgtool.program import callables, returned
+from cgtool.program import callables
 from cgtool.program.boundary import load_error
 from cgtool.program.grammar import InputSpec
 from cgtool.program.guarded_access import attribute, is_a, short
@@ -29,8 +29,8 @@ FORMS = """an entry point is one of
 
 
 class Classifier:
-    """One ENTRY on its way to a Workload. ``classify`` raises CgtoolError: exit 2 when the wrong
-    thing was pointed at or given, 4 for what the user's code raises or returns."""
+    """One ENTRY on its way to a Workload. ``classify`` raises CgtoolError: exit 2 for a wrong ENTRY
+    or wrong inputs, 4 for what the user's code raises or returns."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Classifier:
         module: ModuleType,
         owner: Any,
         device: str,
-        specs: Sequence[InputSpec],
+        inputs: Sequence[InputSpec],
     ) -> None:
         self.spec = spec
         self.name = name
         self.module = module
         self.owner = owner
         self.device = device
-        self.specs = specs
+        self.inputs = inputs
         self.file: str | None = None
         self.line: int | None = None
         self.notes: list[str] = []
@@ -55,13 +55,13 @@ class Classifier:
     def frames(self) -> tuple[Frame, ...]:
         return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
 
-    def _wrong(
+    def _error(
         self, what: str, *, why: str | None = FORMS, fix: str | None = None, code: int
     ) -> CgtoolError:
         return CgtoolError(Failure(f"{self.spec}{what}", code, self.frames, why, fix, "load"))
 
-    def _run(self, function: Any, *args: Any, hint: Sequence[str] = (), **kwargs: Any) -> Any:
-        """Call something of the user's. ``hint`` is why it was called so, and what to do."""
+    def _call(self, function: Any, *args: Any, hint: Sequence[str] = (), **kwargs: Any) -> Any:
+        """Call something of the user's. ``hint``: why it is called so, and how to change that."""
         try:
             return call_user(function, *args, **kwargs)
         except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class Classifier:
             why, fix = (*hint, None, None)[:2]
             raise load_error(self.spec, error, why=why, fix=fix, otherwise=self.frames) from error
 
-    # --- what was pointed at
+    # --- what the ENTRY names
 
     def classify(self, value: Any) -> Workload:
         self.file, self.line = callables.place_of(value, self.module, self.name)
@@ -79,206 +79,203 @@ class Classifier:
         if is_a(value, type):
             return self._class(value)
         if not callable(value):
-            what = "a module" if is_a(value, ModuleType) else returned.kind(value)
-            raise self._wrong(f" is {what}, which cannot be called", code=EXIT_USAGE)
+            kind = "a module" if is_a(value, ModuleType) else callables.kind(value)
+            raise self._error(f" is {kind}, which cannot be called", code=EXIT_USAGE)
         wrong = callables.cannot_run(value)
         if wrong:
-            raise self._wrong(f" is {wrong}, which cgtool does not run", code=EXIT_USAGE)
+            raise self._error(f" is {wrong}, which cgtool does not run", code=EXIT_USAGE)
         return self._function(value)
 
-    def _has_inputs(self) -> bool:
-        return bool(self.specs) or self._sibling() is not None
-
-    def _sibling(self) -> Any:
-        last = self.name.rpartition(".")[2]
-        found = attribute(self.owner, f"{last}_inputs")
-        return found if callable(found) else None
-
     def _module(self, module: torch.nn.Module) -> Workload:
-        wanted = torch.device(self.device)
-        if any(tensor.device.type != wanted.type for tensor in module.parameters()):
-            self._run(module.to, self.device)
+        device = torch.device(self.device)
+        if any(parameter.device.type != device.type for parameter in module.parameters()):
+            self._call(module.to, self.device)
             self.notes.append(f"{self.name} was moved to {self.device}")
         return self._with_inputs(module)
 
     def _class(self, kind: type) -> Workload:
         if not issubclass(kind, torch.nn.Module):
-            raise self._wrong(" is a class, but not an nn.Module", code=EXIT_USAGE)
+            raise self._error(" is a class, but not an nn.Module", code=EXIT_USAGE)
         call = callables.factory_call(kind, self.device)
         if call is None or call[2] not in (None, "device"):
-            raise self._wrong(
-                f" needs {', '.join(callables.required(kind))} to be made",
+            raise self._error(
+                f" cannot be created without {', '.join(callables.required(kind))}",
                 why=None,
-                fix="point at a factory that makes it, or at an instance",
+                fix="write a factory that creates it, or name an instance",
                 code=EXIT_USAGE,
             )
-        made = self._run(kind, *call[0], **call[1])
-        return self._with_inputs(self._run(made.to, self.device))
+        module = self._call(kind, *call[0], **call[1])
+        return self._with_inputs(self._call(module.to, self.device))
 
-    def _function(self, value: Any) -> Workload:
-        is_factory = callables.names_device(value) and "device" not in [s.name for s in self.specs]
-        call = callables.factory_call(value, self.device)
-        signature = callables.signature_of(value)
+    def _function(self, function: Any) -> Workload:
+        input_names = [spec.name for spec in self.inputs]
+        is_factory = callables.names_device(function) and "device" not in input_names
+        call = callables.factory_call(function, self.device)
+        signature = callables.signature_of(function)
         has_parameters = signature is None or bool(signature.parameters)
         if self._has_inputs() and has_parameters and not is_factory:
-            return self._with_inputs(value)
+            return self._with_inputs(function)
         if call is None:
-            needed = callables.required(value)
-            raise self._wrong(
-                f" takes {', '.join(needed) or 'arguments'}, and nothing says with what",
+            names = callables.required(function)
+            fix = (
+                f"give each with --input, as in --input '{names[0] if names else 'x'}="
+                f"float32[4,128]', or write {self.name}_inputs(device) in the same file; a factory "
+                "takes `device` or nothing"
+            )
+            if names[:1] == ["self"]:
+                fix = "it is a method: name an instance's method, or a factory that returns one"
+            raise self._error(
+                f" takes {', '.join(names) or 'arguments'}, and no inputs are given",
                 why=None,
-                fix=self._method_hint(needed)
-                or "give each with --input, as in "
-                f"--input '{needed[0] if needed else 'x'}=float32[4,128]', or write "
-                f"{self.name}_inputs(device) beside it; a factory takes `device` or nothing",
+                fix=fix,
                 code=EXIT_USAGE,
             )
         args, kwargs, parameter = call
         hint: tuple[str, ...] = ()
         if parameter not in (None, "device"):
             hint = (
-                f"it takes {parameter} and nothing says with what, so it was called as a factory, "
+                f"it takes {parameter} and no inputs are given, so it was called as a factory, "
                 f"with the device {self.device!r}",
                 f"if {parameter} is an input, give it with --input '{parameter}=float32[4,128]' "
                 f"or {self.name}_inputs(device)",
             )
-        made = self._run(value, *args, hint=hint, **kwargs)
-        return self._returned(value, made, gave_device=parameter is not None, hint=hint)
+        result = self._call(function, *args, hint=hint, **kwargs)
+        return self._returned(function, result, got_device=parameter is not None, hint=hint)
 
-    def _method_hint(self, needed: list[str]) -> str | None:
-        if needed[:1] != ["self"]:
-            return None
-        return "it is a method: point at an instance's, or at a factory that makes one"
+    # --- inputs
 
-    # --- where inputs come from
+    def _inputs_function(self) -> Any:
+        """``NAME_inputs`` of the user's, or None."""
+        function = attribute(self.owner, f"{self.name.rpartition('.')[2]}_inputs")
+        return function if callable(function) else None
+
+    def _has_inputs(self) -> bool:
+        return bool(self.inputs) or self._inputs_function() is not None
 
     def _arguments(self, value: Any) -> Arguments:
-        if self.specs:
-            return make_all(self.specs, self.device)
-        sibling = self._sibling()
-        if sibling is None:
+        if self.inputs:
+            return make_all(self.inputs, self.device)
+        function = self._inputs_function()
+        if function is None:
             if not callables.required(value):
                 return (), {}
-            raise self._wrong(
-                f"{callables.shown(value)}: nothing says what to call it with",
+            raise self._error(
+                f"{callables.signature_text(value)}: no inputs are given",
                 why=None,
                 fix=f"give --input for each parameter, or write {self.name}_inputs(device)",
                 code=EXIT_USAGE,
             )
-        call = callables.factory_call(sibling, self.device)
+        call = callables.factory_call(function, self.device)
         if call is None:
-            raise self._wrong(
-                f": {self.name}_inputs{callables.shown(sibling)} takes more than a device",
+            signature = callables.signature_text(function)
+            raise self._error(
+                f": {self.name}_inputs{signature} takes more than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
                 code=EXIT_USER_CODE,
             )
         self.notes.append(f"inputs from {self.name}_inputs")
-        made = self._run(sibling, *call[0], **call[1])
-        if is_a(made, dict) and all(is_a(key, str) for key in made):
-            return (), dict(made)
-        if is_a(made, torch.Tensor):
-            return (made,), {}
-        if is_a(made, tuple | list):
-            if len(made) == 2 and is_a(made[0], tuple | list) and is_a(made[1], dict):
-                return tuple(made[0]), dict(made[1])
-            return tuple(made), {}
-        raise self._wrong(
-            f": {self.name}_inputs returned {returned.kind(made)}, {short(made)}",
+        inputs = self._call(function, *call[0], **call[1])
+        if is_a(inputs, dict) and all(is_a(key, str) for key in inputs):
+            return (), dict(inputs)
+        if is_a(inputs, torch.Tensor):
+            return (inputs,), {}
+        if is_a(inputs, tuple | list):
+            if len(inputs) == 2 and is_a(inputs[0], tuple | list) and is_a(inputs[1], dict):
+                return tuple(inputs[0]), dict(inputs[1])
+            return tuple(inputs), {}
+        raise self._error(
+            f": {self.name}_inputs returned {callables.kind(inputs)}, {short(inputs)}",
             why="it returns a tuple of arguments, a dict of keyword arguments, or (args, kwargs)",
             code=EXIT_USER_CODE,
         )
 
     def _with_inputs(self, value: Any) -> Workload:
         args, kwargs = self._arguments(value)
-        wrong = callables.misfit(value, args, kwargs)
+        wrong = callables.mismatch(value, args, kwargs)
         if wrong:
-            raise self._wrong(
-                f"{callables.shown(value)}: {wrong}",
+            raise self._error(
+                f"{callables.signature_text(value)}: {wrong}",
                 why=None,
                 fix="name the inputs as its parameters"
-                if self.specs
-                else f"return what it takes from {self.name}_inputs",
-                code=EXIT_USAGE if self.specs else EXIT_USER_CODE,
+                if self.inputs
+                else f"return its arguments from {self.name}_inputs",
+                code=EXIT_USAGE if self.inputs else EXIT_USER_CODE,
             )
         return self._callable(value, args, kwargs)
 
     # --- what a factory returned
 
     def _returned(
-        self, value: Any, made: Any, *, gave_device: bool, hint: Sequence[str] = ()
+        self, factory: Any, result: Any, *, got_device: bool, hint: Sequence[str] = ()
     ) -> Workload:
-        if returned.is_result(made):
-            if not gave_device:
-                self._refuse_inputs(made)
-                self.notes.append(
-                    f"{self.name} is a whole step, captured as it is; it ran once while loading, "
-                    "as a first warm-up"
+        if callables.is_result(result):
+            if got_device:
+                raise self._bad_return(
+                    result, "a factory returns what to call, not its result", hint
                 )
-                return self._step(value)
-            raise self._nonsense(made, "a factory returns what to call, not its result", hint)
-        if returned.holds_several(made):
-            self._refuse_inputs(made)
-            several = self._checked(returned.several, made, value)
-            return self._workload("callables", tuple(self._part(*one, {}) for one in several))
-        if returned.holds_one(made):
-            self._refuse_inputs(made)
-            function, args, kwargs = self._checked(returned.one, made)
+            self._refuse_inputs(result)
+            self.notes.append(
+                f"{self.name} is a whole step, captured as it is; it ran once while loading, "
+                "as a first warm-up"
+            )
+            return self._step(factory)
+        if callables.is_several_calls(result):
+            self._refuse_inputs(result)
+            calls = self._read(callables.read_calls, result, factory)
+            return self._workload("callables", tuple(self._part(*call, {}) for call in calls))
+        if callables.is_call(result):
+            self._refuse_inputs(result)
+            function, args, kwargs = self._read(callables.read_call, result)
             if args or kwargs or is_a(function, torch.nn.Module):
                 return self._callable(function, args, kwargs)
             return self._step(function)
-        if callable(made) and not is_a(made, type):
-            return self._bare(made)
+        if callable(result) and not is_a(result, type):
+            return self._returned_callable(result)
         fix = None
-        if is_a(made, bool | int | float | complex):
-            fix = "return the tensor: a replay runs no Python, so it hands out no Python number"
-        raise self._nonsense(made, fix, hint)
+        if is_a(result, bool | int | float | complex):
+            fix = "return the tensor: a replay runs no Python, so it cannot return a Python number"
+        raise self._bad_return(result, fix, hint)
 
-    def _nonsense(self, made: Any, fix: str | None, hint: Sequence[str] = ()) -> CgtoolError:
+    def _bad_return(self, result: Any, fix: str | None, hint: Sequence[str]) -> CgtoolError:
+        shown = "None" if result is None else f"{callables.kind(result)}, {short(result)}"
+        why = FORMS
         if hint:
-            return self._wrong(
-                f" returned {returned.kind(made)}, {short(made)}",
-                why=f"{hint[0]}\n{FORMS}",
-                fix=hint[1],
-                code=EXIT_USER_CODE,
-            )
-        text = (
-            " returned None" if made is None else f" returned {returned.kind(made)}, {short(made)}"
-        )
-        return self._wrong(text, fix=fix, code=EXIT_USER_CODE)
+            why, fix = f"{hint[0]}\n{FORMS}", hint[1]
+        return self._error(f" returned {shown}", why=why, fix=fix, code=EXIT_USER_CODE)
 
-    def _checked(self, reader: Callable[..., Result], *args: Any) -> Result:
+    def _read(self, reader: Callable[..., Result], *args: Any) -> Result:
         try:
             return reader(*args)
-        except returned.Nonsense as error:
-            raise self._wrong(
+        except callables.BadReturn as error:
+            raise self._error(
                 error.what, why=error.why or FORMS, fix=error.fix, code=EXIT_USER_CODE
             ) from None
 
-    def _refuse_inputs(self, made: Any) -> None:
-        if self.specs:
-            raise self._wrong(
-                f" returned {returned.kind(made)}, which takes no --input",
+    def _refuse_inputs(self, result: Any) -> None:
+        if self.inputs:
+            raise self._error(
+                f" returned {callables.kind(result)}, which takes no --input",
                 why=None,
-                fix="leave --input out, or point at a function with parameters, or at a factory "
-                "that returns the callable alone",
+                fix="leave out --input, or name a function with parameters, or a factory that "
+                "returns only the callable",
                 code=EXIT_USAGE,
             )
 
-    def _bare(self, made: Any) -> Workload:
-        wrong = callables.cannot_run(made)
+    def _returned_callable(self, function: Any) -> Workload:
+        wrong = callables.cannot_run(function)
         if wrong:
-            raise self._wrong(f" returned {wrong}, which cgtool does not run", code=EXIT_USER_CODE)
+            raise self._error(f" returned {wrong}, which cgtool does not run", code=EXIT_USER_CODE)
         if self._has_inputs():
-            return self._with_inputs(made)
-        needed = callables.required(made)
-        if needed:
-            raise self._wrong(
-                f" returned a callable that takes {', '.join(needed)}, and no arguments for it",
-                fix=f"return (callable, args), or give --input '{needed[0]}=float32[4,128]'",
+            return self._with_inputs(function)
+        names = callables.required(function)
+        if names:
+            raise self._error(
+                f" returned a callable that takes {', '.join(names)}, and no arguments for it",
+                fix=f"return (callable, args), or give --input '{names[0]}=float32[4,128]'",
                 code=EXIT_USER_CODE,
             )
-        return self._step(made)
+        return self._step(function)
 
     # --- the workload
 
@@ -286,9 +283,8 @@ class Classifier:
         return self._workload("step", (self._part(callables.name_of(function), function, (), {}),))
 
     def _callable(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
-        return self._workload(
-            "callable", (self._part(callables.name_of(value), value, args, kwargs),)
-        )
+        part = self._part(callables.name_of(value), value, args, kwargs)
+        return self._workload("callable", (part,))
 
     def _part(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -28,24 +28,10 @@ from cgtool.torch_compat.private import is_fake, pytree
 
 @contextlib.contextmanager
 def _arguments_of(program: str) -> Iterator[None]:
-    """``sys.argv`` as the user's file would find it: its own name and nothing else."""
+    """``sys.argv`` is the name of the user's file alone."""
     with Patches() as patches:
         patches.set(sys, "argv", [program])
         yield
-
-
-def _classified(classifier: Classifier, value: Any) -> Workload:
-    try:
-        workload = classifier.classify(value)
-        notes = _on_device(workload, classifier.device)
-        return dataclasses.replace(workload, notes=(*workload.notes, *notes))
-    except CgtoolError:
-        raise
-    except Exception as error:
-        # A __len__ or a property of the user's, asked while looking at what it is.
-        if own_fault(error):
-            raise
-        raise load_error(classifier.spec, error, otherwise=classifier.frames) from error
 
 
 def load(
@@ -57,70 +43,45 @@ def load(
     returns, with the user's frames. KeyboardInterrupt passes.
     """
     entry = parse(spec)
-    specs = grammar.parse_all(inputs)
+    input_specs = grammar.parse_all(inputs)
     seed_all(seed)
     install_annotations()
     with _arguments_of(entry.target):
         module, owner, value = find(entry)
-        return _classified(Classifier(spec, entry.name, module, owner, device, specs), value)
+        classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
+        try:
+            workload = classifier.classify(value)
+            notes = _check_devices(workload, device)
+        except CgtoolError:
+            raise
+        except Exception as error:
+            # A __len__ or a property of the user's, read to classify the object.
+            if own_fault(error):
+                raise
+            raise load_error(spec, error, otherwise=classifier.frames) from error
+    return dataclasses.replace(workload, notes=(*workload.notes, *notes))
 
 
-def _same(have: torch.device, wanted: torch.device) -> bool:
-    if have.type != wanted.type:
-        return False
-    return wanted.type != "cuda" or wanted.index is None or have.index == wanted.index
+def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
+    """Notes on scalar CPU tensors, whose values the graph keeps.
 
-
-def _is_batch_sizes(value: Any, tensor: torch.Tensor) -> bool:
-    """PyTorch keeps the ``batch_sizes`` of a PackedSequence on the host, whatever the device."""
-
-    def is_packed(one: Any) -> bool:
-        return is_a(one, PackedSequence)
-
-    leaves = pytree.tree_leaves(value, is_leaf=is_packed)
-    return any(is_packed(one) and one.batch_sizes is tensor for one in leaves)
-
-
-def _where(part: Part) -> list[tuple[str, torch.Tensor]]:
-    arguments = (*enumerate(part.args), *part.kwargs.items())
-    found = [
-        (f"argument {key}{path}", tensor)
-        for key, value in arguments
-        for path, tensor in tensors_in(value)
-        if not _is_batch_sizes(value, tensor)
-    ]
-    for prefix, module in part.modules.items():
-        start = f"{prefix}." if prefix else ""
-        found += [(f"parameter {start}{name}", one) for name, one in module.named_parameters()]
-    return found
-
-
-def _without_data(tensor: torch.Tensor) -> str | None:
-    if tensor.is_meta:
-        return "on the meta device"
-    return "a FakeTensor" if is_fake(tensor) else None
-
-
-def _on_device(workload: Workload, device: str) -> tuple[str, ...]:
-    """Notes on host scalars that the graph will keep.
-
-    Raises CgtoolError (exit 4) that names the first argument or parameter on another device.
+    Raises CgtoolError (exit 4) for the first argument or parameter on another device.
     """
     wanted = torch.device(device)
     notes = []
     for part in workload.parts:
-        for name, tensor in _where(part):
-            nothing = _without_data(tensor)
-            if nothing is not None:
+        for name, tensor in _tensors_of(part):
+            if tensor.is_meta or is_fake(tensor):
+                kind = "on the meta device" if tensor.is_meta else "a FakeTensor"
                 raise user_code(
-                    f"{part.name}: {name} is {nothing}: a shape without data",
+                    f"{part.name}: {name} is {kind}: it has a shape and no data",
                     frames=part.frames,
-                    why="what is captured runs, and there is nothing in it to run on",
-                    fix="make it real: module.to_empty(device=device) and load the weights, or "
-                    "build it outside of the meta device and FakeTensorMode",
+                    why="a capture runs the code, on real data",
+                    fix="allocate it with module.to_empty(device=device) and load the weights, or "
+                    "create it outside of the meta device and FakeTensorMode",
                     phase="load",
                 )
-            if _same(tensor.device, wanted):
+            if _is_on(tensor.device, wanted):
                 continue
             is_host_scalar = tensor.device.type == "cpu" and tensor.dim() == 0
             if is_host_scalar and workload.kind != "callables" and name.startswith("argument"):
@@ -128,12 +89,42 @@ def _on_device(workload: Workload, device: str) -> tuple[str, ...]:
                     f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
                 )
                 continue
-            place = workload.entry_frame()
+            frame = workload.entry_frame()
             raise user_code(
                 f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
-                frames=(place,) if place is not None else (),
+                frames=(frame,) if frame is not None else (),
                 why="a CUDA graph holds only work of the device that it is captured on",
-                fix="make it with device=device, or move it with .to(device)",
+                fix="create it with device=device, or move it with .to(device)",
                 phase="load",
             )
     return tuple(notes)
+
+
+def _is_on(device: torch.device, wanted: torch.device) -> bool:
+    if device.type != wanted.type:
+        return False
+    return wanted.type != "cuda" or wanted.index is None or device.index == wanted.index
+
+
+def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:
+    """The arguments and parameters, by the names that messages use."""
+    tensors = [
+        (f"argument {key}{path}", tensor)
+        for key, value in (*enumerate(part.args), *part.kwargs.items())
+        for path, tensor in tensors_in(value)
+        if not _is_batch_sizes(value, tensor)
+    ]
+    for prefix, module in part.modules.items():
+        start = f"{prefix}." if prefix else ""
+        tensors += [(f"parameter {start}{name}", each) for name, each in module.named_parameters()]
+    return tensors
+
+
+def _is_batch_sizes(value: Any, tensor: torch.Tensor) -> bool:
+    """The ``batch_sizes`` of a PackedSequence are on the CPU, whatever its device."""
+
+    def is_packed(leaf: Any) -> bool:
+        return is_a(leaf, PackedSequence)
+
+    leaves = pytree.tree_leaves(value, is_leaf=is_packed)
+    return any(is_packed(leaf) and leaf.batch_sizes is tensor for leaf in leaves)

@@ -66,14 +66,14 @@ _SHOWN = 5
 def make_part(
     name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
 ) -> tuple[Part, list[str]]:
-    """The part, and the notes that its reader needs."""
-    wanted = torch.device(device).type
+    """The part with the modules that it reaches, and notes on these and on frozen arguments."""
+    device_type = torch.device(device).type
     modules: dict[str, torch.nn.Module] = {}
     notes: list[str] = []
     for key, module in reach(function).modules.items():
-        # A module that is found by name may have another purpose. If the function does run it,
-        # the warm-up fails and says so with the line.
-        if key and any(one.device.type != wanted for one in module.parameters()):
+        # A module on another device may have another purpose. If the function does run it, the
+        # warm-up fails at its line.
+        if key and any(each.device.type != device_type for each in module.parameters()):
             notes.append(f"{name} can reach the module {key}, which is not on {device}: left out")
         else:
             modules[key] = module
@@ -81,8 +81,8 @@ def make_part(
     if named:
         many = "s" if len(named) > 1 else ""
         notes.append(
-            f"{name} runs the module{many} {', '.join(named)}: found by name in what it closes "
-            "over, is bound to, or reads from its globals"
+            f"{name} runs the module{many} {', '.join(named)}: found in its closure, its object or "
+            "its globals"
         )
     frozen = _frozen(args, kwargs)
     if frozen:
@@ -95,7 +95,7 @@ def make_part(
 
 
 def _frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """``scale (float)``: the arguments, nested ones too, that a replay cannot see change."""
+    """``scale (float)``: arguments, nested ones too, whose later values a replay ignores."""
     return [
         f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
         for key, value in (*enumerate(args), *kwargs.items())

@@ -124,18 +124,15 @@ def _do(request: Request, channel: Channel, originals: Originals) -> None:
     def progress(phase: str) -> None:
         channel.send(Message(phase=phase))
 
-    def before_user_code() -> None:
-        announce_endings(lambda ending: channel.send(Message(ending=ending)))
-        warn_at_users_line()
-        from cgtool.torch_compat.private import PYTREE_MODULE  # imports torch
-
-        originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
-
     extend_import_path(request.path)
     progress("import torch")
     from cgtool.jobs import dispatch
+    from cgtool.torch_compat.private import PYTREE_MODULE
 
-    dispatch.run(request, progress, before_user_code)
+    announce_endings(lambda ending: channel.send(Message(ending=ending)))
+    warn_at_users_line()
+    originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
+    dispatch.run(request, progress)
 
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:

@@ -167,9 +167,6 @@ class Originals:
         for label, owner, names in self._kept:
             for name, value in names.items():
                 new = vars(owner).get(name, _MISSING)
-                if new is _MISSING and isinstance(owner, type) and hasattr(owner, name):
-                    # It was a patch of cgtool's, which is gone: the inherited one is back.
-                    continue
                 if new is not value and (_matters(value) or _is_lost(label, value, new)):
                     setattr(owner, name, value)
                     replaced.append(Replaced(f"{label}.{name}", new))

@@ -1,4 +1,4 @@
-"""What is no entry point: each is told what it is, and what would do."""
+"""What is not an entry point: each message says what it is, and what to give instead."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_wrong_thing_is_pointed_at(refused, text, name, what):
         ("((nn.Tanh(),), (3,))", "the arguments of Tanh are an int"),
         ("((nn.Tanh(),), ((3,),))", "argument 0 of Tanh is an int, not a tensor"),
         ("((nn.Tanh(),), (([torch.ones(1)],),))", "argument 0 of Tanh is a list, not a tensor"),
-        ("((nn.Tanh(),), ((),))", "arguments of Tanh are not what it takes: missing"),
+        ("((nn.Tanh(),), ((),))", ": Tanh does not take its arguments: missing"),
         ("((wait,), ((),))", "wait is an async function"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_number_from_a_step_is_told_what_a_replay_is(refused):
 def test_a_function_without_inputs(refused):
     failure = refused("def f(x, y, z=1): return x", "f")
     assert failure.exit_code == 2
-    assert failure.what.endswith("f takes x, y, and nothing says with what")
+    assert failure.what.endswith("f takes x, y, and no inputs are given")
     assert "--input 'x=" in failure.fix
     assert "f_inputs(device)" in failure.fix
     failure = refused("def f(x: torch.Tensor): return x", "f")
@@ -124,13 +124,13 @@ def test_a_module_class_that_needs_arguments(refused):
         "class Net(nn.Module):\n    def __init__(self, width): super().__init__()", "Net"
     )
     assert failure.exit_code == 2
-    assert failure.what.endswith("Net needs width to be made")
+    assert failure.what.endswith("Net cannot be created without width")
 
 
 def test_a_module_without_inputs(refused):
     failure = refused("net = nn.Linear(1, 1)", "net")
     assert failure.exit_code == 2
-    assert "net(input): nothing says what to call it with" in failure.what
+    assert "net(input): no inputs are given" in failure.what
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import sys
 
 import torch
 
-from cgtool.torch_compat.patches import Patches
 from cgtool.worker.user_process import Originals, describe_replaced, frames_of
 
 
@@ -71,11 +70,3 @@ def test_the_line_that_assigns_is_found(tmp_path, monkeypatch):
     (frame,) = frames_of(found)
     assert (frame.file, frame.line) == (str(tmp_path / "patches_torch.py"), 4)
     del sys.modules["patches_torch"]
-
-
-def test_a_patch_of_an_inherited_method_that_is_undone_is_nothing_replaced():
-    with Patches() as patches:
-        patches.wrap(torch.Tensor, "record_stream", lambda original, *args: original(*args))
-        kept = originals()
-    assert kept.restore() == []
-    assert "record_stream" not in vars(torch.Tensor)

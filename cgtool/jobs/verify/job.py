@@ -18,7 +18,6 @@ def run(job: VerifyJob, context: Context) -> Answer:
         targets.opened(context.device) as device,
         call_sites.recorded(),
     ):
-        context.begin()
         workload = context.load(job, device.device)
         with empty_graph_explained(workload):
             outcome = verify(device.target(workload, job.capture), job.options, context.progress)

@@ -1,17 +1,66 @@
-"""A capture as DOT that people read: one cluster a graph, modules inside, true edges."""
+"""A capture as DOT: one cluster for each graph, modules inside it, the edges between boxes.
+
+Colours are soft fills under dark text; their words tell them apart in greyscale too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cgtool.analysis.graph.places import module_at_depth, part_of
-from cgtool.analysis.graph.view import Item, View, visits
+from cgtool.analysis.graph.view import Item, View, Visit, module_of, module_tree
 from cgtool.analysis.units import count_text, time_text
 from cgtool.model.capture import Capture, Graph
-from cgtool.render import palette
 from cgtool.render.labels import ROW, WIDE, Label, Labels
 from cgtool.render.text import cut, html_text, tooltip
+
+INK = "#1f2937"
+QUIET = "#4b5563"
+EDGE = "#7d8896"
+PAPER = "#ffffff"
+
+PHASES = {"forward": "#f5f8fc", "backward": "#fbf7f1", "step": "#f6f8f5"}
+PHASE_LINES = {"forward": "#b9c8dc", "backward": "#dccdb5", "step": "#c3d0bd"}
+
+TYPES = {
+    "kernel": ("#dce9f9", "#8fb3dd"),
+    "op": ("#dce9f9", "#8fb3dd"),
+    "memcpy": ("#fde8cf", "#e0b177"),
+    "memset": ("#e9e5f5", "#ada1d3"),
+    "host": ("#f9dcdc", "#d99a9a"),
+    "child": ("#dcf0e3", "#8fc3a3"),
+    "conditional": ("#d6efee", "#86c1be"),
+    "alloc": ("#eef3d3", "#b7c383"),
+    "free": ("#eef3d3", "#b7c383"),
+}
+"""Fill and border of each node type; the rest share ``OTHER``."""
+OTHER = ("#eceff2", "#b3bcc6")
+MIXED = ("#f1f4f8", "#9fb0c4")
+"""A group with nodes of several types."""
+
+SOFT = (
+    ("#dce9f9", "#8fb3dd"),
+    ("#fde8cf", "#e0b177"),
+    ("#dcf0e3", "#8fc3a3"),
+    ("#e9e5f5", "#ada1d3"),
+    ("#f9dcdc", "#d99a9a"),
+    ("#d6efee", "#86c1be"),
+    ("#f6f0c8", "#cdbf73"),
+    ("#f3dfee", "#cf9fc2"),
+    ("#e6e2d8", "#b5ab93"),
+)
+"""For modules, in order of their first node."""
+
+HEAT = (
+    ("#f7f5f2", "#cfc9c0"),
+    ("#fdf1df", "#e5cba5"),
+    ("#fde4c6", "#e2b47c"),
+    ("#fbd2a8", "#da9c60"),
+    ("#f8bd94", "#d08357"),
+    ("#f4a687", "#c06648"),
+)
+"""From little to most of the time."""
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
@@ -19,22 +68,6 @@ _LEGEND_ROW = 8
 
 Shade = tuple[str, str]
 """Fill and border."""
-
-
-@dataclass
-class _Cluster:
-    """A visit to a module, with its own boxes (positions in the view) and visits inside it."""
-
-    path: str
-    type: str | None = None
-    """Of the module, where one of its own nodes tells it."""
-    own: list[int] = field(default_factory=list)
-    inside: dict[tuple[str, int], _Cluster] = field(default_factory=dict)
-
-    @property
-    def words(self) -> str:
-        """``layers.0 · Block``."""
-        return " · ".join(cut(word, 60) for word in (self.path, self.type) if word)
 
 
 def render(
@@ -48,7 +81,7 @@ def render(
     """DOT text of the views, newline at the end.
 
     ``color`` is ``type``, ``module``, ``stream`` or ``time``; ``depth`` is how many names of a
-    module path become nested clusters (0: none); ``note`` is said in the title.
+    module path become nested clusters (0: none); ``note`` is shown in the title.
     """
     return _Picture(capture, views, color, depth).text(note)
 
@@ -72,15 +105,15 @@ class _Picture:
         for view in self.views:
             self._graph(view)
         self._bodies()
-        # The title holds the legend, which is known when everything is drawn.
+        # The title holds the legend, which is complete once everything is drawn.
         head = [
             "digraph cgtool {",
             f"  graph [label={self._title(note)}, labelloc=t, labeljust=l, "
-            f'fontname="{_FONT}", fontsize=11, fontcolor="{palette.INK}", rankdir=TB, '
-            f'nodesep=0.22, ranksep=0.24, compound=true, bgcolor="{palette.PAPER}", pad=0.3];',
+            f'fontname="{_FONT}", fontsize=11, fontcolor="{INK}", rankdir=TB, '
+            f'nodesep=0.22, ranksep=0.24, compound=true, bgcolor="{PAPER}", pad=0.3];',
             f'  node [shape=box, style="filled,rounded", fontname="{_FONT}", fontsize=10, '
-            f'fontcolor="{palette.INK}", penwidth=0.9, margin="0.11,0.06", height=0.3];',
-            f'  edge [color="{palette.EDGE}", arrowsize=0.6, penwidth=0.9];',
+            f'fontcolor="{INK}", penwidth=0.9, margin="0.11,0.06", height=0.3];',
+            f'  edge [color="{EDGE}", arrowsize=0.6, penwidth=0.9];',
         ]
         return "\n".join([*head, *self.lines, "}"]) + "\n"
 
@@ -93,8 +126,7 @@ class _Picture:
             f'<TR><TD ALIGN="LEFT"><FONT POINT-SIZE="15"><B>'
             f"{html_text(cut(self.capture.entry.spec, 90))}</B></FONT></TD></TR>",
             *(
-                f'<TR><TD ALIGN="LEFT"><FONT COLOR="{palette.QUIET}">{html_text(text)}</FONT>'
-                "</TD></TR>"
+                f'<TR><TD ALIGN="LEFT"><FONT COLOR="{QUIET}">{html_text(text)}</FONT></TD></TR>'
                 for text in (where, note, self._links())
                 if text
             ),
@@ -119,7 +151,7 @@ class _Picture:
         return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{"".join(rows)}</TABLE>>'
 
     def _links(self) -> str:
-        """What links that are not plain mean."""
+        """The meaning of links that are not plain."""
         links = [link for view in self.views for link in view.links]
         words = []
         if any(link.hidden for link in links):
@@ -141,16 +173,16 @@ class _Picture:
         self.lines += [
             f"  subgraph cluster_graph{view.graph} {{",
             f"    label=<<B>{html_text(graph.name)}</B>"
-            f'<FONT COLOR="{palette.QUIET}">   {html_text(", ".join(words))}</FONT>>; '
+            f'<FONT COLOR="{QUIET}">   {html_text(", ".join(words))}</FONT>>; '
             "labeljust=l; fontsize=12; margin=14; penwidth=1.2; "
             'style="rounded,filled"; '
-            f'color="{palette.PHASE_LINES.get(graph.phase, palette.OTHER[1])}"; '
-            f'fillcolor="{palette.PHASES.get(graph.phase, palette.PAPER)}";',
+            f'color="{PHASE_LINES.get(graph.phase, OTHER[1])}"; '
+            f'fillcolor="{PHASES.get(graph.phase, PAPER)}";',
         ]
         if not view.items:
             text = "nothing selected" if view.node_count else "empty graph"
             self.lines.append(f'    "g{view.graph}" [label="{text}", shape=plaintext, style=""];')
-        self._cluster(view, self._tree(view, graph), "    ")
+        self._visit(view, module_tree(view, graph, self.labels.places, self.depth), "    ")
         for link in view.links:
             style = ""
             if link.hidden:
@@ -161,33 +193,10 @@ class _Picture:
             self.lines.append(f"    {source} -> {target}{style};")
         self.lines.append("  }")
 
-    def _module(self, graph: Graph, item: Item) -> str | None:
-        if item.title is not None:
-            return item.module
-        return self.labels.places.of(graph.nodes[item.members[0]]).module
-
-    def _tree(self, view: View, graph: Graph) -> _Cluster:
-        modules = [None if item.is_point else self._module(graph, item) for item in view.items]
-        root = _Cluster("")
-        for position, path in enumerate(visits(view, modules, self.depth)):
-            cluster = root
-            members = view.items[position].members
-            place = self.labels.places.of(graph.nodes[members[0]]) if path else None
-            for visit in path:
-                cluster = cluster.inside.setdefault(visit, _Cluster(visit[0]))
-                if place is not None and place.module == cluster.path:
-                    cluster.type = place.module_type
-            cluster.own.append(position)
-        return root
-
-    def _cluster(self, view: View, cluster: _Cluster, pad: str) -> None:
-        for position in cluster.own:
+    def _visit(self, view: View, visit: Visit, pad: str) -> None:
+        for position in visit.own:
             self._box(view, position, pad)
-        for module in cluster.inside.values():
-            # `layers` that holds nothing but `layers.0` is not worth a frame of its own.
-            inner = module
-            while not inner.own and len(inner.inside) == 1:
-                (inner,) = inner.inside.values()
+        for inner in visit.inside.values():
             if not inner.inside and len(inner.own) == 1:
                 # A frame around one box is clutter: the box says the module itself.
                 self._box(view, inner.own[0], pad, inside=inner)
@@ -195,26 +204,26 @@ class _Picture:
             self._clusters += 1
             self.lines += [
                 f"{pad}subgraph cluster_m{self._clusters} {{",
-                f"{pad}  label=<{html_text(inner.words)}>; labeljust=l; fontsize=10; "
-                f'fontcolor="{palette.QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
-                f'color="#ccd4dd"; fillcolor="#ffffff";',
+                f"{pad}  label=<{html_text(_module_text(inner))}>; labeljust=l; fontsize=10; "
+                f'fontcolor="{QUIET}"; style="rounded,filled"; penwidth=0.8; margin=9; '
+                f'color="#ccd4dd"; fillcolor="{PAPER}";',
             ]
-            self._cluster(view, inner, f"{pad}  ")
+            self._visit(view, inner, f"{pad}  ")
             self.lines.append(f"{pad}}}")
 
-    def _box(self, view: View, position: int, pad: str, inside: _Cluster | None = None) -> None:
+    def _box(self, view: View, position: int, pad: str, inside: Visit | None = None) -> None:
         item = view.items[position]
         name = _name(view, position)
         if item.is_point:
             self.lines.append(
-                f'{pad}{name} [shape=point, width=0.07, color="{palette.EDGE}", '
+                f'{pad}{name} [shape=point, width=0.07, color="{EDGE}", '
                 'tooltip="paths through nodes that are not shown meet here"];'
             )
             return
         graph = self.capture.graphs[view.graph]
         label = self.labels.of(graph, item)
         if inside is not None and inside.path != label.title:
-            label = replace(label, rows=(inside.words, *label.rows))
+            label = replace(label, rows=(_module_text(inside), *label.rows))
         fill, line = self._shade(graph, item)
         width = ", penwidth=1.6" if item.title is not None else ""
         self.lines.append(
@@ -236,7 +245,7 @@ class _Picture:
                 self.lines.append(
                     f"  {place[parent]} -> {_name(view, 0)} "
                     f"[lhead=cluster_graph{view.graph}, style=dashed, arrowhead=open, "
-                    f'color="{palette.TYPES["conditional"][1]}", penwidth=1.3, '
+                    f'color="{TYPES["conditional"][1]}", penwidth=1.3, '
                     'tooltip="runs this graph"];'
                 )
 
@@ -250,28 +259,28 @@ class _Picture:
         if self.color == "type":
             types = {graph.nodes[member].type for member in item.members}
             if len(types) > 1:
-                return self.legend.setdefault("several types", palette.MIXED)
-            return self.legend.setdefault(node.type, palette.TYPES.get(node.type, palette.OTHER))
+                return self.legend.setdefault("several types", MIXED)
+            return self.legend.setdefault(node.type, TYPES.get(node.type, OTHER))
         if self.color == "stream":
             streams = {graph.nodes[member].stream for member in item.members}
             index = node.stream if len(streams) == 1 else None
             key = "no single stream" if index is None else self.capture.streams[index].name
         else:
-            module = self._module(graph, item)
+            module = module_of(graph, item, self.labels.places)
             key = module_at_depth(module, max(min(self.depth, 2), 1))
-        if key not in self.legend and len(self.legend) >= len(palette.SOFT):
-            return self.legend.setdefault("others", palette.OTHER)
-        return self.legend.setdefault(key, palette.SOFT[len(self.legend) % len(palette.SOFT)])
+        if key not in self.legend and len(self.legend) >= len(SOFT):
+            return self.legend.setdefault("others", OTHER)
+        return self.legend.setdefault(key, SOFT[len(self.legend) % len(SOFT)])
 
     def _heat(self, duration: int) -> Shade:
-        steps = len(palette.HEAT)
+        steps = len(HEAT)
         if not self.legend:
-            for step, shade in enumerate(palette.HEAT):
+            for step, shade in enumerate(HEAT):
                 least = time_text(self._longest * (step / steps) ** 2)
                 self.legend[f"from {least}"] = shade
-        # By the square root: a picture in which one long kernel makes all others pale says little.
+        # The square root: otherwise one long kernel makes all others pale.
         share = (duration / self._longest) ** 0.5 if self._longest else 0.0
-        return palette.HEAT[min(int(share * steps), steps - 1)]
+        return HEAT[min(int(share * steps), steps - 1)]
 
 
 def _name(view: View, position: int) -> str:
@@ -284,9 +293,14 @@ def _name(view: View, position: int) -> str:
     return f"g{view.graph}_{item.members[0]}"
 
 
+def _module_text(visit: Visit) -> str:
+    """``layers.0 · Block``."""
+    return " · ".join(cut(word, 60) for word in (visit.path, visit.type) if word)
+
+
 def _legend_order(entry: tuple[str, Shade]) -> int:
     """Types as the palette lists them; all else in order of appearance, as sorting is stable."""
-    known = list(palette.TYPES)
+    known = list(TYPES)
     return known.index(entry[0]) if entry[0] in known else len(known)
 
 
@@ -295,7 +309,7 @@ def _rows(label: Label) -> str:
     if label.second:
         rows.append(html_text(cut(label.second, WIDE)))
     rows += [
-        f'<FONT POINT-SIZE="9" COLOR="{palette.QUIET}">{html_text(cut(row, ROW))}</FONT>'
+        f'<FONT POINT-SIZE="9" COLOR="{QUIET}">{html_text(cut(row, ROW))}</FONT>'
         for row in label.rows
     ]
     return "".join(f'{row}<BR ALIGN="LEFT"/>' for row in rows)

@@ -17,7 +17,7 @@ from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.graph.view import View, by_module, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
-from cgtool.render import palette
+from cgtool.render import dot
 from cgtool.render.dot import render
 from cgtool.render.picture import render as lay_out
 from cgtool.render.text import cut, visible
@@ -118,8 +118,8 @@ def test_a_simulated_capture_says_so() -> None:
 def test_colours() -> None:
     made = small()
     text = render(made, views(made), color="type")
-    assert palette.TYPES["memcpy"][0] in text
-    assert palette.TYPES["memset"][0] in text
+    assert dot.TYPES["memcpy"][0] in text
+    assert dot.TYPES["memset"][0] in text
     by_stream = render(made, views(made), color="stream")
     assert "side stream</TD>" in by_stream
     timed = msgspec.structs.replace(
@@ -138,7 +138,7 @@ def test_colours() -> None:
     hot = render(timed, views(timed), color="time")
     longest = [line for line in hot.splitlines() if "7.00 us" in line]
     assert len(longest) == 1
-    assert palette.HEAT[-1][0] in longest[0]
+    assert dot.HEAT[-1][0] in longest[0]
 
 
 def test_more_modules_than_colours_share_one_that_says_so() -> None:
@@ -147,7 +147,7 @@ def test_more_modules_than_colours_share_one_that_says_so() -> None:
     made = capture([Graph("step", "step", nodes=nodes, edges=chain(20))], origins=origins)
     text = render(made, views(made), color="module")
     assert "others</TD>" in text
-    assert text.count(f'fillcolor="{palette.OTHER[0]}"') == 20 - len(palette.SOFT)
+    assert text.count(f'fillcolor="{dot.OTHER[0]}"') == 20 - len(dot.SOFT)
 
 
 def test_unusual_nodes_say_what_they_are_and_run() -> None:

@@ -288,6 +288,53 @@ def visits(
     return paths
 
 
+@dataclass(slots=True)
+class Visit:
+    """A visit to a module: its own boxes (positions in the view), and the visits inside it."""
+
+    path: str
+    type: str | None = None
+    """Of the module, where one of its own nodes says it."""
+    own: list[int] = field(default_factory=list)
+    inside: dict[tuple[str, int], Visit] = field(default_factory=dict)
+
+
+def module_tree(view: View, graph: Graph, places: Places, depth: int) -> Visit:
+    """All boxes of a view by the modules that they are part of, to a depth; the root is no module.
+
+    A visit to ``layers`` that holds nothing but one to ``layers.0`` is that one.
+    """
+    modules = [module_of(graph, item, places) for item in view.items]
+    root = Visit("")
+    for position, path in enumerate(visits(view, modules, depth)):
+        visit = root
+        members = view.items[position].members
+        place = places.of(graph.nodes[members[0]]) if path else None
+        for key in path:
+            visit = visit.inside.setdefault(key, Visit(key[0]))
+            if place is not None and place.module == visit.path:
+                visit.type = place.module_type
+        visit.own.append(position)
+    return _without_lone(root)
+
+
+def _without_lone(visit: Visit) -> Visit:
+    if visit.path and not visit.own and len(visit.inside) == 1:
+        (inner,) = visit.inside.values()
+        return _without_lone(inner)
+    visit.inside = {key: _without_lone(inner) for key, inner in visit.inside.items()}
+    return visit
+
+
+def module_of(graph: Graph, item: Item, places: Places) -> str | None:
+    """The module of a box, when it has one."""
+    if item.is_point:
+        return None
+    if item.title is not None:
+        return item.module
+    return places.of(graph.nodes[item.members[0]]).module
+
+
 def _runs(view: View, kinds: Sequence[Hashable | None]) -> list[int]:
     """The number of each item's group; items of the kind None are alone. Linear."""
     before: list[list[int]] = [[] for _ in view.items]

@@ -36,6 +36,9 @@ LAZY_LIBRARY_INIT = code("lazy-library-init")
 MULTI_DEVICE_CAPTURE = code("multi-device-capture")
 OOM_DURING_CAPTURE = code("oom-during-capture")
 OTHER_THREAD_CUDA_CALL = code("other-thread-cuda-call")
+RNG_NEW_GENERATOR = code("rng-new-generator")
+RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
+RNG_STATE_ACCESS = code("rng-state-access")
 SYNC_ITEM = code("sync-item")
 TRITON_AUTOTUNE_IN_CAPTURE = code("triton-autotune-in-capture")
 
@@ -264,13 +267,13 @@ RULES = (
         lambda error: error.ran("/torch/utils/checkpoint.py"),
     ),
     Rule(
-        code("rng-new-generator"),
+        RNG_NEW_GENERATOR,
         r"Cannot construct a new CUDAGeneratorImpl",
         "a CUDA generator is created when a stream is capturing",
         "create it once, outside the captured code",
     ),
     Rule(
-        code("rng-unregistered-generator"),
+        RNG_UNREGISTERED_GENERATOR,
         r"Attempt to increase offset for a CUDA generator not in capture mode",
         "random numbers come from a generator that is not registered with the graph",
         "call CUDAGraph.register_generator_state(generator) before the capture, or use the default "
@@ -283,7 +286,7 @@ RULES = (
         "run each attempt at a capture in a new process",
     ),
     Rule(
-        code("rng-state-access"),
+        RNG_STATE_ACCESS,
         r"CUDAGeneratorImpl::|set_state_index method during capturing",
         "the random state is read or set when a stream is capturing",
         "do this outside the captured code",

@@ -16,7 +16,7 @@ from cgtool.detectors.op_rules import KEEP_ON_DEVICE
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings.registry import code
 from cgtool.model.finding import Code, Finding
-from cgtool.observe.frames import call_op, here
+from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
     DEVICE,
     HOST,
@@ -151,7 +151,6 @@ def note_pinning(region: CapturedRegion) -> None:
                 PIN_MEMORY_DURING_CAPTURE,
                 "pinned host memory is allocated during the capture: the host fills it only once, "
                 "and every replay copies what it holds by then",
-                here(2),
                 phase=region.phase,
             )
         )
@@ -164,7 +163,6 @@ def note_record_stream(region: CapturedRegion) -> None:
             Finding(
                 RECORD_STREAM_DEFERS_REUSE,
                 "`record_stream` prevents reuse of the block until the capture ends",
-                here(2),
                 phase=region.phase,
             )
         )

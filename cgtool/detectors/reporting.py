@@ -99,14 +99,14 @@ class CapturedRegion:
     def note(self, finding: Finding) -> None:
         """Collect a finding that does not end the capture, at the op that is running."""
         if self.collecting:
-            self.findings.add(self._placed(finding))
+            self.findings.add(self.placed(finding))
 
     def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
         """Collect a finding that ends the capture.
 
         Raises CgtoolError (exit 4) instead unless ``collecting``; ``why`` and ``fix`` are for it.
         """
-        finding = self._placed(finding)
+        finding = self.placed(finding)
         if self.collecting:
             self.findings.add(finding)
             return
@@ -130,13 +130,10 @@ class CapturedRegion:
         ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...".
         """
         if self.capturing:
-            chain = chain_of(sys._getframe(1))
             self.report(
                 Finding(
                     code,
                     f"{call} is not permitted when a stream is capturing",
-                    frames_of(chain),
-                    columns=columns_of(chain),
                     phase=self.phase,
                     fix=fix,
                     evidence=(why,),
@@ -145,7 +142,11 @@ class CapturedRegion:
                 fix="move it out of the captured code",
             )
 
-    def _placed(self, finding: Finding) -> Finding:
-        if self.call is None or self.record is None:
+    def placed(self, finding: Finding) -> Finding:
+        """The finding at the op that is running, else at the line that is."""
+        if self.call is not None and self.record is not None:
+            return at_call(finding, self.call, self.record)
+        if finding.frames:
             return finding
-        return at_call(finding, self.call, self.record)
+        chain = chain_of(sys._getframe(1))
+        return msgspec.structs.replace(finding, frames=frames_of(chain), columns=columns_of(chain))

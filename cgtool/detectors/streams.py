@@ -1,7 +1,7 @@
-"""Streams of a capture: who takes part, what comes after what, which forks and joins are wrong.
+"""A model of the streams of a capture: its forks, joins and order, and what is wrong with them.
 
-The same model follows the simulated device's own streams and, on a GPU, the calls that the user's
-code makes on the real ones.
+It follows the streams of the simulated device and, on a GPU, the calls that the user's code makes
+on the real streams.
 """
 
 from __future__ import annotations
@@ -26,55 +26,53 @@ WAIT_ON_PRECAPTURE_WORK = code("wait-on-precapture-work")
 
 Frontier = frozenset[int]
 
-_ISOLATION = "CUDA answers 905, cudaErrorStreamCaptureIsolation"
+_ISOLATION = "CUDA refuses this (cudaErrorStreamCaptureIsolation, 905)"
 _IMPLICIT = (
-    "the default stream cannot take part in a capture: CUDA answers 906, "
-    "cudaErrorStreamCaptureImplicit"
+    "the default stream cannot be part of a capture; CUDA refuses this "
+    "(cudaErrorStreamCaptureImplicit, 906)"
 )
 _UNJOINED = (
-    "the capture ended while this work had no path back to the capturing stream: CUDA answers 904, "
-    "cudaErrorStreamCaptureUnjoined"
+    "the capture ended while the capture stream did not wait for this work; CUDA refuses this "
+    "(cudaErrorStreamCaptureUnjoined, 904)"
 )
 _UNFORKED = (
-    "nothing made the stream wait for the capturing one: a GPU refuses what it does (900, "
-    "cudaErrorStreamCaptureUnsupported), or runs it once now and in no replay"
+    "the stream did not wait for the capture stream: its work either fails "
+    "(cudaErrorStreamCaptureUnsupported, 900), or runs once during capture and in no replay"
 )
-_ZERO = (
-    "the default stream takes no part in a capture: what runs there runs once, now, and in no "
+_DEFAULT_STREAM = (
+    "the default stream is not part of the capture: its work runs once during capture and in no "
     "replay"
 )
-
-
-_BRANCH = 5
-"""Branches of fewer nodes gain less than their fork and join cost."""
+_LEAST_BRANCH = 5
+"""Branches with fewer nodes gain less than their fork and join cost."""
 
 
 class Lane:
-    """One stream, as far as captures know it."""
+    """One stream, as a capture sees it."""
 
     def __init__(self, name: str, created: tuple[Site, ...] = ()) -> None:
         self.name = name
         self.created = created
         self.joined: int | None = None
-        """The capture that this stream takes part in."""
+        """Number of the capture that this stream is part of."""
         self.frontier: Frontier = frozenset()
-        """The nodes that whatever comes next has to wait for."""
+        """Nodes that the next work on this stream must wait for."""
         self.used: tuple[Site, ...] = ()
-        """Where work was last submitted to it."""
+        """Where work was last submitted to it, innermost first."""
 
 
 @dataclass(slots=True)
 class LaneNode:
-    """An op that launches work, in the order of the graph."""
+    """An op that launches work, as a node of the graph."""
 
     call: OpCall
     stream: int
-    """Index into ``Capturing.streams``."""
+    """Index into ``CaptureInProgress.streams``."""
     dependencies: tuple[int, ...]
 
 
-class Capturing(CapturedRegion):
-    """The capture in progress and the streams that take part in it."""
+class CaptureInProgress(CapturedRegion):
+    """The capture in progress and the streams that are part of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,11 +82,11 @@ class Capturing(CapturedRegion):
         """Number of the capture in progress."""
         self.captures = 0
         self.streams: list[Lane] = []
-        """Streams of the capture in progress, the capturing one first."""
+        """Streams of the capture in progress, the capture stream first."""
         self.nodes: list[LaneNode] = []
         """Of the capture in progress, or of the last one."""
         self._joins: list[Finding] = []
-        """What to say of each join, if no branch is left."""
+        """A finding for each join, reported if no two branches are left."""
 
     @property
     def capturing(self) -> bool:
@@ -96,20 +94,22 @@ class Capturing(CapturedRegion):
 
     @property
     def current_is_capturing(self) -> bool:
+        """Whether the current stream is part of the capture."""
         return self.capturing and self.current.joined == self.capture_id
 
     def begin(self, lane: Lane, phase: str) -> None:
-        """A capture begins on ``lane``."""
+        """Begin a capture on ``lane``."""
         self.captures += 1
         self.capture_id, self.phase = self.captures, phase
         self.streams, self.nodes, self._joins = [lane], [], []
         lane.joined, lane.frontier = self.capture_id, frozenset()
 
     def end(self) -> None:
+        """End the capture."""
         self.capture_id = None
 
     def wait(self, waiting: Lane, joined: int | None, frontier: Frontier) -> None:
-        """``waiting`` is made to wait for work up to ``frontier`` of the capture ``joined``."""
+        """Let ``waiting`` wait for nodes ``frontier`` of the capture ``joined`` (None: none)."""
         if not self.capturing:
             return
         if joined != self.capture_id:
@@ -117,11 +117,10 @@ class Capturing(CapturedRegion):
                 self.report(
                     Finding(
                         WAIT_ON_PRECAPTURE_WORK,
-                        "the capture was made to wait for work from outside it",
-                        here(2),
+                        "the capture waits for work submitted outside it",
                         phase=self.phase,
-                        fix="record the event, or submit the work, inside the capture; or "
-                        "synchronise before the capture begins",
+                        fix="record the event or submit the work in the capture, or synchronize "
+                        "before the capture begins",
                         evidence=(_ISOLATION,),
                     ),
                     why=_ISOLATION,
@@ -131,8 +130,7 @@ class Capturing(CapturedRegion):
             self.report(
                 Finding(
                     DEFAULT_STREAM_DEPENDENCY,
-                    "the default stream was made to wait for a stream that is capturing",
-                    here(2),
+                    "the default stream waits for a stream that is capturing",
                     phase=self.phase,
                     fix="use torch.cuda.current_stream(), or a stream of your own",
                     evidence=(_IMPLICIT,),
@@ -147,8 +145,8 @@ class Capturing(CapturedRegion):
             self._joins.append(
                 Finding(
                     CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
-                    f"{waiting.name} waits here for all that came before, and no work of two "
-                    "streams is left to run at the same time",
+                    f"{waiting.name} waits here for all previous work, so that no work of two "
+                    "streams can run at the same time",
                     here(2),
                     phase=self.phase,
                 )
@@ -156,7 +154,7 @@ class Capturing(CapturedRegion):
         waiting.frontier |= frontier
 
     def add_node(self, call: OpCall) -> LaneNode | None:
-        """Work for the current stream; None when that takes no part in the capture."""
+        """Add work on the current stream; None when that is not part of the capture."""
         lane = self.current
         if lane not in self.streams:
             self._unforked(call, lane)
@@ -168,44 +166,44 @@ class Capturing(CapturedRegion):
         return node
 
     def _unforked(self, call: OpCall, lane: Lane) -> None:
-        zero = lane is self.default
-        why = _ZERO if zero else _UNFORKED
+        is_default = lane is self.default
+        why = _DEFAULT_STREAM if is_default else _UNFORKED
         self.report(
             Finding(
-                KERNEL_ON_STREAM_ZERO if zero else SIDE_STREAM_NOT_FORKED,
-                f"{call.name} runs on {lane.name}, which takes no part in the capture",
+                KERNEL_ON_STREAM_ZERO if is_default else SIDE_STREAM_NOT_FORKED,
+                f"{call.name} runs on {lane.name}, which is not part of the capture",
                 phase=self.phase,
                 evidence=(why,),
             ),
             why=why,
             fix="use torch.cuda.current_stream()"
-            if zero
+            if is_default
             else "before the work: side.wait_stream(torch.cuda.current_stream()); after it: "
             "torch.cuda.current_stream().wait_stream(side)",
         )
 
     def _before(self, frontier: Frontier) -> set[int]:
-        """All nodes that come before the frontier, itself included."""
+        """The nodes of the frontier and all nodes before them."""
         reached: set[int] = set()
-        waiting = list(frontier)
-        while waiting:
-            node = waiting.pop()
+        pending = list(frontier)
+        while pending:
+            node = pending.pop()
             if node not in reached:
                 reached.add(node)
-                waiting.extend(self.nodes[node].dependencies)
+                pending.extend(self.nodes[node].dependencies)
         return reached
 
     def check_joins(self) -> None:
-        """At the end of a capture: streams with work that nothing waits for, and forks that came
-        to nothing."""
-        home, *others = self.streams
-        reached = self._before(home.frontier)
+        """Report, at the end of a capture, side streams that are not joined, and forks without
+        effect. Raises CgtoolError unless the region collects."""
+        capture_stream, *others = self.streams
+        reached = self._before(capture_stream.frontier)
         for lane in others:
             if not lane.frontier <= reached:
                 self.report(
                     Finding(
                         UNJOINED_SIDE_STREAM,
-                        f"{self.phase}: {lane.name} has work that was not joined",
+                        f"{self.phase}: {lane.name} has work that is not joined",
                         frames_of(lane.used or lane.created),
                         phase=self.phase,
                         fix="wait for it before returning: "
@@ -219,23 +217,23 @@ class Capturing(CapturedRegion):
 
     def _lost_concurrency(self) -> None:
         counts = Counter(node.stream for node in self.nodes)
-        if sum(count >= _BRANCH for count in counts.values()) < 2 or not self._joins:
+        if sum(count >= _LEAST_BRANCH for count in counts.values()) < 2 or not self._joins:
             return
         ancestors: list[set[int]] = []
         for index, node in enumerate(self.nodes):
             above: set[int] = set()
-            for one in node.dependencies:
-                above |= ancestors[one] | {one}
+            for dependency in node.dependencies:
+                above |= ancestors[dependency] | {dependency}
             ancestors.append(above)
             if len(above) < index:
-                # Something earlier is neither before nor after: two branches, as they were meant.
+                # An earlier node is neither before nor after this one: there are two branches.
                 return
         self.findings.add(self._joins[0])
 
 
 @contextlib.contextmanager
-def capturing(device: Capturing, lane: Lane, phase: str) -> Iterator[None]:
-    """One capture on ``lane``, which is the current stream meanwhile."""
+def capturing(device: CaptureInProgress, lane: Lane, phase: str) -> Iterator[None]:
+    """Capture on ``lane``, which is the current stream while entered."""
     device.begin(lane, phase)
     before, device.current = device.current, lane
     try:

@@ -19,7 +19,7 @@ import torch
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import FunctionObserver, note_record_stream
 from cgtool.detectors.op_rules import refuse_op
-from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda import backend
 from cgtool.devices.cuda.memory import keeps_history
@@ -48,7 +48,7 @@ MEM_ALLOC_NODES = code("mem-alloc-nodes")
 RNG_STATE_ACCESS = code("rng-state-access")
 
 
-class Dry(Capturing):
+class Dry(CaptureInProgress):
     """A model of the capture, kept while the code runs eagerly on real streams."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.streams import Capturing, Frontier, Lane
+from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.devices import device as devices
 from cgtool.findings.registry import code
 from cgtool.model.capture import Environment
@@ -23,7 +23,7 @@ EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
 
-class Device(Capturing, devices.Device):
+class Device(CaptureInProgress, devices.Device):
     """The simulated GPU: its classes of streams and events, and the capture in progress."""
 
     simulated = True

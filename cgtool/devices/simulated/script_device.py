@@ -11,8 +11,23 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import at_call
+from cgtool.detectors.capture_errors import (
+    RNG_NEW_GENERATOR,
+    RNG_STATE_ACCESS,
+    RNG_UNREGISTERED_GENERATOR,
+)
+from cgtool.detectors.function_rules import (
+    H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
+    H2D_PAGEABLE_COPY,
+    H2D_TENSOR_FROM_PYTHON,
+    SYNC_D2H_COPY,
+)
 from cgtool.detectors.script.detector import mark_reported
+from cgtool.detectors.streams import (
+    DEFAULT_STREAM_DEPENDENCY,
+    UNJOINED_SIDE_STREAM,
+    WAIT_ON_PRECAPTURE_WORK,
+)
 from cgtool.devices.simulated.device import Device, Event, Stream
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.findings.registry import code
@@ -36,17 +51,14 @@ _GENERATOR = (
 )
 # By code: what PyTorch says itself, before CUDA is asked. The capture stays valid.
 _BY_PYTORCH = {
-    code("sync-d2h-copy"): _COPY,
-    code("h2d-pageable-copy"): _COPY,
-    code("h2d-tensor-from-python"): _COPY,
-    code("h2d-index-with-list-or-cpu-tensor"): _COPY,
-    code("rng-new-generator"): _GENERATOR,
-    code(
-        "rng-unregistered-generator"
-    ): "Attempt to increase offset for a CUDA generator not in capture mode.",
-    code(
-        "rng-state-access"
-    ): "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
+    SYNC_D2H_COPY: _COPY,
+    H2D_PAGEABLE_COPY: _COPY,
+    H2D_TENSOR_FROM_PYTHON: _COPY,
+    H2D_INDEX_WITH_LIST_OR_CPU_TENSOR: _COPY,
+    RNG_NEW_GENERATOR: _GENERATOR,
+    RNG_UNREGISTERED_GENERATOR: "Attempt to increase offset for a CUDA generator not in capture "
+    "mode.",
+    RNG_STATE_ACCESS: "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
     "you need this call to be captured, please file an issue.",
 }
 _ENDED = (
@@ -61,17 +73,17 @@ _BY_CUDA = {
         "CapturedEvent",
         "operation not permitted on an event last recorded in a capturing stream",
     ),
-    code("unjoined-side-stream"): (
+    UNJOINED_SIDE_STREAM: (
         904,
         "StreamCaptureUnjoined",
         "capturing stream has unjoined work",
     ),
-    code("wait-on-precapture-work"): (
+    WAIT_ON_PRECAPTURE_WORK: (
         905,
         "StreamCaptureIsolation",
         "dependency created on uncaptured work in another stream",
     ),
-    code("default-stream-dependency"): (
+    DEFAULT_STREAM_DEPENDENCY: (
         906,
         "StreamCaptureImplicit",
         "operation would make the legacy stream depend on a capturing blocking stream",
@@ -114,8 +126,7 @@ class ScriptDevice(Device):
         self.pools: dict[PoolId, PrivatePool] = {}
 
     def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
-        if self.call is not None and self.record is not None:
-            finding = at_call(finding, self.call, self.record)
+        finding = self.placed(finding)
         self.findings.add(finding)
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:

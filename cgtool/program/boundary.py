@@ -285,7 +285,7 @@ def capturable_fix(error: BaseException) -> str | None:
         )
     if all(group.get("capturable") for group in groups):
         return None
-    return f"make the optimizer with capturable=True: {name}(..., capturable=True)"
+    return f"construct it with capturable=True: {name}(..., capturable=True)"
 
 
 def of_optimizer(error: CgtoolError) -> CgtoolError | None:

@@ -82,7 +82,7 @@ ANSWERS = {
         "    def step():\n"
         "        net(x).backward()\n        adam.step()\n"
         "    return step\n",
-        "fix: make the optimizer with capturable=True: Adam(..., capturable=True)", "adam.step()",
+        "fix: construct it with capturable=True: Adam(..., capturable=True)", "adam.step()",
     ),
 }  # fmt: skip
 

@@ -117,7 +117,7 @@ def test_after(cudagraph):
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(
         [
-            "E*AssertionError: reading a value of a tensor on the host*",
+            "E*AssertionError: reading a tensor value on the host*",
             "E*at *model.py:17 in *",
             "E*return x [*] x.sum().item()",
             "E*code: sync-item (cgtool explain sync-item)",

@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
-from cgtool.observe.frames import Site, call_op, chain_of, is_internal, package_part
+from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.op_memory import UNINITIALISED, Uninitialised
 from cgtool.observe.ops import OpCall, OpRecorder, Record
@@ -100,7 +100,7 @@ class _Recorder(OpRecorder):
         op = self._op(call, args, kwargs)
         given = self._see((args, kwargs))
         unread = self._empty.read_by(func, call.name, args, kwargs)
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         new = self._see(made) - given
         if call.name.startswith("aten::lift_fresh"):
             # A constant of the code: made in C++, and handed to this op before any other sees it.

@@ -7,10 +7,12 @@ capture.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import Site, call_op, chain_of
 from cgtool.observe.modules import ModuleStack
+from cgtool.torch_compat import op_key
 from cgtool.torch_compat.private import (
     TorchDispatchMode,
     next_sequence_number,
@@ -100,12 +103,8 @@ class Record:
         return self.maker_of(call.autograd_sequence)
 
 
-class OpRecorder(TorchDispatchMode):
-    """Records every ATen call that runs while it is entered, on this thread and on autograd's.
-
-    ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
-    op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
-    """
+class _Mode(TorchDispatchMode):
+    """Hands every op to a recorder, where a PyTorch has no key for it."""
 
     supports_higher_order_operators = True
 
@@ -115,15 +114,42 @@ class OpRecorder(TorchDispatchMode):
         # imports torch._dynamo: more than a second, and a frame between the op and its caller.
         return False
 
+    def __init__(self, recorder: OpRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
+        return self._recorder.observe(func, args, kwargs or {}, func, sys._getframe().f_back)
+
+
+class OpRecorder:
+    """Records every ATen call that runs while it is entered, on this thread and on autograd's.
+
+    ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
+    op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
+
+    Costs a few microseconds an op. ``by_key`` watches a dispatch key above autograd
+    (``torch_compat.op_key``), where this PyTorch can: the program runs the ops of plain eager.
+    Otherwise a ``TorchDispatchMode`` is active, which disturbs the program: ``torch.compile`` runs
+    eagerly, and some derivatives and fused kernels are made of other ops. What keeps or replaces
+    the results of ops needs the mode: it lies below autograd, so a result is complete before
+    autograd's hooks run, which may raise (checkpointing stops its recomputation so).
+    """
+
     def __init__(
         self,
         roots: Mapping[str, torch.nn.Module],
         annotations: Annotations,
         launch_count: Callable[[], int] = lambda: 0,
         accesses: AccessLog | None = None,
+        *,
+        by_key: bool = False,
     ) -> None:
-        super().__init__()
         self.record = Record()
+        self._by_key = by_key
         self.modules = ModuleStack(roots)
         self.annotations = annotations
         self.launch_count = launch_count
@@ -137,8 +163,13 @@ class OpRecorder(TorchDispatchMode):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run the op. Owners override this to keep arguments, outputs, or to refuse."""
-        return call_op(func, args, kwargs)
+        """Run the op. Owners override this to keep arguments, outputs, or to refuse; they run
+        the op with ``self.run``."""
+        return self.run(func, args, kwargs)
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The op that is observed, run as it would be without a recorder."""
+        return call_op(self.running.run, args, kwargs)
 
     def begin(self, func: Any, caller: Any) -> OpCall:
         """Note the place of a call that is about to run."""
@@ -177,33 +208,43 @@ class OpRecorder(TorchDispatchMode):
             made = following - 1
             makers[made] = None if made in makers else call.index
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    def observe(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[..., Any],
+        caller: FrameType | None,
     ) -> Any:
-        # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
-        call = self.begin(func, sys._getframe().f_back)
-        outer = getattr(self.running, "call", None)
-        self.running.call = call
+        """Record one call and run it: ``run(*args, **kwargs)``. ``caller`` is the Python frame
+        that called the op; None on autograd's own threads."""
+        call = self.begin(func, caller)
+        running = self.running
+        outer = getattr(running, "call", None), getattr(running, "run", None)
+        running.call, running.run = call, run
         start = self.launch_count()
         try:
-            made = self.execute(call, func, args, kwargs or {})
+            result = self.execute(call, func, args, kwargs)
         finally:
             call.launches = (start, self.launch_count())
-            self.running.call = outer
+            running.call, running.run = outer
+        self._note_made(call)
         if self.accesses is not None and call.launches[1] > start:
-            call.access = self.accesses.note(call.name, func, args, kwargs or {}, made)
-        return made
+            call.access = self.accesses.note(call.name, func, args, kwargs, result)
+        return result
 
     def __enter__(self) -> OpRecorder:
-        self._stance = left_alone()
-        self._stance.__enter__()
-        self.modules.__enter__()
-        self._counted.next = next_sequence_number()
-        self._home = threading.get_ident()
-        super().__enter__()
+        self._entered = stack = contextlib.ExitStack()
+        with contextlib.ExitStack() as entering:
+            entering.enter_context(left_alone())
+            entering.enter_context(self.modules)
+            self._counted.next = next_sequence_number()
+            self._home = threading.get_ident()
+            # One observer at a time has the key: a recorder inside another one is a mode.
+            by_key = self._by_key and op_key.is_supported() and not op_key.is_watching()
+            entering.enter_context(op_key.watch(self.observe) if by_key else _Mode(self))
+            stack.push(entering.pop_all())
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)
-        self.modules.__exit__(*exc)
-        self._stance.__exit__(*exc)
+        self._entered.__exit__(*exc)

@@ -176,6 +176,52 @@ BACKWARD = _patch_point(
 )
 
 
+DispatchKey: Any = _private("torch._C.DispatchKey", _OPS, "ops are watched by a mode")
+dispatch_library: Callable[..., Any] = _private(
+    "torch._C._dispatch_library", _OPS, "ops are watched by a mode"
+)
+"""``(kind, namespace, key, file, line)``: a library of kernels, which goes when it is dropped."""
+has_kernel: Callable[[str, str], bool] = _private(
+    "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, "ops are watched by a mode"
+)
+"""``has_kernel("aten::add.Tensor", "CPU")``"""
+op_names: Callable[[], list[str]] = _private(
+    "torch._C._dispatch_get_all_op_names", _OPS, "ops are watched by a mode"
+)
+exclude_key: Callable[[Any, bool], None] = _private(
+    "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, "ops are watched by a mode"
+)
+"""Turn a dispatch key off or on again for this thread; exclusion wins over inclusion."""
+key_is_excluded: Callable[[Any], bool] = _private(
+    "torch._C._dispatch_tls_is_dispatch_key_excluded", _OPS, "ops are watched by a mode"
+)
+include_key: Callable[[Any, bool], None] = _private(
+    "torch._C._dispatch_tls_set_dispatch_key_included", _OPS, "ops are watched by a mode"
+)
+higher_order_ops: Mapping[str, Any] = _private(
+    "torch._ops._higher_order_ops", _OPS, "ops are watched by a mode"
+)
+"""``torch.cond`` and its like, by name."""
+FUNCTORCH_LEVELS = tuple(
+    _patch_point(f"torch._functorch.eager_transforms.{name}", _OPS, "ops are watched by a mode")
+    for name in ("grad_increment_nesting", "jvp_increment_nesting")
+)
+"""Context managers around what ``torch.func`` differentiates."""
+
+
+def redispatcher(op: Any) -> Callable[..., Any]:
+    """``redispatch(keyset, *args, **kwargs)`` of an op."""
+    function: Callable[..., Any] = op._handle.redispatch_boxed
+    return function
+
+
+def saved_factor(product: torch.Tensor) -> torch.Tensor:
+    """The second factor that a product keeps for its backward."""
+    node: Any = product.grad_fn
+    factor: torch.Tensor = node._saved_other
+    return factor
+
+
 def fake_tensor_mode() -> Any:
     """The class ``FakeTensorMode``; importing it takes a while."""
     return importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode

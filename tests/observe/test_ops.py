@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
+import pytest
 import torch
 
 from cgtool.observe.annotations import Annotations
@@ -84,3 +85,62 @@ def test_a_number_that_two_threads_gave_says_nothing():
     on_another_thread(run)
     assert recorder.record.makers == {0: None}
     assert recorder.record.maker_of(0) is None
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_a_recorder_sees_forward_and_backward_either_way(by_key):
+    layer = torch.nn.Linear(4, 4)
+    x = torch.ones(2, 4)
+    recorder = OpRecorder({"layer": layer}, Annotations(), by_key=by_key)
+    with recorder:
+        layer(x).sin().sum().backward()
+    calls = {call.name: call for call in recorder.record.calls}
+    assert calls["aten::addmm"].module == ("layer", "Linear")
+    assert calls["aten::addmm"].chain[0][0].co_name == (
+        "test_a_recorder_sees_forward_and_backward_either_way"
+    )
+    cosine = calls["aten::cos"]
+    assert cosine.autograd_node == "SinBackward0"
+    assert recorder.record.forward_of(cosine) is calls["aten::sin"]
+    product = calls["aten::mm"]
+    assert product.autograd_node == "AddmmBackward0"
+    assert recorder.record.forward_of(product) is calls["aten::addmm"]
+    # The innermost frame is where the launch comes from, not where it was observed.
+    assert calls["aten::addmm"].innermost[0].co_filename.endswith("torch/nn/modules/linear.py")
+
+
+def test_the_first_op_of_a_custom_function_makes_its_node_either_way():
+    class Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.cos()
+
+    x = torch.ones(2, requires_grad=True)
+    for by_key in (True, False):
+        recorder = OpRecorder({}, Annotations(), by_key=by_key)
+        with recorder:
+            Custom.apply(x).sum().backward()
+        calls = {call.name: call for call in recorder.record.calls}
+        assert recorder.record.forward_of(calls["aten::cos"]) is calls["aten::exp"]
+
+
+def test_a_recorder_inside_another_one_sees_the_same_ops():
+    outer = OpRecorder({}, Annotations(), by_key=True)
+    inner = OpRecorder({}, Annotations(), by_key=True)
+    with outer, inner:
+        torch.ones(2).sin()
+    names = [call.name for call in inner.record.calls]
+    assert names == ["aten::ones", "aten::sin"] == [call.name for call in outer.record.calls]
+
+
+def test_launches_belong_to_the_innermost_op_either_way():
+    for by_key in (True, False):
+        count = iter(range(100))
+        recorder = OpRecorder({}, Annotations(), lambda count=count: next(count), by_key=by_key)
+        with recorder:
+            torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
+        assert [call.launches for call in recorder.record.calls if "mm" in call.name] == [(6, 7)]

@@ -145,6 +145,19 @@ def _liveness(torch: Any) -> Capability:
     )
 
 
+def _op_recorder(_torch: Any) -> Capability:
+    from cgtool.torch_compat.op_key import is_supported
+
+    if is_supported():
+        return Capability("op recorder", "available", "a dispatch key above autograd")
+    return Capability(
+        "op recorder",
+        "degraded",
+        "a TorchDispatchMode, under which torch.compile runs eagerly",
+        "a PyTorch with an unused autocast key",
+    )
+
+
 def _annotations(torch: Any) -> Capability:
     if "enable_annotations" in inspect.signature(torch.cuda.graph).parameters:
         return Capability(
@@ -180,6 +193,7 @@ TESTS: tuple[Test, ...] = (
     _node_callbacks,
     _node_times,
     _parameter_layout,
+    _op_recorder,
     _annotations,
     _liveness,
     _clock,

@@ -32,7 +32,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.frames import call_op, call_user, chain_of, here
+from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.inputs import seed_all
@@ -95,7 +95,7 @@ class _Recorder(OpRecorder):
         try:
             refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
-            made = call_op(func, args, kwargs)
+            made = self.run(func, args, kwargs)
             results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])

@@ -311,7 +311,7 @@ class InCaptureRecorder(OpRecorder):
         accesses: AccessLog | None = None,
     ) -> None:
         """``stream`` is the handle of the capturing stream."""
-        super().__init__(roots, annotations, _node_counter(stream), accesses)
+        super().__init__(roots, annotations, _node_counter(stream), accesses, by_key=True)
         self._device = device
 
     def execute(

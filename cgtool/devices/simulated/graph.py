@@ -17,7 +17,7 @@ import torch
 from cgtool.detectors.op_rules import is_host_work, refuse_op
 from cgtool.devices.simulated.device import Device
 from cgtool.observe.access import AccessLog
-from cgtool.observe.frames import call_op, call_user
+from cgtool.observe.frames import call_user
 from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
@@ -134,7 +134,7 @@ class CaptureRecorder(OpRecorder):
         if self.device.on_host or is_host_work(args):
             # The host computes now and never again: what it makes is frozen.
             self.graph.host_ops += 1
-            return call_op(func, args, kwargs)
+            return self.run(func, args, kwargs)
         self.device.call, self.device.record = call, self.record
         try:
             refuse_op(self.device, call, args, kwargs)
@@ -143,7 +143,7 @@ class CaptureRecorder(OpRecorder):
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return made

@@ -14,7 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.detectors.op_rules import is_host_work
 from cgtool.devices.simulated.device import Device
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
-from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.storage import strided_parts
@@ -298,13 +297,13 @@ class LifetimeRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self.device.on_host or is_host_work(args):
-            return call_op(func, args, kwargs)
+            return self.run(func, args, kwargs)
         self.sweep()
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.
         stream = "capture stream" if current is self.device.default else current.name
         before = {storage_key(one) for one in _storages((args, kwargs))}
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         for storage in _storages(made):
             key = storage_key(storage)
             if key in before or key in self._open or storage.nbytes() == 0:

@@ -17,7 +17,6 @@ from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
-from cgtool.observe.script.script import above_mode
 from cgtool.observe.storage import storage_of
 from cgtool.torch_compat.private import generator_key, pytree, storage_key, storage_use_count
 
@@ -104,9 +103,6 @@ class ScriptRecorder(CaptureRecorder):
         self._drawn = torch.get_rng_state()
         self._home = threading.get_ident()
         self.modules.__enter__()
-
-    def begin(self, func: Any, caller: Any) -> OpCall:
-        return super().begin(func, above_mode(caller))
 
     def stop(self) -> None:
         """The capture is over."""

@@ -25,7 +25,7 @@ from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.frames import call_op, frames_of
+from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.inputs import seed_all
 from cgtool.program.phases import roots_of, warmup_iters
@@ -144,7 +144,7 @@ class _ProbeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         if self.target.device.is_host_work(made if tensors(made) else args):
             return made
         results = written(func, args, made)
@@ -244,7 +244,7 @@ class MissedRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._look(None)
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         self._look(call)
         return made
 

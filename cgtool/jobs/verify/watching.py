@@ -28,7 +28,6 @@ from cgtool.jobs.verify.runs import (
 from cgtool.jobs.verify.state import raw
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.frames import call_op
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.private import pytree, schema_of, storage_key
@@ -97,7 +96,7 @@ class LivenessRecorder(OpRecorder):
     ) -> Any:
         given = [one.untyped_storage() for one in strided((args, kwargs))]
         known = {storage_key(storage) for storage in given}
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         self.uses_empty |= call.name.startswith(EMPTY)
         for one in strided(made):
             storage = one.untyped_storage()
@@ -139,7 +138,7 @@ class ProbeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         if not self.target.device.is_host_work(made if tensors(made) else args):
             results = written(func, args, made)
             if results is not None:
@@ -161,7 +160,7 @@ class SpoilRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = call_op(func, args, kwargs)
+        made = self.run(func, args, kwargs)
         if call.name.startswith(EMPTY):
             for one in strided(made):
                 if self.only is None or self.only == len(self.calls):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from typing import Any
 
@@ -54,7 +55,7 @@ class DispatchObserver(_ScriptMode):
         kwargs = kwargs or {}
         recorder = self.script.device.recorder
         if recorder is not None:
-            return recorder.__torch_dispatch__(func, types, args, kwargs)
+            return recorder.observe(func, args, kwargs, func, sys._getframe().f_back)
         result = call_op(func, args, kwargs)
         self.script.eager_op(func, args, kwargs, result)
         return result

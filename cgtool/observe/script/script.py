@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites, written_by
-from cgtool.observe.frames import call_op, chain_of, frames_of, here, is_internal, package_part
+from cgtool.observe.frames import chain_of, frames_of, here, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script.events import (
     CaptureBegan,
@@ -126,20 +126,12 @@ class CaptureWatcher(OpRecorder):
     def stop(self) -> None:
         self.modules.__exit__(None, None, None)
 
-    def begin(self, func: Any, caller: Any) -> OpCall:
-        return super().begin(func, above_mode(caller))
-
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result = call_op(func, args, kwargs)
+        result = self.run(func, args, kwargs)
         self._on_op(call, func, args, kwargs, result)
         return result
-
-
-def above_mode(caller: FrameType | None) -> FrameType | None:
-    """The frame above ``DispatchObserver``, which passes ops on to a recorder."""
-    return None if caller is None else caller.f_back
 
 
 class ObservedScript:

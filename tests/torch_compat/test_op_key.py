@@ -1,0 +1,351 @@
+"""Ops that are watched on a dispatch key run as in plain eager, and are those that a mode sees."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from cgtool.devices.cuda.capabilities import probe
+from cgtool.torch_compat import op_key
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+_SILENT = ("aten::detach", "aten::alias")
+
+
+class Log:
+    def __init__(self):
+        self.names = []
+        self.callers = []
+        self.threads = set()
+
+    def __call__(self, op, args, kwargs, run, caller):
+        self.names.append(op.name())
+        self.callers.append(caller.f_code.co_name if caller is not None else None)
+        self.threads.add(threading.get_ident())
+        return run(*args, **kwargs)
+
+
+class Mode(TorchDispatchMode):
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.log(func, args, kwargs or {}, func, sys._getframe().f_back)
+
+
+def watched(function):
+    log = Log()
+    with op_key.watch(log):
+        result = function()
+    return log, result
+
+
+def seen_by_mode(function):
+    log = Log()
+    with Mode(log):
+        function()
+    return comparable(log)
+
+
+def comparable(log):
+    """Names without those that tell a mode from plain eager: a mode sees ``detach``, and ``view``
+    where plain eager reshapes."""
+    names = [name for name in log.names if not name.startswith(_SILENT)]
+    return ["aten::view" if name == "aten::_reshape_alias" else name for name in names]
+
+
+def assert_same(left, right):
+    for one, other in zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True):
+        if isinstance(one, torch.Tensor):
+            assert one.dtype == other.dtype
+            assert one.requires_grad == other.requires_grad
+            assert torch.equal(one.detach(), other.detach())
+        else:
+            assert type(one) is type(other) and one == other
+
+
+def test_this_pytorch_is_supported():
+    assert op_key.is_supported()
+
+
+def test_doctor_says_how_ops_are_recorded(monkeypatch):
+    def row():
+        return next(row for row in probe() if row.name == "op recorder")
+
+    assert row().state == "available"
+    monkeypatch.setattr(op_key, "is_supported", lambda: False)
+    assert row().state == "degraded" and "TorchDispatchMode" in row().how
+
+
+HALF = torch.full((), 3.0, dtype=torch.float16)
+BYTES = torch.tensor([1, 200], dtype=torch.uint8)
+FLAGS = torch.tensor([True, False])
+NUMBERS = [
+    lambda: HALF * 2.5,
+    lambda: 2.5 * HALF,
+    lambda: HALF - 1,
+    lambda: 1 - HALF,
+    lambda: torch.true_divide(HALF, 3),
+    lambda: torch.divide(HALF, 3.3),
+    lambda: torch.multiply(HALF, 3.3),
+    lambda: torch.subtract(HALF, 1, alpha=2),
+    lambda: torch.add(HALF, 1, alpha=2),
+    lambda: HALF // 2,
+    lambda: HALF % 2,
+    lambda: HALF**2,
+    lambda: 2**HALF,
+    lambda: torch.where(HALF > 1, HALF, 0.5),
+    lambda: torch.where(FLAGS, 1, 2.0),
+    lambda: torch.less(HALF, 3.5),
+    lambda: torch.eq(HALF, 3),
+    lambda: HALF.clone().add_(1).mul_(2.5),
+    lambda: BYTES * 300.5,
+    lambda: BYTES + 100,
+    lambda: BYTES & 3,
+    lambda: BYTES << 1,
+    lambda: FLAGS + 1,
+    lambda: FLAGS * True,
+    lambda: FLAGS | True,
+    lambda: HALF * 0.0,
+    lambda: 1 / (HALF * -0.0),
+    lambda: 1 / (HALF * 0.0),
+    lambda: (HALF * math.inf).isinf(),
+    lambda: torch.ones((), dtype=torch.float32) * 1j,
+    lambda: HALF * True,
+    lambda: torch.copysign(HALF, -1.0),
+    lambda: torch.float_power(HALF, 2),
+    lambda: torch.xlogy(HALF, 2),
+    lambda: torch.maximum(HALF, torch.tensor(2.0)),
+    lambda: torch.clamp(HALF, min=3.5),
+    lambda: torch.bitwise_and(BYTES, 2),
+    lambda: torch.lerp(HALF, HALF * 2, 0.5),
+]
+
+
+@pytest.mark.parametrize("function", NUMBERS)
+def test_a_number_has_the_dtype_and_value_of_plain_eager(function):
+    _, result = watched(function)
+    assert_same(result, function())
+
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+TOKENS = torch.linspace(-1, 1, 2 * 6 * 8).reshape(2, 6, 8)
+torch.manual_seed(0)
+ENCODER = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+CONVOLUTION = torch.nn.Sequential(
+    torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+)
+
+
+class Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp() * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+def gradients(module, loss):
+    parameters = list(module.parameters())
+    return torch.autograd.grad(loss, parameters)
+
+
+def in_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.nn.functional.linear(X, X)
+
+
+SAME_AS_A_MODE = {
+    "factories": lambda: (torch.zeros(2), torch.arange(3), torch.full((2,), 0.5)),
+    "linear": lambda: torch.nn.functional.linear(X, X, X[:, 0]),
+    "convolution": lambda: gradients(CONVOLUTION, CONVOLUTION(TOKENS[:, None]).sum()),
+    "custom function": lambda: torch.autograd.grad(Custom.apply(X).sum(), [X]),
+    "autocast": in_autocast,
+    "einsum": lambda: torch.einsum("ij,kj->ik", X, X),
+    "sparse": lambda: torch.eye(4).to_sparse() @ X.t(),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3) * 2),
+    "vmap": lambda: torch.func.vmap(lambda x: x.sum() * 2)(X),
+    "grad": lambda: torch.func.grad(lambda x: (x.sin() * 2).sum())(X),
+    "hessian": lambda: torch.func.hessian(lambda x: (x**3 * 2.0).sum())(X[0]),
+    "jvp": lambda: torch.func.jvp(lambda x: x**3 * 2.0, (X,), (torch.ones(3, 4),)),
+    "vmap of grad": lambda: torch.func.vmap(torch.func.grad(lambda x: (x * 2.0).sum()))(X),
+}
+
+
+@pytest.mark.parametrize("function", SAME_AS_A_MODE.values(), ids=SAME_AS_A_MODE)
+def test_the_ops_that_a_mode_sees(function):
+    log, result = watched(function)
+    assert_same(result, function())
+    assert comparable(log) == seen_by_mode(function)
+
+
+def test_a_transformer_layer_trains_with_its_own_ops():
+    def train():
+        return gradients(ENCODER, ENCODER(TOKENS).sum())
+
+    log, result = watched(train)
+    assert_same(result, train())
+    # Under a mode gradients are summed out of place.
+    in_place = [name.replace("add_.", "add.") for name in comparable(log)]
+    assert in_place == [name.replace("add_.", "add.") for name in seen_by_mode(train)]
+    assert "aten::addmm" in log.names and "aten::linear" not in log.names
+
+
+def test_ops_of_plain_eager_that_a_mode_replaces():
+    product = X.prod()
+    log, _ = watched(lambda: torch.autograd.grad(product, [X], retain_graph=True))
+    assert "aten::nonzero" in log.names and "aten::cumprod" not in log.names
+
+
+def test_inference_mode_shows_what_composite_ops_are_made_of():
+    with torch.inference_mode():
+        log, _ = watched(lambda: torch.linalg.inv(torch.eye(3)))
+    assert "aten::linalg_inv_ex" in log.names and "aten::linalg_inv" not in log.names
+
+
+def test_gradients_add_up_in_place():
+    x = torch.ones(3, requires_grad=True)
+    x.sum().backward()
+    kept = x.grad
+    watched(lambda: (x * 2).sum().backward())
+    assert x.grad is kept and kept.tolist() == [3, 3, 3]
+
+
+def test_checkpointing_stops_its_recomputation_early():
+    def run():
+        y = checkpoint(lambda x: (x * x).sin(), X, use_reentrant=False)
+        return torch.autograd.grad(y.sum(), [X])
+
+    _, result = watched(run)
+    assert_same(result, run())
+
+
+class Twice(torch.Tensor):
+    """A wrapper subclass without storage."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = pytree.tree_map_only(Twice, lambda one: one.inner, args)
+        return func(*args, **(kwargs or {}))
+
+
+def test_tensor_subclasses_take_part():
+    log, result = watched(lambda: Twice(torch.ones(2)) * 2)
+    assert result.tolist() == [2, 2]
+    assert log.names == ["aten::ones", "aten::mul.Tensor"]
+
+
+def test_a_mode_of_the_user_takes_part():
+    inner = Log()
+
+    def run():
+        with Mode(inner):
+            return torch.ones(2) * 2
+
+    log, result = watched(run)
+    assert result.tolist() == [2, 2]
+    assert log.names == inner.names == ["aten::ones", "aten::mul.Tensor"]
+
+
+def test_a_custom_op_is_one_op():
+    with torch.library._scoped_library("cgtool_test_op_key", "FRAGMENT") as library:
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: x * 2, "CPU")
+        log, result = watched(lambda: torch.ops.cgtool_test_op_key.double(torch.ones(2)))
+        assert result.tolist() == [2, 2]
+        assert log.names == ["aten::ones", "cgtool_test_op_key::double"]
+
+
+def test_the_caller_is_the_frame_that_called_the_op():
+    def user():
+        return torch.nn.functional.linear(X, X)
+
+    log, _ = watched(user)
+    assert log.names == ["aten::t", "aten::mm"]
+    assert log.callers == ["user", "user"]
+
+
+def test_errors_reach_the_caller_and_watching_goes_on():
+    def run():
+        with contextlib.suppress(RuntimeError):
+            torch.ones(2) + torch.ones(3)
+        with pytest.raises(IndexError):
+            torch.ones(2).select(5, 0)
+        return torch.ones(2).sin()
+
+    log, _ = watched(run)
+    assert log.names[-1] == "aten::sin"
+
+
+def test_an_observer_that_raises_refuses_the_op():
+    def refuse(op, args, kwargs, run, caller):
+        raise ValueError(op.name())
+
+    with op_key.watch(refuse), pytest.raises(ValueError, match="aten::sin"):
+        X.sin()
+    assert X.sin().shape == X.shape
+
+
+def test_the_observers_own_ops_are_not_seen():
+    names = []
+
+    def observe(op, args, kwargs, run, caller):
+        names.append(op.name())
+        torch.ones(1).exp()
+        return run(*args, **kwargs)
+
+    with op_key.watch(observe):
+        X.sin()
+    assert names == ["aten::sin"]
+
+
+def test_only_while_it_is_entered_and_one_at_a_time():
+    log, _ = watched(lambda: None)
+    X.sin()
+    assert log.names == []
+    assert not op_key.is_watching()
+    with op_key.watch(log):
+        assert op_key.is_watching()
+        with pytest.raises(RuntimeError, match="already"), op_key.watch(log):
+            pass
+        X.cos()
+    assert log.names == ["aten::cos"]
+
+
+def test_other_threads_are_not_watched():
+    def run():
+        thread = threading.Thread(target=lambda: X.sin())
+        thread.start()
+        thread.join()
+        X.cos()
+
+    log, _ = watched(run)
+    assert log.names == ["aten::cos"]
+
+
+def test_cond_runs():
+    def run():
+        return torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.ones(2),))
+
+    with torch.compiler.set_stance("force_eager"):
+        log, result = watched(run)
+    assert result.tolist() == [2, 2]
+    assert "aten::add.Tensor" in log.names

@@ -1,4 +1,4 @@
-"""Why a replay is not what eager is: the findings that explain it, each at its line."""
+"""Why a replay differs from eager: the findings that explain it, each at its line."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _REBOUND = (METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND)
 class Eager:
     """Eager iterations of the workload, compared by their ops."""
 
-    def __init__(self, target: VerifyTarget, stage: TrialRunner) -> None:
+    def __init__(self, target: VerifyTarget, runner: TrialRunner) -> None:
         self.target = target
-        self.stage = stage
+        self.runner = runner
 
     def _compare(self, run: Callable[[], Any]) -> list[Finding]:
         with recording(self.target) as annotations, iteration.without_collector():
@@ -70,18 +70,18 @@ class Eager:
         self.target.device.synchronize()
 
     def in_a_row(self, trial: Trial, skipped: int = 0) -> list[Finding]:
-        """Of two iterations, one after the other, after so many that are not looked at."""
-        self.stage.begin_eager(trial)
+        """Compare two consecutive iterations, after ``skipped`` others."""
+        self.runner.begin_eager(trial)
         for _ in range(skipped):
             self._iterate()
         return self._compare(self._iterate)
 
     def restarted(self, first: Trial, second: Trial) -> list[Finding]:
-        """Of two iterations that both begin at the start, each with its own inputs."""
+        """Compare two iterations from the state of the capture, each with its own inputs."""
         trials = iter((first, second))
 
         def run() -> None:
-            self.stage.begin_eager(next(trials))
+            self.runner.begin_eager(next(trials))
             self._iterate()
 
         return self._compare(run)
@@ -96,8 +96,8 @@ class Eager:
         return kept(self.restarted(captured, trial), FROZEN)
 
     def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
-        """Optimizers whose numbers the host moves from one iteration to the next."""
-        self.stage.begin_eager(trial)
+        """Optimizers whose numbers the host changes from one iteration to the next."""
+        self.runner.begin_eager(trial)
         for _ in range(skipped):
             self._iterate()
         with SteppingOptimizers() as steps:
@@ -123,18 +123,18 @@ class Eager:
         return found
 
     def _of_chance(self, found: list[Finding], trial: Trial) -> list[Finding]:
-        """A frozen number that comes of a random generator of the host, which moved."""
-        self.stage.begin_eager(trial)
-        before = host_random_state(self.stage.start)
+        """``found``, where a frozen number comes from a random generator of the host."""
+        self.runner.begin_eager(trial)
+        before = host_random_state(self.runner.start)
         self._iterate()
-        if before == host_random_state(self.stage.start):
+        if before == host_random_state(self.runner.start):
             return found
         return [
             msgspec.structs.replace(
                 one,
                 code=RNG_FROZEN_SEED,
-                reason="a random number that the host draws is another in the next call: every "
-                "replay repeats that of the capture",
+                reason="the host draws another random number in each call: every replay repeats "
+                "that of the capture",
             )
             if one.code == PYTHON_SCALAR_FROZEN
             else one
@@ -143,7 +143,7 @@ class Eager:
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
-    """Options and state of an optimizer that lie on the host."""
+    """Numbers of an optimizer's options and state that are on the host, by name."""
     found: list[tuple[str, Any]] = []
     for group in optimizer.param_groups:
         found += [(key, one) for key, one in group.items() if isinstance(one, int | float)]
@@ -156,7 +156,7 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
 
 
 def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
-    """Those with one of the codes; a line of host work is told once."""
+    """Findings with one of the codes; a line of host work is reported once."""
     host = {one.frames[:1] for one in findings if one.code == CPU_WORK_IN_REGION}
     return [
         one
@@ -166,15 +166,15 @@ def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
 
 
 def branches_on_capturing(
-    target: VerifyTarget, stage: TrialRunner, heard: Asked, trial: Trial
+    target: VerifyTarget, runner: TrialRunner, queries: CapturingQueries, trial: Trial
 ) -> Iterator[Finding]:
-    """The code asked during the capture, and does otherwise when it is told yes."""
-    if not heard.chains:
+    """The code asked during the capture whether it is captured, and runs other ops if it is."""
+    if not queries.chains:
         return
 
     def ops(answer: bool) -> list[iteration.Op]:
-        stage.begin_eager(trial)
-        with recording(target) as annotations, asked(answer):
+        runner.begin_eager(trial)
+        with recording(target) as annotations, watch_capturing_queries(answer):
             seen = iteration.observe(
                 lambda: eager_iteration(target),
                 roots_of(target.workload),
@@ -187,32 +187,32 @@ def branches_on_capturing(
     no, yes = ops(False), ops(True)
     if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
         return
-    yield branching_finding(heard.chains[0], [op.call for op in no], [op.call for op in yes])
+    yield branching_finding(queries.chains[0], [op.call for op in no], [op.call for op in yes])
 
 
 class Liveness:
-    """One warm iteration, before anything here holds a tensor of the user's."""
+    """One iteration after warm-up, before verification holds a tensor of the user's."""
 
     def __init__(self, target: VerifyTarget) -> None:
         self._caches = autocast_caches()
         with recording(target) as annotations:
             recorder = LivenessRecorder(target, annotations)
-            # Casts that warm-up left in autocast's cache are what a capture would read.
+            # A capture would read the casts that warm-up left in autocast's cache.
             self._incoming: list[torch.Tensor] = []
             eager_iteration(target, recorder, keep_casts=True, hold=self._incoming)
         target.device.synchronize()
         if self._caches:
             torch.clear_autocast_cache()
         self.record: Record = recorder.record
-        self.dead: list[Outside] = recorder.dead()
+        self.freed_inputs: list[Outside] = recorder.freed_inputs()
         self.uses_empty = recorder.uses_empty
 
     def joined(self, known: list[Finding], found: list[Finding]) -> Iterator[Finding]:
-        """``found``, and the memory that was freed. Where something of ``known`` says at the same
-        line that a tensor was replaced, that is the same story, and is told once."""
+        """``found``, and the memory that was freed. Where ``known`` reports at the same line that a
+        tensor was replaced, both have one cause and are reported once."""
         rebound = {one.frames[:1]: one for one in known if one.code in _REBOUND}
-        dead = list(self.findings())
-        freed = {one.frames[:1] for one in dead}
+        freed_inputs = list(self.findings())
+        freed = {one.frames[:1] for one in freed_inputs}
         told = set()
         for one in (*found, *rebound.values()):
             place = one.frames[:1]
@@ -222,28 +222,28 @@ class Liveness:
                 told.add(place)
                 yield msgspec.structs.replace(
                     one,
-                    evidence=(*one.evidence, "the first is freed when the call is over"),
+                    evidence=(*one.evidence, "the first one is freed when the call returns"),
                 )
             elif one in found:
                 yield one
-        yield from (one for one in dead if one.frames[:1] not in rebound)
+        yield from (one for one in freed_inputs if one.frames[:1] not in rebound)
 
     def findings(self) -> Iterator[Finding]:
-        """Outside memory that the iteration read and that was freed when it was over."""
-        for one in self.dead:
+        """Memory from before the iteration that it read and that was freed at its end."""
+        for one in self.freed_inputs:
             what = f"{one.dtype}{list(one.shape)}"
             if self._caches:
                 finding = Finding(
                     AUTOCAST_WEIGHT_CACHE,
-                    f"{one.call.name} reads a cast that autocast had in its cache: a replay "
-                    "goes on reading it when the weight has changed and the cache is gone",
+                    f"{one.call.name} reads a cast from autocast's cache: a replay reads it even "
+                    "after the weight has changed and the cache was cleared",
                     evidence=(f"the cast is {what}",),
                 )
             else:
                 finding = Finding(
                     INPUT_FREED_BEFORE_REPLAY,
-                    f"{one.call.name} reads {what} from before the call, which nothing holds when "
-                    "the call is over: a replay reads freed memory",
+                    f"{one.call.name} reads {what} from before the call, which is freed when the "
+                    "call returns: a replay reads freed memory",
                 )
             yield at_call(finding, one.call, self.record)
 
@@ -260,8 +260,8 @@ def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
     if not at_line:
         yield Finding(
             IN_PLACE_ON_STATIC_INPUT,
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not what it was after a "
-            "replay: the next one starts from there, unless it is refilled",
+            f"a replay changes {', '.join(names)}: the next replay starts from the changed values, "
+            "unless new ones are copied in",
             severity=WARNING,
             phase="replay",
         )
@@ -270,24 +270,24 @@ def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
 _OWNERS: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
 
 
-class Asked:
-    """The call chains of the code that asked, innermost first."""
+class CapturingQueries:
+    """The call chains of the code that called it, innermost first."""
 
     def __init__(self) -> None:
         self.chains: list[tuple[Frame, ...]] = []
 
 
 @contextlib.contextmanager
-def asked(answer: bool | None = None) -> Iterator[Asked]:
-    """Note who asks; ``answer`` replaces what they are told."""
-    heard = Asked()
+def watch_capturing_queries(answer: bool | None = None) -> Iterator[CapturingQueries]:
+    """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
+    queries = CapturingQueries()
 
     def wrap(ask: Callable[[], bool]) -> Callable[[], bool]:
         def is_current_stream_capturing() -> bool:
             caller = sys._getframe(1)
             # Optimizers of torch's own ask too, and refuse rather than branch.
             if not is_internal(caller.f_code):
-                heard.chains.append(frames_of(chain_of(caller)))
+                queries.chains.append(frames_of(chain_of(caller)))
                 if answer is not None:
                     return answer
             return ask()
@@ -298,7 +298,7 @@ def asked(answer: bool | None = None) -> Iterator[Asked]:
     for owner, ask in zip(_OWNERS, before, strict=True):
         owner.is_current_stream_capturing = wrap(ask)
     try:
-        yield heard
+        yield queries
     finally:
         for owner, ask in zip(_OWNERS, before, strict=True):
             owner.is_current_stream_capturing = ask

@@ -110,27 +110,27 @@ TOO_NOISY = 0.1
 
 
 @dataclass
-class Judged:
+class TrialResult:
     """A trial and what came of it."""
 
     trial: Trial
     eager: list[Run]
     replay: Run
     comparisons: list[Comparison] = field(default_factory=list)
-    parted: list[tuple[int, Comparison]] = field(default_factory=list)
+    differing: list[tuple[int, Comparison]] = field(default_factory=list)
     """(iteration from 0, comparison) of all that are not equal."""
     noisy: list[Comparison] = field(default_factory=list)
     only_eager: set[str] = field(default_factory=set)
     """State that eager iterations make and that nothing leads to after replays."""
 
-    def accepting(self, keys: set[tuple[str, str]]) -> Judged:
+    def accepting(self, keys: set[tuple[str, str]]) -> TrialResult:
         """The same without what is said elsewhere of these (kind, name)."""
         if not keys:
             return self
         return replace(
             self,
             comparisons=[one for one in self.comparisons if (one.kind, one.name) not in keys],
-            parted=[one for one in self.parted if (one[1].kind, one[1].name) not in keys],
+            differing=[one for one in self.differing if (one[1].kind, one[1].name) not in keys],
             noisy=[one for one in self.noisy if (one.kind, one.name) not in keys],
         )
 
@@ -139,22 +139,22 @@ class Judged:
         return all(one.exact for one in self.comparisons)
 
 
-def judge(
-    stage: TrialRunner,
+def compare_runs(
+    runner: TrialRunner,
     trial: Trial,
     eager: list[Run],
     replay: Run,
     *,
     noise_counts: bool = True,
     rounding: list[Run] | None = None,
-) -> Judged:
+) -> TrialResult:
     """Compare every tensor of every iteration.
 
     ``noise_counts``: eager runs differ by chance, not because the host moves on. ``rounding``:
     eager runs whose inputs were changed in the last bit, where replays may use other kernels.
     """
-    base = stage.base(trial)
-    judged = Judged(trial, eager, replay)
+    base = runner.base(trial)
+    result = TrialResult(trial, eager, replay)
     for number in range(trial.iterations):
         keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
         for kind, name in keys:
@@ -162,15 +162,15 @@ def judge(
             expected = [one for one in sides if one is not None]
             got = _value(replay, number, kind, name, base)
             if got is None and kind == "state":
-                judged.only_eager.add(name)
+                result.only_eager.add(name)
                 continue
             if got is None or not expected:
                 if kind != "state":
                     one = Comparison(
                         name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
                     )
-                    judged.comparisons.append(one)
-                    judged.parted.append((number, one))
+                    result.comparisons.append(one)
+                    result.differing.append((number, one))
                 continue
             other = [
                 value
@@ -185,12 +185,12 @@ def judge(
                 name,
                 trial.iteration(number),
             )
-            judged.comparisons.append(comparison)
+            result.comparisons.append(comparison)
             if not comparison.equal:
-                judged.parted.append((number, comparison))
+                result.differing.append((number, comparison))
             elif _too_noisy(comparison, expected[0]):
-                judged.noisy.append(comparison)
-    return judged
+                result.noisy.append(comparison)
+    return result
 
 
 def _value(

@@ -1,4 +1,4 @@
-"""The first op of a replay that leaves other values than eager, and the first that makes a NaN."""
+"""The first op at which replay and eager differ, and the first that makes a NaN."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cgtool.model.finding import Code, Finding
 from cgtool.observe.ops import OpCall, Record
 
 _TRIES = 3
-"""Runs that are held against one, because noise may be the same twice."""
+"""Runs that are compared with the first, because two runs can have the same noise."""
 
-VerifyState = list[tuple[OpCall, list[torch.Tensor]]]
+OpResults = list[tuple[OpCall, list[torch.Tensor]]]
 
 
 @dataclass(frozen=True)
 class Node:
-    """An op, and what is to be said of it."""
+    """An op, for a message."""
 
     text: str
     """``aten::mul (node 12)``; continues a sentence."""
     placed: Finding
-    """A finding that has the op's place and nothing else."""
+    """A finding that has only the place of the op."""
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -35,8 +35,8 @@ class Node:
 
 
 @dataclass
-class Parting:
-    """Where a replay and an eager iteration went apart."""
+class FirstDifference:
+    """The first op at which a replay and an eager iteration differ, and how."""
 
     node: Node | None
     detail: str
@@ -51,10 +51,10 @@ def _node(call: OpCall, number: int, record: Record) -> Node:
 
 
 def _eager(
-    target: VerifyTarget, stage: TrialRunner, trial: Trial, iteration: int
-) -> tuple[VerifyState, Record]:
+    target: VerifyTarget, runner: TrialRunner, trial: Trial, iteration: int
+) -> tuple[OpResults, Record]:
     """What every op of an eager iteration (from 0) made."""
-    stage.begin_eager(trial)
+    runner.begin_eager(trial)
     for _ in range(iteration):
         eager_iteration(target)
     with recording(target) as annotations:
@@ -64,11 +64,11 @@ def _eager(
     return recorder.seen, recorder.record
 
 
-def first_noisy(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Finding | None:
-    """The place of the first op that leaves other values in a second eager run from one state."""
-    seen, record = _eager(target, stage, trial, 0)
+def first_noisy(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Finding | None:
+    """The place of the first op whose results differ between eager runs from the same state."""
+    seen, record = _eager(target, runner, trial, 0)
     for _ in range(_TRIES):
-        again, _record = _eager(target, stage, trial, 0)
+        again, _record = _eager(target, runner, trial, 0)
         for (call, values), (_, others) in zip(seen, again, strict=False):
             if not call.name.startswith(EMPTY) and _apart(values, others, others, 0.0):
                 return _place(call, record)
@@ -76,16 +76,16 @@ def first_noisy(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Findi
 
 
 class Divergence:
-    """A second capture with every op's results kept, and eager iterations to hold against it."""
+    """A second capture with every op's results kept, and eager iterations to compare it with."""
 
-    def __init__(self, target: VerifyTarget, stage: TrialRunner) -> None:
+    def __init__(self, target: VerifyTarget, runner: TrialRunner) -> None:
         self.target = target
-        self.stage = stage
-        stage.begin_eager(Trial("probe"))
+        self.runner = runner
+        runner.begin_eager(Trial("probe"))
         self.probes: Probes = target.probe()
 
-    def _replayed(self, trial: Trial, iteration: int) -> VerifyState:
-        self.stage.begin_replay(trial)
+    def _replayed(self, trial: Trial, iteration: int) -> OpResults:
+        self.runner.begin_replay(trial)
         for _ in range(iteration):
             self.probes.replay()
         self.probes.replay()
@@ -96,13 +96,13 @@ class Divergence:
             for call, kept in zip(self.probes.calls, values, strict=True)
         ]
 
-    def _eager(self, trial: Trial, iteration: int) -> tuple[VerifyState, Record]:
-        return _eager(self.target, self.stage, trial, iteration)
+    def _eager(self, trial: Trial, iteration: int) -> tuple[OpResults, Record]:
+        return _eager(self.target, self.runner, trial, iteration)
 
-    def find(self, trial: Trial, iteration: int, relative: float) -> Parting:
-        """The first op of an iteration (from 0) whose results part.
+    def find(self, trial: Trial, iteration: int, relative: float) -> FirstDifference:
+        """The first op of an iteration (from 0) whose results differ.
 
-        ``relative``: largest difference, over the largest magnitude, that is noise.
+        ``relative``: the largest difference, over the largest magnitude, that counts as noise.
         """
         replayed = self._replayed(trial, iteration)
         seen, record = self._eager(trial, iteration)
@@ -111,21 +111,21 @@ class Divergence:
             zip(replayed, seen, strict=False)
         ):
             if call.name != other.name:
-                return Parting(
+                return FirstDifference(
                     _node(other, number, record),
-                    f"eager runs {other.name} where the capture ran {call.name}",
+                    f"eager runs {other.name}, the capture ran {call.name}",
                 )
             if call.name.startswith(EMPTY) or not values:
                 continue
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
             if apart is not None:
-                return Parting(_node(call, number, self.probes.record), apart)
+                return FirstDifference(_node(call, number, self.probes.record), apart)
         if len(replayed) != len(seen):
-            return Parting(
-                None, f"the capture ran {len(replayed)} ops, an eager iteration {len(seen)}"
+            return FirstDifference(
+                None, f"the capture ran {len(replayed)} ops, eager runs {len(seen)}"
             )
-        return Parting(None, "no op that PyTorch sees leaves other values")
+        return FirstDifference(None, "every op that PyTorch dispatches has equal results")
 
     def first_not_finite(self, trial: Trial, iteration: int) -> Node | None:
         """The first op of a replay whose results are not finite."""
@@ -149,7 +149,7 @@ def _apart(
             continue
         if found.largest is None:
             return (
-                "one is not a number where the other is"
+                "one has a NaN where the other does not"
                 if one.shape == other.shape
                 else (f"shapes {list(one.shape)} and {list(other.shape)}")
             )

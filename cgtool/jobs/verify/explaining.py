@@ -1,4 +1,4 @@
-"""Why numbers part, and where: the causes are tried from the plainest to the last resort."""
+"""Why and where replay and eager differ: causes are tried from the surest to the vaguest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from cgtool.detectors.reporting import FindingLog
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.causes import Asked
-from cgtool.jobs.verify.compare import Judged, is_finite
+from cgtool.jobs.verify.causes import CapturingQueries
+from cgtool.jobs.verify.compare import TrialResult, is_finite
 from cgtool.jobs.verify.divergence import Divergence, Node, first_noisy
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner, VerifyTarget
 from cgtool.model.capture import Caveat, Frame
@@ -29,70 +29,76 @@ STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 @dataclass
 class VerifyState:
-    """What is known of the workload when the trials begin, and what they add."""
+    """What is known about the workload when the trials begin, and what the trials add."""
 
-    stage: TrialRunner
+    runner: TrialRunner
     captured: Trial
     """The trial with the inputs of the capture."""
     liveness: causes.Liveness
-    asked: Asked
+    queries: CapturingQueries
     noise_counts: bool = True
-    """Eager differs from itself by chance. False: because the host moves on."""
+    """True when eager differs from itself by chance, False when the host changes a number."""
     deterministic: bool = True
     frozen: list[Finding] = field(default_factory=list)
-    """Why the host moves on."""
+    """Which numbers the host changes."""
     random: set[tuple[str, str]] = field(default_factory=set)
-    """(kind, name) of results that are random, and drawn otherwise by a replay."""
+    """(kind, name) of random results for which a replay draws other numbers than eager."""
     spoiled: list[Finding] = field(default_factory=list)
     """Memory that is read before it is written."""
 
 
 def explain(
-    target: VerifyTarget, seen: VerifyState, judged: list[Judged], told: Told, progress: Progress
+    target: VerifyTarget,
+    facts: VerifyState,
+    results: list[TrialResult],
+    log: VerifyLog,
+    progress: Progress,
 ) -> None:
-    """Every finding, and the nodes where replay and eager part."""
-    eager = causes.Eager(target, seen.stage)
-    parted = [one for one in judged if one.parted]
-    found: list[Finding] = []
-    if parted:
+    """Report every finding, and the ops at which replay and eager first differ."""
+    eager = causes.Eager(target, facts.runner)
+    differing = [result for result in results if result.differing]
+    reasons: list[Finding] = []
+    if differing:
         progress("look for the reason")
-        found = list(_reasons(target, seen, eager, parted[0]))
-    arguments = {name for name, _ in seen.stage.inputs}
-    written = [name for name in seen.stage.written if name in arguments]
-    rows = eager.in_a_row(seen.captured) if written or seen.liveness.dead else []
-    for finding in seen.liveness.joined([*found, *rows], found):
-        told.add(finding)
-    for finding in seen.spoiled:
-        if finding not in found:
-            told.add(finding)
+        reasons = list(_reasons(target, facts, eager, differing[0]))
+    arguments = {name for name, _ in facts.runner.inputs}
+    written = [name for name in facts.runner.written if name in arguments]
+    consecutive = eager.in_a_row(facts.captured) if written or facts.liveness.freed_inputs else []
+    for finding in facts.liveness.joined([*reasons, *consecutive], reasons):
+        log.add(finding)
+    for finding in facts.spoiled:
+        if finding not in reasons:
+            log.add(finding)
     if written:
-        for finding in causes.written_inputs(written, rows):
-            told.add(finding)
-    # Where the code is run again to find them, it starts from the state of the capture.
-    seen.stage.begin_eager(seen.captured)
-    for finding in target.missed(bool(parted)):
-        told.add(finding)
-    _tell_kept_outputs(judged[0], told)
-    if seen.noise_counts and not seen.deterministic and not seen.spoiled:
-        told.add(_noise(target, seen, max(judged, key=_worst_noise)))
-    _tell_nodes(target, seen, judged, told)
-    known = told.places()
-    for finding in target.dead():
+        for finding in causes.written_inputs(written, consecutive):
+            log.add(finding)
+    # Finding such work runs the code again, from the state of the capture.
+    facts.runner.begin_eager(facts.captured)
+    for finding in target.uncaptured_work(bool(differing)):
+        log.add(finding)
+    _report_kept_outputs(results[0], log)
+    if facts.noise_counts and not facts.deterministic and not facts.spoiled:
+        log.add(_noise(target, facts, max(results, key=_worst_noise)))
+    _report_ops(target, facts, results, log)
+    known = log.places()
+    for finding in target.freed_inputs():
         if finding.frames[:1] not in known:
-            told.add(finding)
+            log.add(finding)
 
 
 def _reasons(
-    target: VerifyTarget, seen: VerifyState, eager: causes.Eager, first: Judged
+    target: VerifyTarget, facts: VerifyState, eager: causes.Eager, first: TrialResult
 ) -> Iterator[Finding]:
-    """The first kind of cause that fits."""
+    """The findings of the first kind of cause that applies."""
     for kind in (
-        lambda: causes.branches_on_capturing(target, seen.stage, seen.asked, seen.captured),
-        lambda: iter(seen.frozen or eager.frozen(first.trial, first.parted[0][0], seen.captured)),
-        lambda: iter(seen.spoiled),
+        lambda: causes.branches_on_capturing(target, facts.runner, facts.queries, facts.captured),
+        lambda: iter(
+            facts.frozen or eager.frozen(first.trial, first.differing[0][0], facts.captured)
+        ),
+        lambda: iter(facts.spoiled),
         lambda: _unwritten(first),
-        lambda: randomness.frozen(target, seen.stage, first.trial),
-        lambda: _unlike_itself(seen, first),
+        lambda: randomness.frozen(target, facts.runner, first.trial),
+        lambda: _unlike_itself(facts, first),
     ):
         found = list(kind())
         if found:
@@ -100,30 +106,30 @@ def _reasons(
             return
 
 
-def _unwritten(first: Judged) -> Iterator[Finding]:
+def _unwritten(first: TrialResult) -> Iterator[Finding]:
     for name in first.replay.unwritten[:1]:
         yield Finding(
             CAPTURE_DOES_NOT_EXECUTE,
-            f"no replay writes {name}: it holds what the capture left there",
+            f"no replay writes {name}: it keeps what the capture left in it",
             phase="replay",
-            evidence=("it was overwritten before the replay, and nothing had changed after it",),
+            evidence=("it was overwritten before the replay, and the replay did not change it",),
         )
 
 
-def _unlike_itself(seen: VerifyState, first: Judged) -> Iterator[Finding]:
-    if not seen.deterministic:
+def _unlike_itself(facts: VerifyState, first: TrialResult) -> Iterator[Finding]:
+    if not facts.deterministic:
         return
-    for name in _differing(first.replay, seen.stage.replay(first.trial))[:1]:
+    for name in _differing(first.replay, facts.runner.replay(first.trial))[:1]:
         yield Finding(
             STALE_ACCUMULATOR_OR_UNINITIALISED,
-            f"two replays from the same inputs and the same state differ in {name}, and eager "
-            "does not: the graph reads memory that an earlier replay wrote",
+            f"two replays with the same inputs and state differ in {name}, and two eager runs do "
+            "not: the graph reads memory that an earlier replay wrote",
             phase="replay",
         )
 
 
 def _differing(one: Run, other: Run) -> list[str]:
-    """Names of what two runs left differently."""
+    """Names of the tensors that differ between two runs."""
     return [
         name
         for values, again in zip(one.values, other.values, strict=True)
@@ -132,23 +138,23 @@ def _differing(one: Run, other: Run) -> list[str]:
     ]
 
 
-def _worst_noise(judged: Judged) -> float:
-    return max((one.noise or 0.0 for one in judged.comparisons), default=0.0)
+def _worst_noise(result: TrialResult) -> float:
+    return max((one.noise or 0.0 for one in result.comparisons), default=0.0)
 
 
-def _noise(target: VerifyTarget, seen: VerifyState, judged: Judged) -> Finding:
-    worst = max(judged.comparisons, key=lambda one: one.noise or 0.0)
+def _noise(target: VerifyTarget, facts: VerifyState, result: TrialResult) -> Finding:
+    worst = max(result.comparisons, key=lambda one: one.noise or 0.0)
     finding = Finding(
         EAGER_VS_GRAPH_NUMERIC_NOISE,
-        f"eager differs from itself by up to {worst.noise or 0.0:.3g} in {worst.name}, from the "
-        "same state and the same random numbers: replays are held against that",
+        f"{worst.name} differs by up to {worst.noise or 0.0:.3g} between eager runs with the same "
+        "state and random numbers: a replay may differ as much",
         phase="forward",
         severity=NOTE,
     )
     try:
-        placed = first_noisy(target, seen.stage, seen.captured)
+        placed = first_noisy(target, facts.runner, facts.captured)
     except (RuntimeError, MemoryError):
-        # No memory for the results of all ops: the note goes without its line.
+        # Not enough memory for the results of all ops: the note has no line.
         placed = None
     if placed is None:
         return finding
@@ -157,67 +163,73 @@ def _noise(target: VerifyTarget, seen: VerifyState, judged: Judged) -> Finding:
     )
 
 
-def _tell_kept_outputs(judged: Judged, told: Told) -> None:
-    for name in sorted(judged.only_eager)[:1]:
-        told.add(
+def _report_kept_outputs(result: TrialResult, log: VerifyLog) -> None:
+    for name in sorted(result.only_eager)[:1]:
+        log.add(
             Finding(
                 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
-                f"every call keeps a tensor under a new name ({name}); replays add none, and what "
-                "the capture left there is overwritten by each",
+                f"every call keeps a tensor under a new name ({name}): a replay adds none, and "
+                "overwrites the one of the capture",
                 severity=NOTE,
                 phase="replay",
             )
         )
 
 
-def first_not_finite(judged: Judged) -> int | None:
-    """The first iteration of which the replays left a NaN or an infinity."""
-    for number, values in enumerate(judged.replay.values):
+def first_not_finite(result: TrialResult) -> int | None:
+    """The first iteration whose replay left a NaN or an infinity; None for none."""
+    for number, values in enumerate(result.replay.values):
         if not all(is_finite(one) for one in values.values()):
             return number
     return None
 
 
-def _tell_nodes(target: VerifyTarget, seen: VerifyState, judged: list[Judged], told: Told) -> None:
-    parted = [one for one in judged if one.parted]
-    bad = [one for one in judged if first_not_finite(one) is not None]
-    if not parted and not bad:
+def _report_ops(
+    target: VerifyTarget, facts: VerifyState, results: list[TrialResult], log: VerifyLog
+) -> None:
+    differing = [result for result in results if result.differing]
+    not_finite = [result for result in results if first_not_finite(result) is not None]
+    if not differing and not not_finite:
         return
     try:
-        divergence = Divergence(target, seen.stage)
-        if parted:
-            _tell_parting(divergence, parted[0], judged[0], told)
-        for one in bad[:1]:
-            iteration = first_not_finite(one) or 0
-            node = divergence.first_not_finite(one.trial, iteration)
-            lead = f"{one.trial.iteration(iteration)}: the first NaN or infinity is made by"
+        divergence = Divergence(target, facts.runner)
+        if differing:
+            _report_first_difference(divergence, differing[0], results[0], log)
+        for result in not_finite[:1]:
+            iteration = first_not_finite(result) or 0
+            node = divergence.first_not_finite(result.trial, iteration)
             if node is not None:
-                told.note("first-non-finite-node", f"{lead} {described(node)}")
+                log.note(
+                    "first-non-finite-node",
+                    f"{result.trial.iteration(iteration)}: the first NaN or infinity comes from "
+                    f"{described(node)}",
+                )
     except (CgtoolError, RuntimeError, MemoryError) as error:
-        told.note(
-            "parting-unknown", f"a capture with all results kept is not to be had: {_why(error)}"
+        reason = error.failure.what if isinstance(error, CgtoolError) else first_line(error)
+        log.note(
+            "parting-unknown",
+            f"the op that differs first is unknown, because a second capture failed: {reason}",
         )
 
 
-def _why(error: Exception) -> str:
-    return error.failure.what if isinstance(error, CgtoolError) else first_line(error)
-
-
-def _tell_parting(divergence: Divergence, parted: Judged, first: Judged, told: Told) -> None:
-    iteration, comparison = parted.parted[0]
-    noise = max((one.relative or 0.0 for one in first.comparisons if one.equal), default=0.0)
-    parting = divergence.find(parted.trial, iteration, noise)
-    if parting.node is None:
-        told.note("first-parting-node", f"{comparison.name} parts: {parting.detail}")
+def _report_first_difference(
+    divergence: Divergence, result: TrialResult, captured: TrialResult, log: VerifyLog
+) -> None:
+    iteration, comparison = result.differing[0]
+    noise = max((one.relative or 0.0 for one in captured.comparisons if one.equal), default=0.0)
+    difference = divergence.find(result.trial, iteration, noise)
+    if difference.node is None:
+        log.note("first-parting-node", f"{comparison.name} differs: {difference.detail}")
         return
-    told.note(
+    log.note(
         "first-parting-node",
-        f"{comparison.trial}: replay and eager part at {described(parting.node)}: {parting.detail}",
+        f"{comparison.trial}: replay and eager first differ at {described(difference.node)}: "
+        f"{difference.detail}",
     )
 
 
 def described(node: Node) -> str:
-    """An op with its line, its module, and in backward the forward line."""
+    """An op with its line, its module, and for an op of a backward the forward line."""
     placed = node.placed
     text = node.text
     if placed.frames:
@@ -235,16 +247,16 @@ def line_of(frames: tuple[Frame, ...]) -> str:
 
 
 @dataclass
-class Told:
-    """Findings, notes, and what was looked at."""
+class VerifyLog:
+    """What verification reports: findings, notes, and what was looked at."""
 
     workload: Workload
     findings: FindingLog = field(default_factory=FindingLog)
     notes: list[Caveat] = field(default_factory=list)
-    looked: list[str] = field(default_factory=list)
+    looked_at: list[str] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """A finding that no line is known of gets that of the entry point."""
+        """Add a finding; without a line, it gets that of the entry point."""
         entry = self.workload.entry_frame()
         if not finding.frames and entry is not None:
             finding = msgspec.structs.replace(finding, frames=(entry,))

@@ -79,13 +79,13 @@ def _increasing(flat: torch.Tensor) -> bool:
 RUNS = 3
 
 
-def perturbed(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Trial]:
+def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[Trial]:
     """The trial with every floating-point input and parameter moved by at most one rounding."""
     generator = torch.Generator()
     generator.manual_seed(1)
     tensors = {
         id(tensor): tensor
-        for _, tensor in (*stage.inputs, *float_parameters(target.workload))
+        for _, tensor in (*runner.inputs, *float_parameters(target.workload))
         if tensor.is_floating_point()
     }
     found = []
@@ -93,7 +93,7 @@ def perturbed(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Tr
         writes = [
             (tensor, _moved(value, generator))
             for tensor in tensors.values()
-            if (value := stage.value_at_start(tensor, trial)) is not None
+            if (value := runner.value_at_start(tensor, trial)) is not None
         ]
         others = [one for one in trial.writes if id(one[0]) not in tensors]
         found.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))

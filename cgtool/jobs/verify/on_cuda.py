@@ -71,7 +71,7 @@ class Cuda(VerifyTarget):
         address = tensor.untyped_storage().data_ptr()
         return tensor.is_cuda and any(address in pool for pool in self._pools)
 
-    def missed(self, differs: bool) -> list[Finding]:
+    def uncaptured_work(self, differs: bool) -> list[Finding]:
         fewer = any(
             one.recorded is not None and one.node_count() < len(one.recorded.launches)
             for one in self._session.captured
@@ -103,7 +103,7 @@ class Cuda(VerifyTarget):
             keep_graph=False,
         )
 
-    def dead(self) -> list[Finding]:
+    def freed_inputs(self) -> list[Finding]:
         """Memory that captured nodes point into and that was freed; the graphs are of no use
         afterwards, since naming the workspaces of cuBLAS frees them."""
         try:

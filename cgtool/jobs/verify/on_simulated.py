@@ -57,11 +57,11 @@ class Simulated(VerifyTarget):
             part.untyped_storage().data_ptr() in self._written for _, part in strided_parts(tensor)
         )
 
-    def missed(self, differs: bool) -> list[Finding]:
+    def uncaptured_work(self, differs: bool) -> list[Finding]:
         """None: the capture refuses work that a graph would not record."""
         return []
 
-    def dead(self) -> list[Finding]:
+    def freed_inputs(self) -> list[Finding]:
         """None: the record keeps what it reads."""
         return []
 

@@ -11,9 +11,9 @@ import torch
 from cgtool.detectors import compare_iterations
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.causes import asked
-from cgtool.jobs.verify.compare import Judged, judge
-from cgtool.jobs.verify.explaining import Told, VerifyState, explain
+from cgtool.jobs.verify.causes import watch_capturing_queries
+from cgtool.jobs.verify.compare import TrialResult, compare_runs
+from cgtool.jobs.verify.explaining import VerifyLog, VerifyState, explain
 from cgtool.jobs.verify.inputs import fresh, perturbed
 from cgtool.jobs.verify.runs import (
     ReplayFailedError,
@@ -40,17 +40,17 @@ SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
 WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
 NOISE_RUNS = 4
-"""Eager runs that say how far eager is from itself, where two are not enough."""
+"""Eager runs that measure how much eager differs from itself, where two are not enough."""
 MANY_RUNS = 14
-"""As many where eager is noisy and the replay still parts: of four runs, two in a hundred replays
-that are right lie further out than twice their spread (seen with sums in random order)."""
+"""Eager runs where eager is noisy and the replay still differs: with four runs, 2 in 100 correct
+replays are outside twice their spread (seen with sums in random order)."""
 _FRESH_SEED = 20
 _CHANGED = 1 + 1 / 64
 
 
 @dataclass
 class Outcome:
-    """What verification found."""
+    """The result of a verification."""
 
     findings: tuple[Finding, ...]
     comparisons: tuple[Comparison, ...]
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> Outcome:
-    """Capture, and hold replays against eager.
+    """Capture, and compare replays with eager.
 
     Raises CgtoolError when the code cannot be run or captured.
     """
@@ -71,48 +71,48 @@ class _Procedure:
         self.target = target
         self.options = options
         self.progress = progress
-        self.told = Told(target.workload)
+        self.log = VerifyLog(target.workload)
 
     def run(self) -> Outcome:
-        seen = self._prepare()
-        judged: list[Judged] = []
+        facts = self._prepare()
+        results: list[TrialResult] = []
         try:
-            self._try(seen, judged)
+            self._try(facts, results)
         except ReplayFailedError as error:
-            self._tell_failed_replay(seen, error)
-        for each in judged:
-            for one in each.noisy[:1]:
-                self.told.note(
+            self._report_failed_replay(facts, error)
+        for result in results:
+            for comparison in result.noisy[:1]:
+                self.log.note(
                     "too-noisy",
-                    f"{each.trial.name}: eager differs from itself, run to run, by "
-                    f"{one.noise:.3g} in {one.name}, so that equality there says little",
+                    f"{result.trial.name}: {comparison.name} differs by {comparison.noise:.3g} "
+                    "between eager runs: the comparison proves little",
                 )
-        told = self.told
-        comparisons = tuple(one for each in judged for one in each.comparisons)
-        return Outcome(told.findings.all(), comparisons, tuple(told.notes), tuple(told.looked))
+        log = self.log
+        comparisons = tuple(one for result in results for one in result.comparisons)
+        return Outcome(log.findings.all(), comparisons, tuple(log.notes), tuple(log.looked_at))
 
-    def _try(self, seen: VerifyState, judged: list[Judged]) -> None:
-        judged.append(self._captured(seen))
-        if seen.liveness.uses_empty:
+    def _try(self, facts: VerifyState, results: list[TrialResult]) -> None:
+        results.append(self._captured_inputs(facts))
+        if facts.liveness.uses_empty:
             self.progress("fill empty memory")
-            seen.spoiled = reads_uninitialised(self.target, seen.stage, seen.captured)
-        exact = judged[0].exact
-        for trial in self._trials(seen):
+            facts.spoiled = reads_uninitialised(self.target, facts.runner, facts.captured)
+        exact = results[0].exact
+        for trial in self._trials(facts):
             self.progress(trial.name)
-            judged.append(self._judge(seen, trial, rounding=not exact))
-        self._look_at_order(seen)
-        explain(self.target, seen, judged, self.told, self.progress)
+            results.append(self._run_trial(facts, trial, rounding=not exact))
+        self._try_another_order(facts)
+        explain(self.target, facts, results, self.log, self.progress)
 
-    def _tell_failed_replay(self, seen: VerifyState, error: ReplayFailedError) -> None:
-        found = list(seen.liveness.findings())
-        for finding in found:
-            self.told.add(finding)
-        self.told.note("replay-failed", str(error))
-        if not found:
-            self.told.add(
+    def _report_failed_replay(self, facts: VerifyState, error: ReplayFailedError) -> None:
+        findings = list(facts.liveness.findings())
+        for finding in findings:
+            self.log.add(finding)
+        self.log.note("replay-failed", str(error))
+        if not findings:
+            self.log.add(
                 Finding(
                     INPUT_FREED_BEFORE_REPLAY,
-                    f"{error}; a graph that reads memory which is gone does that",
+                    f"{error}; a graph that reads freed memory fails so",
                     phase="replay",
                 )
             )
@@ -127,28 +127,28 @@ class _Procedure:
                 for name, tensor in state.read(target.workload).items()
             }
         iterations = target.warm_up(self.progress)
-        self.told.looked.append(f"{iterations} eager iterations as warm-up")
-        self.progress("one iteration watched")
+        self.log.looked_at.append(f"{iterations} eager iterations as warm-up")
+        self.progress("observe one iteration")
         liveness = causes.Liveness(target)
         if autocast_caches():
-            # The cache as warm-up leaves it is what a capture finds.
+            # A capture finds the cache as warm-up leaves it.
             eager_iteration(target, keep_casts=True)
-        self._tell_what_warm_up_changed(cold)
+        self._report_changed_state(cold)
         del cold
         start = Snapshot(target.workload, target.device)
-        with asked() as questions:
+        with watch_capturing_queries() as queries:
             target.capture(self.progress)
         if target.is_empty():
             raise _empty(target.workload)
-        self.told.looked.append(
+        self.log.looked_at.append(
             ", ".join(one.name for one in target.session.captured) + " captured"
         )
-        stage = TrialRunner(target, start)
+        runner = TrialRunner(target, start)
         target.device.overwrite_free_memory()
         captured = Trial("captured inputs", self.options.replays)
-        return VerifyState(stage, captured, liveness, questions)
+        return VerifyState(runner, captured, liveness, queries)
 
-    def _tell_what_warm_up_changed(self, cold: dict[str, torch.Tensor]) -> None:
+    def _report_changed_state(self, cold: dict[str, torch.Tensor]) -> None:
         now = state.read(self.target.workload)
         changed = [
             name
@@ -159,130 +159,132 @@ class _Procedure:
             shown = ", ".join(changed[:3]) + (
                 f" and {len(changed) - 3} more" if changed[3:] else ""
             )
-            self.told.note(
+            self.log.note(
                 WARMUP_MUTATES_STATE,
-                f"warm-up ran for real and changed {shown}; here both sides start from what it "
-                "left, in your program keep a copy and put it back",
+                f"warm-up changed {shown}: both sides start from the changed values here; in your "
+                "program, save them before warm-up and restore them before the capture",
             )
 
     # The trials.
 
-    def _captured(self, seen: VerifyState) -> Judged:
-        """The inputs of the capture, several replays in a row."""
-        stage, trial = seen.stage, seen.captured
+    def _captured_inputs(self, facts: VerifyState) -> TrialResult:
+        """Several replays back to back, with the inputs of the capture."""
+        runner, trial = facts.runner, facts.captured
         self.progress("eager, from the same state")
-        runs = [stage.eager(trial) for _ in range(2)]
-        self.progress("replays in a row")
-        replay = stage.replay(trial)
-        judged = judge(stage, trial, runs, replay)
-        if judged.parted or _noisy(judged):
-            # Two runs may agree by chance.
-            runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
-            judged = judge(stage, trial, runs, replay)
-        if _noisy(judged):
-            self._is_noise(seen, trial)
-            if not seen.noise_counts:
-                judged = judge(stage, trial, runs, replay, noise_counts=False)
-            judged = self._with_more_runs(seen, judged)
-        if judged.parted and self._rounds(seen):
-            judged = self._judge(seen, trial, rounding=True)
-        if judged.parted and self._rounds(seen):
-            judged = self._by_distribution(seen, judged)
-        self.told.looked.append(
-            f"{trial.iterations} replays in a row against as many eager iterations from the same "
+        runs = [runner.eager(trial) for _ in range(2)]
+        self.progress("replays back to back")
+        replay = runner.replay(trial)
+        result = compare_runs(runner, trial, runs, replay)
+        if result.differing or _noisy(result):
+            # Two runs can agree by chance.
+            runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
+            result = compare_runs(runner, trial, runs, replay)
+        if _noisy(result):
+            self._is_noise(facts, trial)
+            if not facts.noise_counts:
+                result = compare_runs(runner, trial, runs, replay, noise_counts=False)
+            result = self._with_more_runs(facts, result)
+        if result.differing and self._rounds(facts):
+            result = self._run_trial(facts, trial, rounding=True)
+        if result.differing and self._rounds(facts):
+            result = self._by_distribution(facts, result)
+        self.log.looked_at.append(
+            f"{trial.iterations} replays back to back and as many eager iterations from the same "
             f"state, eager {len(runs)} times"
         )
-        return judged
+        return result
 
-    def _is_noise(self, seen: VerifyState, trial: Trial) -> None:
-        """Eager differs from itself: by chance, or because the host moves a number that it uses,
-        which is no noise."""
-        seen.deterministic = False
-        eager = causes.Eager(self.target, seen.stage)
-        seen.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
-        seen.noise_counts = not seen.frozen
+    def _is_noise(self, facts: VerifyState, trial: Trial) -> None:
+        """Eager differs from itself: by chance, or because the host changes a number that it uses,
+        which is not noise."""
+        facts.deterministic = False
+        eager = causes.Eager(self.target, facts.runner)
+        facts.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
+        facts.noise_counts = not facts.frozen
 
-    def _rounds(self, seen: VerifyState) -> bool:
-        """The replay may run other kernels than eager, which round otherwise. The simulated device
-        runs the same ones, unless the code asks whether it is captured."""
-        same = self.target.simulated and not seen.asked.chains
-        return seen.noise_counts and not same
+    def _rounds(self, facts: VerifyState) -> bool:
+        """The replay may run other kernels than eager, which round differently. The simulated
+        device runs the same ones, unless the code asks whether it is being captured."""
+        same = self.target.simulated and not facts.queries.chains
+        return facts.noise_counts and not same
 
-    def _by_distribution(self, seen: VerifyState, judged: Judged) -> Judged:
-        """Random results are compared by what they are drawn from, where the draws differ."""
-        keys = {(one.kind, one.name) for _, one in judged.parted}
+    def _by_distribution(self, facts: VerifyState, result: TrialResult) -> TrialResult:
+        """Where random draws differ, compare their distributions."""
+        keys = {(one.kind, one.name) for _, one in result.differing}
         if any(kind == "state" for kind, _ in keys):
-            return judged
-        if not randomness.alike(self.target, seen.stage, seen.captured, keys):
-            return judged
-        self.told.note(
+            return result
+        if not randomness.alike(self.target, facts.runner, facts.captured, keys):
+            return result
+        self.log.note(
             RNG_SEQUENCE_DIFFERS_FROM_EAGER,
-            f"{judged.parted[0][1].name} is random: from the same seed a replay draws other "
-            f"numbers than eager, with the same mean and magnitude over {randomness.SEEDS} seeds",
+            f"{result.differing[0][1].name} is random: with the same seed, replay and eager draw "
+            f"different numbers, of the same mean and magnitude over {randomness.SEEDS} seeds",
         )
-        seen.random = keys
-        return judged.accepting(keys)
+        facts.random = keys
+        return result.accepting(keys)
 
-    def _judge(self, seen: VerifyState, trial: Trial, *, rounding: bool = False) -> Judged:
-        stage = seen.stage
-        count = 1 if seen.deterministic or not seen.noise_counts else NOISE_RUNS
-        runs = [stage.eager(trial) for _ in range(count)]
-        replay = stage.replay(trial)
-        judged = judge(stage, trial, runs, replay, noise_counts=seen.noise_counts)
-        if judged.parted and seen.noise_counts and len(runs) < NOISE_RUNS:
-            # Eager may repeat itself on the captured inputs, and not on these.
-            runs += [stage.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
-            judged = judge(stage, trial, runs, replay)
-            if _noisy(judged):
-                self._is_noise(seen, trial)
-                judged = judge(stage, trial, runs, replay, noise_counts=seen.noise_counts)
-        judged = self._with_more_runs(seen, judged)
-        if judged.parted and rounding and self._rounds(seen):
-            others = [stage.eager(one) for one in perturbed(self.target, stage, trial)]
-            judged = judge(stage, trial, runs, replay, rounding=others)
-        return judged.accepting(seen.random)
+    def _run_trial(
+        self, facts: VerifyState, trial: Trial, *, rounding: bool = False
+    ) -> TrialResult:
+        runner = facts.runner
+        count = 1 if facts.deterministic or not facts.noise_counts else NOISE_RUNS
+        runs = [runner.eager(trial) for _ in range(count)]
+        replay = runner.replay(trial)
+        result = compare_runs(runner, trial, runs, replay, noise_counts=facts.noise_counts)
+        if result.differing and facts.noise_counts and len(runs) < NOISE_RUNS:
+            # Eager can be deterministic on the captured inputs, and not on these.
+            runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
+            result = compare_runs(runner, trial, runs, replay)
+            if _noisy(result):
+                self._is_noise(facts, trial)
+                result = compare_runs(runner, trial, runs, replay, noise_counts=facts.noise_counts)
+        result = self._with_more_runs(facts, result)
+        if result.differing and rounding and self._rounds(facts):
+            others = [runner.eager(one) for one in perturbed(self.target, runner, trial)]
+            result = compare_runs(runner, trial, runs, replay, rounding=others)
+        return result.accepting(facts.random)
 
-    def _with_more_runs(self, seen: VerifyState, judged: Judged) -> Judged:
-        """Judged by more runs of eager, where it is noisy and the replay is far from a few."""
-        if not judged.parted or not seen.noise_counts or not _noisy(judged):
-            return judged
-        more = [seen.stage.eager(judged.trial) for _ in range(MANY_RUNS - len(judged.eager))]
-        return judge(seen.stage, judged.trial, [*judged.eager, *more], judged.replay)
+    def _with_more_runs(self, facts: VerifyState, result: TrialResult) -> TrialResult:
+        """Compared with more runs of eager, where it is noisy and the replay is far from a few."""
+        if not result.differing or not facts.noise_counts or not _noisy(result):
+            return result
+        more = [facts.runner.eager(result.trial) for _ in range(MANY_RUNS - len(result.eager))]
+        return compare_runs(facts.runner, result.trial, [*result.eager, *more], result.replay)
 
-    def _trials(self, seen: VerifyState) -> list[Trial]:
-        stage, target = seen.stage, self.target
-        inputs = list(stage.inputs)
+    def _trials(self, facts: VerifyState) -> list[Trial]:
+        runner, target = facts.runner, self.target
+        inputs = list(runner.inputs)
         if target.workload.kind == "step":
-            inputs += self._read_only(seen)
+            inputs += self._read_only(facts)
         generator = torch.Generator()
         generator.manual_seed(_FRESH_SEED)
         found: list[Trial] = []
         for number in range(self.options.trials):
             writes = []
             for _, tensor in inputs:
-                start = stage.value_at_start(tensor, seen.captured)
+                start = runner.value_at_start(tensor, facts.captured)
                 values = None if start is None else fresh(start, generator)
                 if values is not None:
                     writes.append((tensor, values))
             if writes:
                 found.append(Trial(f"fresh inputs {number + 1}", writes=writes))
         if found:
-            self.told.looked.append(
-                f"{len(found)} sets of fresh inputs for {len(found[0].writes)} tensors"
+            self.log.looked_at.append(
+                f"{len(found)} sets of new inputs for {len(found[0].writes)} tensors"
             )
         changed = [
             (tensor, _changed(value))
             for _, tensor in float_parameters(target.workload)
-            if (value := stage.start.value_of(tensor)) is not None
+            if (value := runner.start.value_of(tensor)) is not None
         ]
         if changed:
             found.append(Trial("changed parameters", writes=changed))
-            self.told.looked.append(f"{len(changed)} parameters changed in place")
+            self.log.looked_at.append(f"{len(changed)} parameters changed in place")
         return found
 
-    def _read_only(self, seen: VerifyState) -> list[tuple[str, torch.Tensor]]:
-        """What a step reads by name and leaves alone: its inputs."""
-        run = seen.stage.eager(Trial("one"))
+    def _read_only(self, facts: VerifyState) -> list[tuple[str, torch.Tensor]]:
+        """Tensors that a step reads by name and does not write: its inputs."""
+        run = facts.runner.eager(Trial("one"))
         written = {name for _, name in run.values[0]}
         names = {id(tensor): name for name, tensor in state.read(self.target.workload).items()}
         return [
@@ -293,35 +295,35 @@ class _Procedure:
 
     # Several graphs in one pool.
 
-    def _look_at_order(self, seen: VerifyState) -> None:
+    def _try_another_order(self, facts: VerifyState) -> None:
         target = self.target
         if target.simulated or len(target.workload.parts) < 2 or target.options.pool != "shared":
             return
         trial = Trial("another order", order=_one_by_one)
         backward = any(one.phase == "backward" for one in target.session.captured)
-        if not backward and randomness.is_random(target, seen.stage, seen.captured):
-            # In another order each forward draws what was another's in eager.
+        if not backward and randomness.is_random(target, facts.runner, facts.captured):
+            # In another order a forward draws the numbers that another one draws in eager.
             return
-        judged = self._judge(seen, trial, rounding=True)
-        if judged.parted:
-            self.told.add(
+        result = self._run_trial(facts, trial, rounding=True)
+        if result.differing:
+            self.log.add(
                 Finding(
                     SHARED_POOL_REPLAY_ORDER,
-                    f"replayed one callable after the other, {judged.parted[0][1].name} is wrong: "
-                    "the graphs share a pool and must be replayed as they were captured, every "
-                    "forward in order, then every backward in reverse",
+                    f"{result.differing[0][1].name} is wrong when one callable is replayed after "
+                    "the other: the graphs share a pool and must be replayed in the order of "
+                    "capture, every forward in order, then every backward in reverse",
                     severity=NOTE,
                     phase="replay",
                 )
             )
 
 
-def _noisy(judged: Judged) -> bool:
-    return any(one.noise != 0.0 for one in judged.comparisons)
+def _noisy(result: TrialResult) -> bool:
+    return any(one.noise != 0.0 for one in result.comparisons)
 
 
 def _changed(values: torch.Tensor) -> torch.Tensor:
-    """By 1/64, which every floating-point type can hold apart."""
+    """Changed by 1/64, which every floating-point type can represent."""
     with raw():
         wide = values if values.element_size() > 2 else values.float()
         return (wide * _CHANGED).to(values.dtype)

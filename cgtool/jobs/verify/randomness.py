@@ -34,31 +34,31 @@ _SIGMAS = 6.0
 
 
 def _drawn(
-    stage: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
+    runner: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
 ) -> list[Results]:
     found = []
     for seed in range(seeds):
         begin()
         torch.manual_seed(seed)
         results = once()
-        stage.target.device.synchronize()
+        runner.target.device.synchronize()
         with raw():
             found.append({key: one.detach().clone() for key, one in results.items()})
     return found
 
 
 def draws(
-    target: VerifyTarget, stage: TrialRunner, trial: Trial
+    target: VerifyTarget, runner: TrialRunner, trial: Trial
 ) -> tuple[list[Results], list[Results]]:
     """Results of one eager iteration and of one replay, for each of some seeds."""
 
     def replay() -> Results:
-        stage.replay_once(trial)
+        runner.replay_once(trial)
         return results_of(target.session)
 
     return (
-        _drawn(stage, lambda: stage.begin_eager(trial), lambda: eager_iteration(target)),
-        _drawn(stage, lambda: stage.begin_replay(trial), replay),
+        _drawn(runner, lambda: runner.begin_eager(trial), lambda: eager_iteration(target)),
+        _drawn(runner, lambda: runner.begin_replay(trial), replay),
     )
 
 
@@ -66,15 +66,15 @@ def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
     return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
 
 
-def is_random(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> bool:
+def is_random(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> bool:
     """Eager results depend on the seed."""
-    runs = _drawn(stage, lambda: stage.begin_eager(trial), lambda: eager_iteration(target), 2)
+    runs = _drawn(runner, lambda: runner.begin_eager(trial), lambda: eager_iteration(target), 2)
     return any(_varies(runs, key) for key in runs[0])
 
 
-def frozen(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Iterator[Finding]:
+def frozen(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Iterator[Finding]:
     """Replays are equal to each other bit by bit where eager runs differ."""
-    eager, replays = draws(target, stage, trial)
+    eager, replays = draws(target, runner, trial)
     names = [
         name
         for kind, name in eager[0]
@@ -90,11 +90,11 @@ def frozen(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> Iterator[F
 
 
 def alike(
-    target: VerifyTarget, stage: TrialRunner, trial: Trial, keys: set[tuple[str, str]]
+    target: VerifyTarget, runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]
 ) -> bool:
     """True when all of these results are random on both sides, with means and mean magnitudes that
     agree."""
-    eager, replays = draws(target, stage, trial)
+    eager, replays = draws(target, runner, trial)
     return all(
         key in eager[0]
         and key in replays[0]

@@ -66,12 +66,12 @@ class VerifyTarget(ABC):
         """True for a tensor that an op of a capture made."""
 
     @abstractmethod
-    def missed(self, differs: bool) -> list[Finding]:
+    def uncaptured_work(self, differs: bool) -> list[Finding]:
         """Work that the capture did not record, each with its line. ``differs``: replay and eager
         differ, so that a count alone is reason enough."""
 
     @abstractmethod
-    def dead(self) -> list[Finding]:
+    def freed_inputs(self) -> list[Finding]:
         """Freed memory that the graphs point into. Nothing can be replayed afterwards."""
 
     @abstractmethod

@@ -121,7 +121,7 @@ class LivenessRecorder(OpRecorder):
             )
         return made
 
-    def dead(self) -> list[Outside]:
+    def freed_inputs(self) -> list[Outside]:
         """What was freed meanwhile."""
         gc.collect()
         return [one for one in self.outside.values() if one.reference.expired()]
@@ -185,9 +185,9 @@ _MOST = 32
 
 
 def _run(
-    target: VerifyTarget, stage: TrialRunner, trial: Trial, only: int | None
+    target: VerifyTarget, runner: TrialRunner, trial: Trial, only: int | None
 ) -> tuple[Results, SpoilRecorder]:
-    stage.begin_eager(trial)
+    runner.begin_eager(trial)
     with recording(target) as annotations:
         recorder = SpoilRecorder(target, annotations, only)
         results = eager_iteration(target, recorder)
@@ -207,17 +207,17 @@ def _apart(one: Results, other: Results) -> float:
     return worst
 
 
-def reads_uninitialised(target: VerifyTarget, stage: TrialRunner, trial: Trial) -> list[Finding]:
+def reads_uninitialised(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[Finding]:
     """One finding for the first allocation that results depend on."""
-    clean, recorder = _run(target, stage, trial, -1)
+    clean, recorder = _run(target, runner, trial, -1)
     if not recorder.calls:
         return []
     # With zeros everywhere, what is left is the noise of the ops.
-    noise = SLACK * _apart(clean, _run(target, stage, trial, -1)[0])
-    if not math.isfinite(noise) or _apart(clean, _run(target, stage, trial, None)[0]) <= noise:
+    noise = SLACK * _apart(clean, _run(target, runner, trial, -1)[0])
+    if not math.isfinite(noise) or _apart(clean, _run(target, runner, trial, None)[0]) <= noise:
         return []
     for number, call in enumerate(recorder.calls[:_MOST]):
-        if _apart(clean, _run(target, stage, trial, number)[0]) > noise:
+        if _apart(clean, _run(target, runner, trial, number)[0]) > noise:
             finding = Finding(
                 STALE_ACCUMULATOR_OR_UNINITIALISED,
                 f"results depend on what is in the memory that {call.name} hands out here: in a "

@@ -39,7 +39,7 @@ from cgtool.model.capture import (
     Stream,
 )
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.files import atomic, encodable, require_known_version, require_regular
+from cgtool.model.files import atomic, encode_json, require_known_version, require_regular
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import Count, DurationNs
 from cgtool.model.validation import inconsistency
@@ -55,7 +55,7 @@ MAX_PART_BYTES = 512 << 20
 """Five times what a graph of a million nodes takes."""
 MAX_TOTAL_BYTES = 2 << 30
 MAX_RATIO = 400
-"""JSON of 100,000 equal nodes packs 60 times; deflate can reach 1,030."""
+"""JSON of 100,000 equal nodes shrinks 60 times; deflate can reach 1,030."""
 _RATIO_MATTERS = 1 << 20
 
 _NAMES = re.compile(
@@ -98,6 +98,14 @@ class Manifest(msgspec.Struct, frozen=True):
     """Whether there is a part ``profile.json``."""
 
 
+_IN_MANIFEST = [
+    name
+    for name in Manifest.__struct_fields__
+    if name in Capture.__struct_fields__ and name != "graphs"
+]
+"""Fields of a capture that the manifest holds as they are."""
+
+
 class _Head(msgspec.Struct, frozen=True):
     """Enough of a manifest to judge whether the rest can be read."""
 
@@ -106,7 +114,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """What nodes point into."""
+    """The lists that nodes refer to."""
 
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
@@ -117,38 +125,27 @@ class Tables(msgspec.Struct, frozen=True):
 def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) -> None:
     """Write a capture, whole or not at all. ``raw`` holds texts by ``Graph.raw_dot`` name.
 
-    Raises CgtoolError (exit 2) when the place cannot be written.
+    Raises CgtoolError (exit 2) when the file cannot be written.
     """
     manifest = Manifest(
-        FORMAT,
-        SCHEMA_VERSION,
-        capture.cgtool,
-        capture.created,
-        capture.entry,
-        capture.environment,
-        len(capture.graphs),
-        capture.warmup_iters,
-        capture.warmup_ns,
-        capture.recorder,
-        capture.caveats,
-        capture.bench is not None,
-        capture.profile is not None,
+        format=FORMAT,
+        schema_version=SCHEMA_VERSION,
+        graphs=len(capture.graphs),
+        has_bench=capture.bench is not None,
+        has_profile=capture.profile is not None,
+        **{name: getattr(capture, name) for name in _IN_MANIFEST},
     )
     tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-
-        def put(name: str, value: object) -> None:
-            _put(archive, name, _json(value))
-
-        put("manifest.json", manifest)
-        put("tables.json", tables)
-        for index, graph in enumerate(capture.graphs):
-            put(f"graphs/{index}.json", graph)
-        put("memory.json", capture.memory)
+        parts: dict[str, object] = {"manifest": manifest, "tables": tables}
+        parts |= {f"graphs/{index}": graph for index, graph in enumerate(capture.graphs)}
+        parts["memory"] = capture.memory
         if capture.bench is not None:
-            put("bench.json", capture.bench)
+            parts["bench"] = capture.bench
         if capture.profile is not None:
-            put("profile.json", capture.profile)
+            parts["profile"] = capture.profile
+        for name, part in parts.items():
+            _put(archive, f"{name}.json", encode_json(part))
         for name, text in (raw or {}).items():
             _put(archive, f"raw/{name}", text.encode(errors="replace"))
 
@@ -159,14 +156,6 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=1)
 
 
-def _json(value: object) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        # A file name that is not UTF-8 comes from Python as lone surrogates, which JSON has not.
-        return msgspec.json.encode(encodable(msgspec.to_builtins(value)))
-
-
 def _decode(archive: Archive, name: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(archive.read(name), type=kind)
@@ -174,10 +163,10 @@ def _decode(archive: Archive, name: str, kind: type[T]) -> T:
         raise bad(archive.path, f"the part {name}: {error}") from error
 
 
-def bad(path: Path, what: str) -> CgtoolError:
-    """The file cannot be read as a capture: exit 2."""
+def bad(path: Path, problem: str) -> CgtoolError:
+    """The file is not a capture that can be read: exit 2."""
     return usage(
-        f"{path}: not a readable capture file: {what}",
+        f"{path}: not a readable capture file: {problem}",
         fix="capture again with `cgtool capture ENTRY -o FILE.cgt`",
     )
 
@@ -205,13 +194,13 @@ class Archive:
         if name in self._infos:
             raise bad(self.path, f"the part {name!r} is repeated")
         if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name:
-            raise bad(self.path, f"a part is named {name!r}, which leads out of the file")
+            raise bad(self.path, f"a part is named {name!r}, which leads outside")
         if stat.S_ISLNK(info.external_attr >> 16):
             raise bad(self.path, f"the part {name!r} is a symbolic link")
         if info.flag_bits & 0x1:
             raise bad(self.path, f"the part {name!r} is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise bad(self.path, f"the part {name!r} is packed in a way that cgtool never uses")
+            raise bad(self.path, f"the part {name!r} has a compression that cgtool does not use")
         limit = MAX_MANIFEST_BYTES if name == "manifest.json" else MAX_PART_BYTES
         if info.file_size > limit:
             raise bad(self.path, f"the part {name!r} unpacks to {info.file_size:,} bytes")
@@ -241,7 +230,7 @@ class Archive:
             while chunk := file.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
-                    raise bad(self.path, f"the part {name} unpacks to more than it says")
+                    raise bad(self.path, f"the part {name} unpacks to more than its header says")
                 chunks.append(chunk)
         if size != info.file_size:
             raise bad(self.path, f"the part {name} is truncated")
@@ -297,7 +286,7 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """While a capture is built nothing is garbage, and looking for it takes as long as reading."""
+    """While a capture is built there is no garbage, and collecting takes as long as reading."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -319,33 +308,23 @@ def _manifest(archive: Archive) -> Manifest:
 
 
 def read(path: Path) -> Capture:
-    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a sound one."""
+    """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
     with _no_collection(), open_archive(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
         if manifest.graphs != parts:
-            raise bad(path, f"{parts} graphs where its manifest says {manifest.graphs}")
+            raise bad(path, f"{parts} graphs, but its manifest says {manifest.graphs}")
         tables = _decode(archive, "tables.json", Tables)
         graphs = tuple(
             _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
         )
         capture = Capture(
-            entry=manifest.entry,
-            environment=manifest.environment,
-            created=manifest.created,
-            cgtool=manifest.cgtool,
             graphs=graphs,
-            frames=tables.frames,
-            origins=tables.origins,
-            functions=tables.functions,
-            streams=tables.streams,
             memory=_decode(archive, "memory.json", Memory),
-            warmup_iters=manifest.warmup_iters,
-            warmup_ns=manifest.warmup_ns,
-            recorder=manifest.recorder,
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
-            caveats=manifest.caveats,
+            **msgspec.structs.asdict(tables),
+            **{name: getattr(manifest, name) for name in _IN_MANIFEST},
         )
         problem = inconsistency(capture)
         if problem is not None:

@@ -1,4 +1,4 @@
-"""Why an attempt ended without a result, as plain data and as an exception."""
+"""Why a command ended without a result, as plain data and as an exception."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence: ``model.py:build raised ValueError: ...``."""
     exit_code: int
     """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured, 5 no
-    answer could be found, 70 a fault of cgtool's own."""
+    answer, 70 a defect of cgtool."""
     frames: tuple[Frame, ...] = ()
     """The user's frames, innermost first; never cgtool's own."""
     why: str | None = None
@@ -31,7 +31,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     """``load``, ``warm-up``, ``capture forward``, ``capture backward``, ``replay``, ..."""
     findings: tuple[Finding, ...] = ()
-    """The causes that have a code, the one that ended the attempt first."""
+    """The causes that have a code; first the one that ended the attempt."""
 
 
 class CgtoolError(Exception):
@@ -48,7 +48,7 @@ def usage(what: str, *, why: str | None = None, fix: str | None = None) -> Cgtoo
 
 
 def machine(what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
-    """This machine cannot: exit 3."""
+    """This machine cannot do it: exit 3."""
     return CgtoolError(Failure(what, EXIT_MACHINE, why=why, fix=fix))
 
 
@@ -73,5 +73,5 @@ def cannot_tell(
     fix: str | None = None,
     phase: str | None = None,
 ) -> CgtoolError:
-    """What was asked for could not be found out: exit 5."""
+    """There is no answer to what was requested: exit 5."""
     return CgtoolError(Failure(what, EXIT_UNKNOWN, frames, why, fix, phase))

@@ -1,4 +1,4 @@
-"""Reading and writing files: written whole or not at all, read as if an enemy had made them."""
+"""Reading and writing files: written whole or not at all; no file that is read is trusted."""
 
 from __future__ import annotations
 
@@ -191,6 +191,14 @@ def _repeated_key(data: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return repeated[0] if repeated else None
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON of a struct or of plain data."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(encodable(msgspec.to_builtins(value)))
 
 
 def encodable(value: Any) -> Any:

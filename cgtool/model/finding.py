@@ -1,7 +1,7 @@
-"""What is wrong with a workload, as plain data: one type for all commands.
+"""What commands report, as plain data: findings, comparisons, capabilities.
 
 A code is the name of one failure mode; ``docs/findings/CODE.md`` is its page, which holds the
-category, the severity and the general fix. A finding says where and why it holds here.
+category, the severity and the general fix. A finding says where it is and why.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name of the failure mode: ``sync-item``. A report of a newer cgtool may hold one without a
     page."""
     reason: str
-    """One sentence: what is so here, and what becomes of it."""
+    """One sentence: what happens at this line, and what it leads to."""
     frames: tuple[Frame, ...] = ()
-    """The Python call chain outside torch, innermost first; empty when no line is to blame."""
+    """The Python call chain outside torch, innermost first; empty when no line causes it."""
     columns: tuple[int, int] | None = None
     """The expression in the line of the innermost frame that is not an installed library's: UTF-8
     offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 where it is in a
@@ -44,17 +44,17 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     """``load``, ``warm-up``, ``forward``, ``backward``, ``step``, ``replay``, ``script``."""
     fix: str | None = None
-    """What to write instead, when this case allows a closer word than the page's."""
+    """What to write instead, where this case allows a closer answer than the page's."""
     evidence: tuple[str, ...] = ()
-    """What was seen: the driver's sentence, two values that part, bytes, counts. One line each."""
+    """One line each: the driver's message, two values that differ, bytes, counts."""
     severity: str | None = None
-    """``error``, ``warning``, ``note``; None takes the page's."""
+    """``error``, ``warning``, ``note``; None: the page's."""
     times: int = 1
-    """How often it was met at this place."""
+    """How often it happened at this line."""
 
 
 class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One tensor of a replay held against eager (``cgtool verify``)."""
+    """One tensor of a replay compared with eager (``cgtool verify``)."""
 
     name: str
     """``output``, ``output.0``, ``gradient of layers.0.weight``, ``running_mean``."""
@@ -71,7 +71,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     relative: float | None = None
     """``largest`` over the largest magnitude of the eager values."""
     tolerance: float | None = None
-    """The largest absolute difference that is allowed: from eager's own run-to-run noise."""
+    """The largest absolute difference that is allowed, from eager's own run-to-run noise."""
     noise: float | None = None
     """Largest absolute difference of eager against eager."""
 
@@ -100,13 +100,13 @@ class Capability(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     state: str
     how: str
-    """What was found, or how cgtool does without."""
+    """What is there, or what cgtool does without it."""
     remedy: str | None = None
-    """What would bring it."""
+    """How to get it."""
     gpu: bool = False
-    """It needs a GPU to matter."""
+    """It matters only with a GPU."""
 
 
 def read_report(path: Path) -> Report:
-    """What the worker wrote."""
+    """The report that a worker wrote."""
     return msgspec.json.decode(path.read_bytes(), type=Report)

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from cgtool.model.files import encodable
+from cgtool.model.files import encode_json
 
 VERSION = 1
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What JSON lets stand in a text, and terminals and editors act on: controls and directions."""
+"""Characters that JSON allows in a string and that terminals and editors act on: controls and
+directions."""
 
 
 def encode(schema: str, report: Any) -> bytes:
@@ -21,11 +22,8 @@ def encode(schema: str, report: Any) -> bytes:
 
 
 def plain(value: Any, *, indent: int | None = None) -> bytes:
-    """JSON with a newline, in which every such character is an escape: the same to a reader."""
-    try:
-        data = msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        data = msgspec.json.encode(encodable(msgspec.to_builtins(value)))
+    """JSON with a newline; those characters are escapes, which readers turn back."""
+    data = encode_json(value)
     if not data.isascii() or b"\x7f" in data:
         data = _ACTED_ON.sub(lambda match: f"\\u{ord(match[0]):04x}", data.decode()).encode()
     return (data if indent is None else msgspec.json.format(data, indent=indent)) + b"\n"

@@ -16,16 +16,15 @@ PIP_PROGRAM = "graphviz-pure"
 
 
 def engine() -> Path | None:
-    """The program to lay out with: ``dot`` on the PATH, else the one of the graphviz-pure
-    package, which lies beside the running Python."""
-    found = shutil.which("dot")
-    if found is not None:
-        return Path(found)
+    """The layout program: ``dot`` on the PATH, else that of the graphviz-pure package, which is
+    installed beside the running Python."""
     beside = Path(sys.executable).parent / PIP_PROGRAM
-    if beside.exists():
-        return beside
-    found = shutil.which(PIP_PROGRAM)
-    return Path(found) if found else None
+    program = (
+        shutil.which("dot")
+        or (str(beside) if beside.exists() else None)
+        or shutil.which(PIP_PROGRAM)
+    )
+    return Path(program) if program else None
 
 
 def render(text: str, kind: str, *, seconds: float = SECONDS) -> bytes:
@@ -39,10 +38,10 @@ def render(text: str, kind: str, *, seconds: float = SECONDS) -> bytes:
             f"no Graphviz to lay out the {kind.upper()}",
             fix="pip install graphviz-pure, or install Graphviz; --dot needs neither",
         )
-    # The graphviz package runs what this name says; its own `pipe` knows no time limit.
+    # The graphviz package runs the program of this name; its own `pipe` has no time limit.
     dot_command.DOT_BINARY = program
     try:
-        done = execute.run_check(
+        result = execute.run_check(
             dot_command.command("dot", kind),
             input=text.encode(),
             capture_output=True,
@@ -55,11 +54,11 @@ def render(text: str, kind: str, *, seconds: float = SECONDS) -> bytes:
             fix="draw less: --collapse 1, a smaller --limit, or --select 'module=layers.0.*'",
         ) from None
     except (subprocess.CalledProcessError, execute.ExecutableNotFound, OSError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-        reason = said.splitlines()[0] if said else str(error)
+        message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+        reason = message.splitlines()[0] if message else str(error)
         raise usage(
             f"{program.name} could not lay the graph out: {reason}",
             fix="draw less: --collapse 1; or take the text with --dot",
         ) from error
-    picture: bytes = done.stdout
+    picture: bytes = result.stdout
     return picture

@@ -1,5 +1,5 @@
-"""Names from a capture as text in a picture. They may hold anything: quotes, markup, newlines,
-control bytes, lone surrogates. What comes out shows what they are and is read as nothing else.
+"""Names from a capture as text in a picture. They may contain anything: quotes, markup, newlines,
+control bytes, lone surrogates. The result shows them and is never read as markup.
 
 The graphviz package's own ``quote`` and ``escape`` take ``<...>`` for markup, turn ``&lt;`` into
 ``<``, and let control bytes through into SVG, where they are not allowed.
@@ -13,7 +13,7 @@ from html import escape
 
 @lru_cache(maxsize=1 << 12)
 def visible(text: str) -> str:
-    """Everything that does not print as an escape: ``\\n``, ``\\x1b``, ``\\udc80``."""
+    """Text in which what does not print is an escape: ``\\n``, ``\\x1b``, ``\\udc80``."""
     if text.isprintable():
         return text
     return "".join(
@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def cut(text: str, size: int) -> str:
-    """At most ``size`` characters, the middle left out: both ends of a name tell."""
+    """At most ``size`` characters; the middle is left out, because both ends of a name matter."""
     if len(text) <= size:
         return text
     head = (size - 1) * 2 // 3

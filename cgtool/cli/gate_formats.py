@@ -116,22 +116,18 @@ def _encoded(kind: str, report: GateReport) -> bytes:
         from cgtool.render.json import encode
 
         return encode("cgtool-gate", report)
+    from cgtool.render import gate_formats
+
     if kind == "junit":
-        from cgtool.render import junit
-
-        return junit.encode(report)
+        return gate_formats.junit(report)
     if kind == "benchmark-action":
-        from cgtool.render import benchmark_action
-
-        return benchmark_action.encode(report)
-    from cgtool.render import github
-
+        return gate_formats.benchmark_action(report)
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
-    return github.commands(report, root).encode(errors="replace")
+    return gate_formats.github_commands(report, root).encode(errors="replace")
 
 
 def _summary(report: GateReport) -> None:
-    from cgtool.render import github
+    from cgtool.render import gate_formats
 
     name = os.environ.get("GITHUB_STEP_SUMMARY")
     if not name:
@@ -141,7 +137,7 @@ def _summary(report: GateReport) -> None:
         # All of a step's summary together is bounded.
         used = path.stat().st_size if path.exists() else 0
         with path.open("ab") as file:
-            file.write(github.summary(report, github.MOST_BYTES - used).encode())
+            file.write(gate_formats.github_summary(report, gate_formats.MOST_BYTES - used).encode())
     except OSError as error:
         raise usage(
             f"GITHUB_STEP_SUMMARY names {path}, which cannot be written: {error.strerror}"

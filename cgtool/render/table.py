@@ -84,6 +84,8 @@ class Column(Generic[Row]):
     narrowest: int = 0
     """Cells that a longer text gets at least while a column can be left out for it; 0 takes 40, of
     a text that is cut 24."""
+    numeric: bool | None = None
+    """Whether cells are aligned as numbers are; None: where the raw values are numbers."""
     style: Callable[[Row], str] | str = ""
     explanation: str = ""
     """What the heading cannot say; printed with ``--explain``."""
@@ -107,7 +109,10 @@ class Column(Generic[Row]):
         return self._styled(values[self.heading], "dim") if self.heading in values else ""
 
     def is_numeric(self, rows: Sequence[Row]) -> bool:
-        """Whether every value of these rows is a number or None, and not all are None."""
+        """Whether the column says so, or every value of these rows is a number or None, and not
+        all are None."""
+        if self.numeric is not None:
+            return self.numeric
         values = [self.cell(row) for row in rows[:_SAMPLE]]
         numbers = [_is_number(value) for value in values]
         return any(numbers) and all(

@@ -46,7 +46,7 @@ max-nodes = 0
     result.stdout.fnmatch_lines(
         [
             "E*AssertionError: model.py:build: failed: 1 of 3 figures: nodes 2, at most 1",
-            "E*held to it by @pytest.mark.cudagraph of test_module max_nodes",
+            "E*limit from @pytest.mark.cudagraph of test_module max_nodes",
         ]
     )
 

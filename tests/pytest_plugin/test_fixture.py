@@ -57,7 +57,7 @@ def test_step(cudagraph):
             '>*cudagraph("model.py:build").gate(max_nodes=*',
             "E*AssertionError: model.py:build: failed: 1 of 2 figures: nodes 5, at most 3",
             "E*1 addmm at model.py:7",
-            "E*held to it by graph.gate() max_nodes all",
+            "E*limit from graph.gate() max_nodes all",
             "E*capture: *.cgt",
         ]
     )

@@ -35,7 +35,7 @@ from cgtool.model.capture_file import read
 from cgtool.model.failure import Failure
 from cgtool.model.files import encodable
 from cgtool.model.finding import Finding
-from cgtool.render import benchmark_action, gate_table, github, junit
+from cgtool.render import gate_formats, gate_table
 from cgtool.render.json import encode
 from cgtool.render.text import visible
 from tests.builders import HOSTILE_NAMES, capture
@@ -51,7 +51,7 @@ texts = st.one_of(
 
 
 def recorded() -> GateReport:
-    """A capture of an H200 that fails, one of the simulated device that cannot be told."""
+    """A capture of an H200 that fails, one of the simulated device that is undecided."""
     bench = measure([read(CAPTURES / "mlp-bench.cgt")])
     before = measure([read(CAPTURES / "mlp.cgt")]).values
     before = replace(
@@ -131,26 +131,26 @@ def test_json() -> None:
 
 
 def test_junit() -> None:
-    check("gate/report.xml", junit.encode(recorded()).decode())
+    check("gate/report.xml", gate_formats.junit(recorded()).decode())
 
 
 def test_github_commands() -> None:
-    check("gate/commands.txt", github.commands(recorded(), ROOT))
+    check("gate/commands.txt", gate_formats.github_commands(recorded(), ROOT))
 
 
 def test_github_summary() -> None:
-    check("gate/summary.md", github.summary(recorded()))
+    check("gate/summary.md", gate_formats.github_summary(recorded()))
 
 
 def test_benchmark_action() -> None:
-    check("gate/benchmark-action.json", benchmark_action.encode(recorded()).decode())
+    check("gate/benchmark-action.json", gate_formats.benchmark_action(recorded()).decode())
 
 
 # --- JUnit
 
 
 def parsed(report: GateReport) -> ET.Element:
-    return ET.fromstring(junit.encode(report))
+    return ET.fromstring(gate_formats.junit(report))
 
 
 def test_junit_counts_what_it_holds() -> None:
@@ -172,7 +172,7 @@ def test_junit_counts_what_it_holds() -> None:
 @given(texts, texts)
 def test_junit_holds_any_text_and_what_does_not_print_as_escapes(text: str, name: str) -> None:
     report = one(failing(text, metric=name, evidence=(text,)), entry=name, device=text)
-    data = junit.encode(report).decode()
+    data = gate_formats.junit(report).decode()
     assert all(character.isprintable() or character == "\n" for character in data)
     case = parsed(report).find(".//testcase")
     assert case is not None
@@ -210,7 +210,7 @@ def read_command(line: str) -> tuple[str, dict[str, str], str]:
 def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
     frame = Frame(name or "model.py", 12, "f")
     verdict = failing(text, metric=name, evidence=(text,), frame=frame)
-    written = github.commands(one(verdict, entry=text), Path("/nowhere"))
+    written = gate_formats.github_commands(one(verdict, entry=text), Path("/nowhere"))
     lines = written.split("\n")
     assert (len(lines), lines[1]) == (2, "")
     assert "\r" not in lines[0]
@@ -234,7 +234,7 @@ def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name:
     assert made is not None
     assert made.get("message") == visible(text)
     assert (made.text or "").endswith("code: sync-item (cgtool explain sync-item)")
-    first, second, end = github.commands(report, Path("/nowhere")).split("\n")
+    first, second, end = gate_formats.github_commands(report, Path("/nowhere")).split("\n")
     kind, properties, message = read_command(first)
     assert (kind, properties["line"], end) == ("error", "7", "")
     assert properties["title"] == visible(f"{name} not measured")
@@ -254,7 +254,9 @@ def test_files_are_named_from_the_top_of_the_checkout(tmp_path: Path, monkeypatc
         ("/usr/lib/a.py", "/usr/lib/a.py"),
     ):
         verdict = failing(frame=Frame(name, 3, "f"))
-        _, properties, _ = read_command(github.commands(one(verdict), tmp_path).strip())
+        _, properties, _ = read_command(
+            gate_formats.github_commands(one(verdict), tmp_path).strip()
+        )
         assert properties["file"] == shown
 
 
@@ -263,7 +265,7 @@ def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -
     some = tuple(failing(f"text {at}") for at in range(count))
     doubtful = tuple(failing(f"text {at}", verdict=UNKNOWN) for at in range(count))
     report = one(failing(), verdicts=(*some, *doubtful, failing(verdict=PASS)))
-    lines = github.commands(report, ROOT).splitlines()
+    lines = gate_formats.github_commands(report, ROOT).splitlines()
     for kind in ("error", "warning"):
         mine = [line for line in lines if line.startswith(f"::{kind} ")]
         assert len(mine) == min(count, 10)
@@ -275,12 +277,12 @@ def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -
 
 def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     long = tuple(failing("é" * 300, evidence=("evidence " * 40,)) for _ in range(6000))
-    text = github.summary(one(failing(), verdicts=long))
+    text = gate_formats.github_summary(one(failing(), verdicts=long))
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
-    assert text.endswith("\n_The rest is left out: GitHub shows no longer summary._\n")
-    assert github.cut("short") == "short"
-    assert len(github.cut("x\n" * 100, 90).encode()) <= 90
-    assert github.cut("x" * 100, 10) == github.cut("x" * 100, -5) == ""
+    assert text.endswith("\n_The rest is left out: GitHub refuses longer summaries._\n")
+    assert gate_formats.cut("short") == "short"
+    assert len(gate_formats.cut("x\n" * 100, 90).encode()) <= 90
+    assert gate_formats.cut("x" * 100, 10) == gate_formats.cut("x" * 100, -5) == ""
 
 
 def read_markdown(text: str) -> tuple[list[str], list[str]]:
@@ -309,7 +311,9 @@ named = (texts | markup).filter(lambda text: text.strip(" "))
 
 def summary_of(name: str, text: str) -> str:
     verdict = failing(text, evidence=(text,))
-    return github.summary(one(verdict, entry=name, device=text, baseline=text, notes=(text,)))
+    return gate_formats.github_summary(
+        one(verdict, entry=name, device=text, baseline=text, notes=(text,))
+    )
 
 
 @given(named, named)
@@ -328,8 +332,8 @@ def test_text_in_a_summary_is_text(name: str, text: str) -> None:
 @pytest.mark.parametrize("address", ["https://a.b/c", "WWW.a.b", "ftp://a"])
 def test_an_address_in_a_summary_is_no_link(address: str) -> None:
     """GitHub makes links of bare addresses; an escape in one keeps it text."""
-    assert address not in github.cell(address)
-    assert read_markdown(github.cell(address))[1] == [address]
+    assert address not in gate_formats.cell(address)
+    assert read_markdown(gate_formats.cell(address))[1] == [address]
 
 
 # --- the rest
@@ -341,15 +345,15 @@ def test_every_format_takes_any_name(text: str, name: str) -> None:
     verdict = failing(text, metric=name, evidence=(name, text), source=text)
     report = one(verdict, entry=text, device=name, notes=(text,), figures={"nodes": 5.0})
     Console(file=StringIO(), width=80).print(gate_table.render(report))
-    data = benchmark_action.encode(report)
+    data = gate_formats.benchmark_action(report)
     assert all(one.isprintable() or one == "\n" for one in data.decode())
     (row,) = json.loads(data)
     assert (row["name"], row["value"]) == (f"{visible(text)} nodes", 5.0)
-    github.summary(report).encode()
+    gate_formats.github_summary(report).encode()
 
 
 def test_what_is_better_when_larger_is_not_for_smaller_is_better() -> None:
-    rows = json.loads(benchmark_action.encode(recorded()))
+    rows = json.loads(gate_formats.benchmark_action(recorded()))
     names = [row["name"] for row in rows]
     assert "samples/mlp.py:build (mlp-bench.cgt) replay-us" in names
     assert not any("speedup" in name for name in names)
@@ -367,7 +371,7 @@ def test_numbers() -> None:
 def test_an_empty_report() -> None:
     report = gate_report(())
     assert parsed(report).get("tests") == "0"
-    assert github.commands(report, ROOT) == ""
-    assert benchmark_action.encode(report) == b"[]\n"
+    assert gate_formats.github_commands(report, ROOT) == ""
+    assert gate_formats.benchmark_action(report) == b"[]\n"
     empty = gate_report((judge(measure([capture([])]), Budgets()),))
     assert parsed(empty).find("testsuite") is not None

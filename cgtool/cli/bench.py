@@ -9,8 +9,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
+from cgtool.analysis.gate.budgets import same_entry
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.times import BaselineComparison
+from cgtool.analysis.timing.bench import (
+    BenchReport,
+    against_baseline,
+    against_entry,
+    bench_report,
+    exit_code,
+    verdicts,
+)
+from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
+from cgtool.cli.gate_inputs import Base, open_baseline
+from cgtool.cli.sequential_runs import Look, Runs, until_decided
+from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions
 
@@ -41,11 +58,11 @@ def bench(
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Hold replays against this: a baseline or a .cgt file."),
+        typer.Option(metavar="FILE", help="Compare replays with this: a baseline or a .cgt file."),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="ENTRY2", help="Hold replays against those of ENTRY2."),
+        typer.Option(metavar="ENTRY2", help="Compare replays with those of ENTRY2."),
     ] = None,
     max_regression: Annotated[
         str | None,
@@ -67,40 +84,35 @@ def bench(
     ] = None,
     output: opt.Output = None,
     format_: opt.FormatOption = opt.Format.TABLE,
+    explain: opt.Explain = False,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
-    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
 
-    With --baseline or --against, say whether its replays are slower, not slower, or that it cannot
-    be told."""
+    With --baseline or --against, say whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.gate.budgets import increase_of
-    from cgtool.analysis.timing.bench import exit_code
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
-    from cgtool.analysis.timing.runs import merge
     from cgtool.cli.attempts import Measuring
-    from cgtool.cli.bench_runs import (
-        held_to_baseline,
-        held_to_entry,
-        measured,
-        open_base,
-        raw_texts,
-    )
     from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
-    from cgtool.cli.sequential_runs import Runs
     from cgtool.model.capture_file import write
     from cgtool.model.files import atomic
     from cgtool.render.bench_table import render
     from cgtool.render.json import encode
 
     if baseline is not None and against is not None:
-        raise usage("--baseline and --against are two comparisons: give one of them")
+        raise usage("--baseline and --against exclude each other", fix="give one of them")
     if max_regression is not None and baseline is None and against is None:
-        raise usage("--max-regression needs --baseline FILE or --against ENTRY2 to be held against")
+        raise usage(
+            "--max-regression needs something to compare with",
+            fix="add --baseline FILE or --against ENTRY2",
+        )
     if runs is not None and against is not None:
-        raise usage("--runs counts worker processes, and --against measures in one")
+        raise usage(
+            "--runs counts worker processes, and --against measures in a single one",
+            fix="leave --runs out",
+        )
     tolerance = TOLERANCE if against is None else PAIR_TOLERANCE
     if max_regression is not None:
         tolerance = increase_of("--max-regression", "replay-us", max_regression).share or 0.0
@@ -108,9 +120,9 @@ def bench(
     check_place(save, *sources, option="--save")
     check_apart(output, save)
     check_place(output, *sources, *([] if baseline is None else [str(baseline)]))
-    base = None if baseline is None else open_base(baseline, entry)
+    base = None if baseline is None else _open_baseline(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
-        # Opened first: a place that cannot be written is told before anything is measured.
+        # Opened first: a place that cannot be written is reported before anything is measured.
         kept = None if save is None else stack.enter_context(atomic(save))
         measuring = Measuring(
             capture_options,
@@ -125,21 +137,102 @@ def bench(
             ),
             against=against,
         )
-        made = Runs(
+        measured = Runs(
             lambda: measuring.bench(entry), max_seconds or MAX_SECONDS, ahead=measuring.ahead
         )
         if base is not None:
-            found = held_to_baseline(made, base, tolerance, first=runs, most=max_runs)
+            result = _with_baseline(measured, base, tolerance, first=runs, most=max_runs)
         elif against is not None:
-            found = held_to_entry(made, against, tolerance)
+            result = _with_entry(measured, against, tolerance)
         else:
-            found = measured(made, runs or 1)
+            result = _alone(measured, runs or 1)
         if kept is not None:
-            write(kept, merge(made.captures), raw_texts(measuring.file(0), made.captures[0]))
+            first = measured.captures[0]
+            write(kept, merge(measured.captures), _raw_texts(measuring.file(0), first))
     if format_ is opt.Format.JSON:
-        write_bytes(encode("cgtool-bench", found), output)
+        write_bytes(encode("cgtool-bench", result), output)
     else:
-        show_table(render(found, explain=explain), output)
-    code = exit_code(found.verdicts)
+        show_table(render(result, explain=explain), output)
+    code = exit_code(result.verdicts)
     if code:
         raise typer.Exit(code)
+
+
+def _open_baseline(path: Path, entry: str) -> Base:
+    """The baseline of an entry. Raises CgtoolError (exit 2) for one of another entry, and for one
+    that holds no times."""
+    base = open_baseline(path)
+    spec = base.values.entry.spec
+    if not same_entry(spec, entry):
+        raise usage(
+            f"{path} is a baseline of {spec}, not of {entry}",
+            fix="--against ENTRY2 compares two entries",
+        )
+    if not any(samples.name == "replay" for samples in base.values.samples):
+        raise usage(
+            f"{path} holds no times",
+            fix="save one that does with `cgtool bench ENTRY --runs 10 --save FILE`",
+        )
+    return base
+
+
+def _alone(runs: Runs, count: int) -> BenchReport:
+    """So many runs, as far as there is time for them, without a comparison."""
+    runs.run_once()
+    in_time = runs.up_to(count)
+    notes = measure(runs.captures).notes
+    return replace(
+        bench_report(merge(runs.captures)), notes=notes if in_time else (*notes, runs.out_of_time)
+    )
+
+
+def _with_baseline(
+    runs: Runs, base: Base, tolerance: float, *, first: int | None, most: int
+) -> BenchReport:
+    """Runs until every phase is decided, or no more runs are allowed."""
+
+    def look(looks: int) -> Look[tuple[dict[str, BaselineComparison], tuple[str, ...]]]:
+        measured = measure(runs.captures)
+        now = measured.values
+        comparisons = against_baseline(base.values, now, tolerance, looks)
+        if not comparisons:
+            there, here = (
+                ", ".join(dict.fromkeys(samples.phase for samples in side.samples))
+                for side in (base.values, now)
+            )
+            raise usage(f"{base.path} holds times of {there}, and {here} was measured")
+        return Look(
+            (comparisons, measured.notes),
+            any(comparison.open for comparison in comparisons.values()),
+            any(comparison.compared for comparison in comparisons.values()),
+        )
+
+    runs.run_once()
+    (comparisons, notes), note = until_decided(runs, look, first=first, most=most)
+    return replace(
+        bench_report(merge(runs.captures)),
+        against=str(base.path),
+        verdicts=verdicts(comparisons),
+        notes=notes if note is None else (*notes, note),
+    )
+
+
+def _with_entry(runs: Runs, against: str, tolerance: float) -> BenchReport:
+    """Pairs of captures in one worker process, to the precision that the tolerance needs."""
+    capture = runs.run_once()
+    return replace(
+        bench_report(capture),
+        against=against,
+        verdicts=against_entry(capture, tolerance),
+        notes=tuple(
+            caveat.text
+            for caveat in capture.caveats
+            if caveat.code in ("same-weights", "time-limit")
+        ),
+    )
+
+
+def _raw_texts(file: Path, capture: Capture) -> dict[str, str]:
+    """The texts that a capture points to, from the file that its worker wrote."""
+    names = [graph.raw_dot for graph in capture.graphs if graph.raw_dot is not None]
+    return {name: read_raw(file, name) for name in names}

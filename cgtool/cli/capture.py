@@ -22,9 +22,9 @@ def capture(
     entry: opt.Entry,
     output: opt.Output = None,
     format_: opt.FormatOption = opt.Format.TABLE,
+    explain: opt.Explain = False,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
-    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""

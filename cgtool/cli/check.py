@@ -1,20 +1,30 @@
-"""``cgtool check``: every hazard in one run."""
+"""``cgtool check`` and ``cgtool verify``: what would go wrong, and whether replay equals eager."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.options import CaptureOptions
+from cgtool.model.options import CaptureOptions, VerifyOptions
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cgtool.model.finding import Report
 
 
 class FindingsFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     SARIF = "sarif"
+
+
+FindingsFormatOption = Annotated[FindingsFormat, typer.Option("--format", help="Output format.")]
 
 
 @opt.captures
@@ -32,34 +42,79 @@ def check(
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.")
     ] = None,
     output: opt.Output = None,
-    format_: Annotated[
-        FindingsFormat, typer.Option("--format", help="How to print.")
-    ] = FindingsFormat.TABLE,
+    format_: FindingsFormatOption = FindingsFormat.TABLE,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Find what would fail, or freeze, when ENTRY is captured; exit 1 when there is any of it."""
+    """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
     from cgtool.analysis.findings import is_hazard, show
     from cgtool.cli.attempts import report_of
-    from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.cli.output import check_place
     from cgtool.model.jobs import check_job
+    from cgtool.render.findings import render_report
 
     check_place(output, entry)
     job = check_job(entry, capture_options, tuple(arguments or ()))
     report = report_of(job, timeout=timeout, quiet=quiet)
-    found = show(report.findings)
+    _print(report, format_, output, render_report, quiet=quiet)
+    if any(map(is_hazard, show(report.findings))):
+        raise typer.Exit(1)
+
+
+@opt.captures
+def verify(
+    *,
+    entry: opt.Entry,
+    replays: Annotated[
+        int,
+        typer.Option(min=1, help="Back-to-back replays, compared with as many eager iterations."),
+    ] = 3,
+    trials: Annotated[int, typer.Option(min=0, help="Sets of fresh inputs.")] = 2,
+    output: opt.Output = None,
+    format_: FindingsFormatOption = FindingsFormat.TABLE,
+    explain: opt.Explain = False,
+    capture_options: CaptureOptions,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Compare replays of ENTRY with eager; exit 1 when they differ, 5 when eager is too noisy."""
+    from msgspec import structs
+
+    from cgtool.analysis.verify import exit_code, noise
+    from cgtool.cli.attempts import report_of
+    from cgtool.cli.output import check_place
+    from cgtool.model.jobs import VerifyJob
+    from cgtool.render.verify_table import render
+
+    check_place(output, entry)
+    job = VerifyJob(entry, capture_options, VerifyOptions(replays, trials))
+    report = report_of(job, timeout=timeout, quiet=quiet)
+    report = structs.replace(report, findings=(*report.findings, *noise(report)))
+    _print(report, format_, output, lambda report: render(report, explain=explain), quiet=quiet)
+    code = exit_code(report)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print(
+    report: Report,
+    format_: FindingsFormat,
+    output: Path | None,
+    render: Callable[[Report], RenderableType],
+    *,
+    quiet: bool,
+) -> None:
+    from cgtool.analysis.findings import show
+    from cgtool.cli.output import show_table, write_bytes
+
     if format_ is FindingsFormat.JSON:
         from cgtool.render.json import encode
 
-        write_bytes(encode("cgtool-check", report), output)
+        write_bytes(encode(f"cgtool-{report.command}", report), output)
     elif format_ is FindingsFormat.SARIF:
         from cgtool.render import sarif
 
-        write_bytes(sarif.encode(found), output)
+        write_bytes(sarif.encode(show(report.findings)), output)
     elif output is not None or not quiet:
-        from cgtool.render.findings import render_report
-
-        show_table(render_report(report), output)
-    if any(is_hazard(one) for one in found):
-        raise typer.Exit(1)
+        show_table(render(report), output)

@@ -23,15 +23,15 @@ def diff(
     a: Annotated[
         str, typer.Argument(metavar="A", help="a .cgt file, or an ENTRY to capture first")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="what to hold against it, likewise")],
+    b: Annotated[str, typer.Argument(metavar="B", help="what to compare with it, likewise")],
     rows: Annotated[
         int, typer.Option(min=0, metavar="N", help="Rows of a table, most nodes first; 0: all.")
     ] = 20,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
+    explain: opt.Explain = False,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
-    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""

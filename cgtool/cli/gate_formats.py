@@ -1,4 +1,4 @@
-"""How a gate's verdicts leave: ``--format KIND`` and ``--format KIND=FILE``, several at once."""
+"""The outputs of a gate: ``--format KIND`` and ``--format KIND=FILE``, several at once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from cgtool.model.files import is_special
 
 KINDS = ("table", "json", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}
-"""What may stand on standard output beside each other: text for people, and what GitHub picks out
-of a log."""
+"""Formats that can share standard output: text for people, and what GitHub picks out of a log."""
 
 _FIGURES = {"table", "benchmark-action"}
 
@@ -24,8 +23,8 @@ Chosen = Sequence[tuple[str, Path | None]]
 
 
 def parse(texts: Sequence[str], output: Path | None) -> Chosen:
-    """Kinds and files. Raises CgtoolError (exit 2) for a kind that is none, and for two that
-    cannot both be on standard output."""
+    """Kinds and files. Raises CgtoolError (exit 2) for an unknown kind, and for two that cannot
+    both be on standard output."""
     found: list[tuple[str, Path | None]] = []
     for text in texts or ("table",):
         kind, equals, file = text.partition("=")
@@ -59,8 +58,8 @@ def check_places(
     chosen: Chosen, targets: Sequence[str], bases: Sequence[Path], saved: Path | None
 ) -> None:
     """Raises CgtoolError (exit 2) where one file would be written over a target, a baseline or
-    another result, and for a baseline that would be read as a capture. A baseline may take the
-    place of the one that it was held against."""
+    another result, and for a baseline that would be read as a capture. A baseline may be written
+    over the one that it was compared with."""
     if saved is not None and saved.suffix == ".cgt":
         raise usage(
             f"--save-baseline {saved}: .cgt names a capture, and a baseline is JSON",
@@ -82,7 +81,7 @@ def check_places(
         taken[place] = f"what {option} writes there"
 
 
-def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
+def write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool = False) -> None:
     """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says. Where
     nothing was measured, those of figures alone are left out: standard error says why.
 
@@ -92,18 +91,18 @@ def write(report: GateReport, chosen: Chosen, *, quiet: bool) -> None:
     for kind, file in chosen:
         if not (empty and kind in _FIGURES) and not (kind == "table" and file is None and quiet):
             try:
-                _write(report, kind, file)
+                _write(report, kind, file, explain=explain)
             except CgtoolError as error:
                 failed.append(error)
     if failed:
         raise failed[0]
 
 
-def _write(report: GateReport, kind: str, file: Path | None) -> None:
+def _write(report: GateReport, kind: str, file: Path | None, *, explain: bool) -> None:
     if kind == "table":
         from cgtool.render.gate_table import render
 
-        show_table(render(report), file)
+        show_table(render(report, explain=explain), file)
         return
     sys.stdout.flush()
     write_bytes(_encoded(kind, report), file)

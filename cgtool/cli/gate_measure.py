@@ -1,4 +1,4 @@
-"""Entries measured for a gate: as far as what they are held to needs it, and until it is told."""
+"""Entries measured for a gate: as far as their budgets and baselines need it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.gate.report import Judged, not_measured
 from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.attempts import Measuring
-from cgtool.cli.gate_targets import Base, Target
+from cgtool.cli.gate_inputs import Base, Target
 from cgtool.cli.output import show_bug, show_failure
-from cgtool.cli.sequential_runs import Look, Runs, until_told
+from cgtool.cli.sequential_runs import Look, Runs, until_decided
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 
 
-class Holding:
-    """What a target is held to: known only when it is known what it was measured on."""
+class Limits:
+    """Budgets and baseline of a target: they depend on the device that it was measured on."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Holding:
         return budgets, self._baseline(spec, budgets)
 
 
-def outcome(
-    target: Target, holding: Holding, measuring: Measuring, *, save: bool
+def judge_or_report(
+    target: Target, limits: Limits, measuring: Measuring, *, save: bool
 ) -> tuple[Judged, Baseline | None]:
-    """One target's verdicts and figures; where it could not be measured, why not, which standard
-    error is told too: in CI, the results are what people look at."""
+    """One target's verdicts and figures; where it could not be measured, the reason, which goes to
+    standard error too: in CI, people look at the results."""
     try:
-        judged, found = judge(target, holding, measuring, save=save)
+        judged, measured = judge(target, limits, measuring, save=save)
     except CgtoolError as error:
         show_failure(error.failure)
         failure = error.failure
@@ -52,28 +52,28 @@ def outcome(
         show_bug(error)
         failure = Failure(f"a bug in cgtool: {type(error).__name__}: {error}", EXIT_BUG)
     else:
-        return judged, found.values
+        return judged, measured.values
     return not_measured(target.spec, failure, target.files), None
 
 
 def judge(
-    target: Target, holding: Holding, measuring: Measuring, *, save: bool
+    target: Target, limits: Limits, measuring: Measuring, *, save: bool
 ) -> tuple[Judged, Measured]:
-    """One target's verdicts, and what they were made from. An entry is measured as far as its
-    budgets and its baseline need it; with ``save``, as far as a baseline does."""
+    """One target's verdicts, and the figures that they are made from. An entry is measured as far
+    as its budgets and its baseline need it; with ``save``, as far as a baseline does."""
     if target.live:
-        return _measured(target, holding, measuring, save=save)
-    found = measure(target.captures, target.reports)
-    simulated = found.values.environment.simulated
-    return _judged(target, found, holding.of(target.spec, simulated=simulated), LOOKS), found
+        return _judge_live(target, limits, measuring, save=save)
+    measured = measure(target.captures, target.reports)
+    simulated = measured.values.environment.simulated
+    budgets, base = limits.of(target.spec, simulated=simulated)
+    return _judge(target, measured, budgets, base, LOOKS), measured
 
 
-def _judged(
-    target: Target, found: Measured, held: tuple[Budgets, Base | None], looks: int
+def _judge(
+    target: Target, measured: Measured, budgets: Budgets, base: Base | None, looks: int
 ) -> Judged:
-    budgets, base = held
     return judge_target(
-        found,
+        measured,
         budgets,
         base.values if base else None,
         compared=base.capture if base else None,
@@ -83,48 +83,47 @@ def _judged(
     )
 
 
-def _measured(
-    target: Target, holding: Holding, measuring: Measuring, *, save: bool
+def _judge_live(
+    target: Target, limits: Limits, measuring: Measuring, *, save: bool
 ) -> tuple[Judged, Measured]:
     runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
-    asked = measuring.options.device == "simulated"
-    needs = _first_needs(target.spec, holding, measuring, save=save)
-    no_times = _first(target, runs, needs, measuring, simulated=asked)
+    needs = _first_needs(target.spec, limits, measuring, save=save)
+    on_simulated = measuring.options.device == "simulated"
+    untimed = _measure_first(target, runs, needs, measuring, simulated=on_simulated)
     simulated = (target.captures or target.reports)[0].environment.simulated
-    held = holding.of(target.spec, simulated=simulated)
-    needs = _needs(held, save=save)
+    budgets, base = limits.of(target.spec, simulated=simulated)
+    needs = _needs(budgets, base, save=save)
     if not target.captures and needs & {"capture", "bench"}:
-        no_times = _first(target, runs, needs, measuring, simulated=simulated)
+        untimed = _measure_first(target, runs, needs, measuring, simulated=simulated)
     for command, run in (("check", measuring.check), ("verify", measuring.verify)):
-        if command in needs and command not in {one.command for one in target.reports}:
+        if command in needs and all(report.command != command for report in target.reports):
             target.reports.append(run(target.spec))
 
     def look(looks: int) -> Look[tuple[Judged, Measured]]:
-        found = measure(target.captures, target.reports)
-        if no_times is not None:
-            unknown = {one.name: no_times for one in METRICS if one.source == "bench"}
-            found = structs.replace(found, unknown={**found.unknown, **unknown})
-        judged = _judged(target, found, held, looks)
-        verdicts = judged.verdicts
+        measured = measure(target.captures, target.reports)
+        if untimed is not None:
+            times = {metric.name: untimed for metric in METRICS if metric.source == "bench"}
+            measured = structs.replace(measured, unknown={**measured.unknown, **times})
+        judged = _judge(target, measured, budgets, base, looks)
         return Look(
-            (judged, found),
-            any(one.open for one in verdicts),
-            any(one.compared for one in verdicts),
+            (judged, measured),
+            any(verdict.open for verdict in judged.verdicts),
+            any(verdict.compared for verdict in judged.verdicts),
         )
 
     if not target.captures:
-        return look(LOOKS).found
+        return look(LOOKS).result
     if save and target.captures[0].bench is not None:
-        _for_baseline(runs, held[0], measuring.max_runs)
-    (judged, found), note = until_told(runs, look, most=measuring.max_runs)
+        _run_for_baseline(runs, budgets, measuring.max_runs)
+    (judged, measured), note = until_decided(runs, look, most=measuring.max_runs)
     if note is not None:
         judged = structs.replace(judged, notes=(*judged.notes, note))
-    return judged, found
+    return judged, measured
 
 
-def _for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
-    """As many runs as a baseline with their spread should hold, for what replays are allowed. Those
+def _run_for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
+    """As many runs as a baseline with their spread should have, for the tolerance of replays. Those
     that are left out of the times do not count."""
     replay = BY_NAME["replay-us"]
     allowed = budgets.allowed(replay, None).share or 0.0
@@ -137,45 +136,52 @@ def _for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
         in_time = runs.up_to(min(len(runs.captures) + missing, most))
 
 
-def _first_needs(spec: str, holding: Holding, measuring: Measuring, *, save: bool) -> set[str]:
-    """What has to run, as far as that is known before anything has: there may be a GPU, or none."""
-    asked = measuring.options.device
+def _first_needs(spec: str, limits: Limits, measuring: Measuring, *, save: bool) -> set[str]:
+    """Which commands have to run, as far as that is known before it is known whether there is a
+    GPU."""
+    device = measuring.options.device
     try:
-        return _needs(holding.of(spec, simulated=asked == "simulated"), save=save)
+        return _needs(*limits.of(spec, simulated=device == "simulated"), save=save)
     except CgtoolError:
-        if asked is not None or holding.budgets(spec, True) == holding.budgets(spec, False):
+        if device is not None or limits.budgets(spec, True) == limits.budgets(spec, False):
             raise
-        # What fails is of a GPU, and not asked for where there is none: a capture tells.
+        # The error is in the limits of a GPU, which do not apply where there is none: a capture
+        # shows which it is.
         return {"capture"}
 
 
-def _needs(held: tuple[Budgets, Base | None], *, save: bool) -> set[str]:
+def _needs(budgets: Budgets, base: Base | None, *, save: bool) -> set[str]:
     """Which commands have to run: ``capture``, ``bench``, ``check``, ``verify``."""
-    budgets, base = held
-    named = [one.metric for one in budgets.limits] + [one.metric for one in budgets.increases]
-    found = {BY_NAME[one].source for one in named}
+    names = {budget.metric for budget in budgets.limits}
+    names |= {increase.metric for increase in budgets.increases}
+    sources = {BY_NAME[name].source for name in names}
     if base is not None:
-        found |= {one.source for one in METRICS if one.watched and known(base.values, one, None)}
-    return found | ({"capture", "bench"} if save else set())
+        sources |= {
+            metric.source
+            for metric in METRICS
+            if metric.watched and known(base.values, metric, None)
+        }
+    return sources | ({"capture", "bench"} if save else set())
 
 
-def _first(
+def _measure_first(
     target: Target, runs: Runs, needs: set[str], measuring: Measuring, *, simulated: bool
 ) -> str | None:
-    """Run what tells what this machine is; why there are no times, where there are none."""
-    spec, why = target.spec, None
+    """The first measurement, which shows what this machine is; why there are no times, if there
+    are none."""
+    spec, untimed = target.spec, None
     if "bench" in needs and not simulated:
         try:
-            runs.one()
+            runs.run_once()
         except CgtoolError as error:
             if error.failure.exit_code != EXIT_MACHINE:
                 raise
-            why = error.failure.what
+            untimed = error.failure.what
         else:
             return None
     if needs & {"capture", "bench"}:
         runs.run = lambda: measuring.capture(spec)
-        runs.one()
+        runs.run_once()
     elif not target.reports:
         target.reports.append(measuring.check(spec) if "check" in needs else measuring.verify(spec))
-    return why
+    return untimed

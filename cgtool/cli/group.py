@@ -26,6 +26,9 @@ COMMANDS = {
     "doctor": "Say what this machine can do, and what would bring the rest.",
 }
 
+_MODULES = {"verify": "check", "pools": "dump"}
+"""Commands that are not in a module of their own name."""
+
 
 class LazyGroup(TyperGroup):
     """Lists its commands from a table and imports only the one that runs."""
@@ -36,7 +39,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"cgtool.cli.{cmd_name}")
+        module = importlib.import_module(f"cgtool.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name)
         epilog = getattr(module, "EPILOG", None)
         if "input" in inspect.signature(command).parameters:

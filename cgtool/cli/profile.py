@@ -76,9 +76,9 @@ def profile(
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="Begin no further round after this long.")
     ] = 60.0,
+    explain: opt.Explain = False,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
-    explain: opt.Explain = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""

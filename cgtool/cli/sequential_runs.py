@@ -1,8 +1,8 @@
-"""Measuring on until it is told: what ``bench --baseline`` and ``gate`` do with their runs.
+"""Runs are added until times are decided: ``bench --baseline`` and ``gate`` share this.
 
 A run is one worker process with its first capture, which is what counts as evidence
-(``cgtool.analysis.timing.regression``). When to look is set before anything is measured, so that
-the runs cannot choose when they are judged.
+(``cgtool.analysis.timing.regression``). The looks are scheduled before anything is measured, so
+that the runs cannot choose when they are judged.
 """
 
 from __future__ import annotations
@@ -22,79 +22,81 @@ T = TypeVar("T")
 
 @dataclass
 class Runs:
-    """The runs of one entry, and how long there may be more of them."""
+    """The runs of one entry, and how long more of them may be added."""
 
     run: Callable[[], Capture]
     """One more worker process. Raises CgtoolError."""
     max_seconds: float
-    """Of all runs together, once their workers stand: begin none after that."""
+    """Of all runs together, without the start of their workers: no run begins after that."""
     ahead: Callable[[int], AbstractContextManager[int]] = nullcontext
-    """Given how many more there will be: makes ready for some of them, and says for how many."""
+    """Given how many more runs there will be: prepares some of them, and returns how many."""
     captures: list[Capture] = field(default_factory=list)
     _seconds: float = 0.0
 
-    def one(self) -> Capture:
-        """One more, whatever the time."""
-        began = time.monotonic()
+    def run_once(self) -> Capture:
+        """One more run, whatever the time."""
+        start = time.monotonic()
         self.captures.append(self.run())
-        self._seconds += time.monotonic() - began
+        self._seconds += time.monotonic() - start
         return self.captures[-1]
 
     def up_to(self, count: int) -> bool:
-        """More until there are so many; whether there was time for all."""
-        for _ in self._made_ready(count - len(self.captures)):
+        """Add runs until there are ``count``; whether there was time for all."""
+        for _ in self._prepared(count - len(self.captures)):
             if self._seconds >= self.max_seconds:
                 return False
-            self.one()
+            self.run_once()
         return True
 
     @property
     def counted(self) -> str:
-        made = len(self.captures)
-        return f"{made} run{'s' * (made > 1)}"
+        """``3 runs``."""
+        count = len(self.captures)
+        return f"{count} run{'s' * (count > 1)}"
 
     @property
     def out_of_time(self) -> str:
+        """The note of a report whose runs had to end."""
         return f"{self.max_seconds:g} s were over after {self.counted}: --max-seconds allows more"
 
-    def _made_ready(self, count: int) -> Iterator[None]:
-        """Once for each run, which is then to be made."""
+    def _prepared(self, count: int) -> Iterator[None]:
+        """Yields once for each run that is then to be made."""
         while count > 0:
-            with self.ahead(count) as some:
-                for _ in range(some):
+            with self.ahead(count) as prepared:
+                for _ in range(prepared):
                     yield
-            count -= some
+            count -= prepared
 
 
 @dataclass(frozen=True)
 class Look(Generic[T]):
-    """What the runs say by now."""
+    """The result of the runs so far."""
 
-    found: T
+    result: T
     open: bool
-    """More runs may tell what these do not."""
+    """More runs may decide what these do not."""
     compared: bool
-    """Times are held against a baseline: it takes more than one run to tell them from it."""
+    """Times are compared with a baseline: it takes more than one run to tell them from it."""
 
 
-def until_told(
+def until_decided(
     runs: Runs, look: Callable[[int], Look[T]], *, first: int | None = None, most: int
 ) -> tuple[T, str | None]:
-    """Add runs to the first while something is open; what was found at last, and why it was not
-    measured on where something is open still.
+    """Add runs while something is open; the last result, and why no more runs were added where
+    something is open still.
 
     ``look`` is given the number of looks that the level is shared between. With a baseline the
-    first is at ``first`` runs, ``FIRST_RUNS`` by default and no more than ``most``; where there is
-    none to compare with, at the runs that are there.
+    first look is at ``first`` runs, ``FIRST_RUNS`` by default and no more than ``most``; without
+    one, at the runs that there are.
     """
-    had = len(runs.captures)
-    looks = schedule(had, max(had, most))
+    before = len(runs.captures)
+    looks = schedule(before, max(before, most))
     now = look(len(looks))
     if now.compared:
-        first = max(had, first or min(FIRST_RUNS, most))
+        first = max(before, first or min(FIRST_RUNS, most))
         looks = schedule(first, max(first, most))
     elif not now.open:
-        return now.found, None
+        return now.result, None
     in_time = True
     for count in looks:
         in_time = runs.up_to(count)
@@ -102,7 +104,7 @@ def until_told(
         if not (now.open and in_time):
             break
     if not now.open:
-        return now.found, None
+        return now.result, None
     if in_time:
-        return now.found, f"not told by {runs.counted}, and --max-runs allows no more"
-    return now.found, runs.out_of_time
+        return now.result, f"undecided after {runs.counted}, and --max-runs allows no more"
+    return now.result, runs.out_of_time

@@ -10,9 +10,8 @@ import pytest
 from cgtool.analysis.gate.budgets import Budgets, checked, project_budgets
 from cgtool.analysis.gate.metrics import BY_NAME
 from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, GateReport, Verdict, gate_report
-from cgtool.cli.gate_measure import Holding, judge
-from cgtool.cli.gate_targets import Base, Target
-from cgtool.cli.project import find
+from cgtool.cli.gate_inputs import Base, Target, find_project
+from cgtool.cli.gate_measure import Limits, judge
 from cgtool.model.failure import usage
 from cgtool.pytest_plugin import baselines
 from cgtool.pytest_plugin.error_translation import NotHeld, drawn
@@ -61,7 +60,7 @@ class Gate:
     def _project(self) -> Budgets:
         """Of the nearest ``pyproject.toml``. The baseline that it names is one of ``cgtool gate``:
         a test has its own."""
-        project = find(self._item.path.parent)
+        project = find_project(self._item.path.parent)
         if project is None:
             return Budgets()
         return project_budgets(project, self._workers.entry.spec, simulated=self._simulated)
@@ -73,7 +72,7 @@ class Gate:
             return gate_report(())
         judged, _ = judge(
             Target(self._entry, live=True),
-            Holding(lambda *_: budgets, lambda *_: base),
+            Limits(lambda *_: budgets, lambda *_: base),
             self._workers,
             # A baseline with times holds more runs than a verdict needs.
             save=write and timed,

@@ -21,7 +21,7 @@ from cgtool.analysis.gate.report import (
 )
 from cgtool.model.failure import Failure
 from cgtool.render.source import shown_file
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, legend, plain
 
 _FRAMES = 6
 """Of an error, the innermost."""
@@ -36,13 +36,25 @@ def measured_text(verdict: Verdict) -> str:
 
 VERDICTS: tuple[Column[Verdict], ...] = (
     Column("metric", lambda verdict: verdict.metric, wrap="never"),
-    Column("measured", measured_text, wrap="never", numeric=True),
-    Column("limit", lambda verdict: verdict.held_to, wrap="never"),
+    Column(
+        "measured",
+        measured_text,
+        wrap="never",
+        numeric=True,
+        explanation="a count, or of a time the median of its runs",
+    ),
+    Column(
+        "limit",
+        lambda verdict: verdict.held_to,
+        wrap="never",
+        explanation="a budget, or the baseline and how much worse than it is allowed",
+    ),
     Column(
         "verdict",
         lambda verdict: WORDS[verdict.verdict],
         wrap="never",
         style=lambda verdict: _STYLE[verdict.verdict],
+        explanation="cannot tell: not measured, not comparable, or too close to the limit",
     ),
     # The reason why something cannot be told needs the whole width: it is below the table.
     Column("", lambda verdict: "" if verdict.verdict == UNKNOWN else verdict.text),
@@ -62,12 +74,13 @@ FIGURES: tuple[Column[tuple[str, float]], ...] = (
 """Of a target without budgets and baseline."""
 
 
-def render(report: GateReport) -> RenderableType:
-    """One table a target, what is behind every verdict that is not a pass, and one word."""
+def render(report: GateReport, *, explain: bool = False) -> RenderableType:
+    """One table a target, what is behind every verdict that is not a pass, and one word; with
+    ``explain`` also what the headings mean."""
     parts: list[RenderableType] = []
     for name, target in zip(report.names(), report.targets, strict=True):
         if target.error is None:
-            parts.append(_target(name, target))
+            parts.append(_target(name, target, explain=explain))
         else:
             # Standard error has all of it.
             text = f"{name} was not measured: {target.error.what}"
@@ -75,7 +88,7 @@ def render(report: GateReport) -> RenderableType:
     return Group(*parts, conclusion(report))
 
 
-def _target(name: str, target: Judged) -> RenderableType:
+def _target(name: str, target: Judged, *, explain: bool) -> RenderableType:
     device = "" if target.simulated else f", {target.device}"
     table: RenderableType = Table(
         f"Gate of {name}{device}", VERDICTS, target.verdicts, simulated=target.simulated
@@ -87,7 +100,7 @@ def _target(name: str, target: Judged) -> RenderableType:
             tuple(target.figures.items()),
             simulated=target.simulated,
         )
-    parts: list[RenderableType] = [table, ""]
+    parts: list[RenderableType] = [table, *legend([table], explain=explain), ""]
     for verdict, lines in explained(target, reasons=True):
         parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
         parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines]

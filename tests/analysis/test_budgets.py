@@ -8,7 +8,7 @@ import pytest
 
 from cgtool.analysis.gate.budgets import NAMES, Budgets, checked, from_options, project_budgets
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.cli.project import find
+from cgtool.cli.gate_inputs import find_project
 from cgtool.model.failure import CgtoolError
 
 
@@ -29,7 +29,7 @@ def increases(budgets: Budgets) -> dict[str, float | None]:
 
 
 def from_pyproject(path: Path, spec: str, *, simulated: bool) -> Budgets:
-    project = find(path.parent)
+    project = find_project(path.parent)
     assert project is not None
     assert project.path == path
     return project_budgets(project, spec, simulated=simulated)
@@ -250,12 +250,12 @@ def test_a_table_for_the_simulated_device_stands_in_the_place_of_the_other(proje
 def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert find(inner) is None
+    assert find_project(inner) is None
     (tmp_path / "pyproject.toml").write_text("[tool.cgtool.gate]\nmax-nodes = 1")
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100")
-    assert find(inner).path == tmp_path / "pyproject.toml"
+    assert find_project(inner).path == tmp_path / "pyproject.toml"
     (inner / "pyproject.toml").write_text("[tool.cgtool]")
-    assert find(inner).path == inner / "pyproject.toml"
+    assert find_project(inner).path == inner / "pyproject.toml"
     assert from_pyproject(inner / "pyproject.toml", "a.py:b", simulated=False) == Budgets()
 
 
@@ -311,7 +311,7 @@ def test_other_tables_of_the_tool(project) -> None:
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"\xff\xfe[tool]")
-    refused(lambda: find(tmp_path), "not TOML")
+    refused(lambda: find_project(tmp_path), "not TOML")
 
 
 def test_two_tables_of_one_entry(project) -> None:

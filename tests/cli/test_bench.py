@@ -12,8 +12,7 @@ import pytest
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
-from cgtool.cli import attempts
-from cgtool.cli import sequential_runs as until_told
+from cgtool.cli import attempts, sequential_runs
 from cgtool.model import capture_file
 from cgtool.model.baseline import write as write_baseline
 from cgtool.model.jobs import AgainstJob, BenchJob
@@ -95,7 +94,7 @@ def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(run, machine):
 
 def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: next(clock))
     machine.spread = 0.05
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
@@ -123,7 +122,7 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
 
 def test_so_many_runs_as_there_is_time_for(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(until_told.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: next(clock))
     code, out, _ = run(ENTRY, "--runs", 9, "--max-seconds", 150)
     assert code == 0
     assert len(machine.asked) == 2
@@ -168,7 +167,7 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
     assert (code, len(machine.asked)) == (5, 3 + 4)
     assert "1 other process used the GPU here" in out
-    assert "not told by 4 runs, and --max-runs allows no more" in " ".join(out.split())
+    assert "undecided after 4 runs, and --max-runs allows no more" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("most", [2, 3, 4, 6, 12])
@@ -234,9 +233,9 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     ("arguments", "words"),
     [
         (["--baseline", "none.json"], "no such file"),
-        (["--baseline", "base.cgt", "--against", "other.py:build"], "two comparisons"),
-        (["--max-regression", "3%"], "needs --baseline FILE or --against"),
-        (["--against", "other.py:build", "--runs", "3"], "measures in one"),
+        (["--baseline", "base.cgt", "--against", "other.py:build"], "exclude each other"),
+        (["--max-regression", "3%"], "add --baseline FILE or --against"),
+        (["--against", "other.py:build", "--runs", "3"], "measures in a single one"),
         (["--save", "none/run.cgt"], "cannot write"),
         (["--baseline", "untimed.cgt"], "holds no times"),
         (["--baseline", "other.cgt"], "is a baseline of other.py:build, not of model.py:build"),

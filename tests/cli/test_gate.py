@@ -23,9 +23,8 @@ from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, Judged
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.attempts import Measuring
-from cgtool.cli.gate_measure import Holding
-from cgtool.cli.gate_targets import Base, Target
-from cgtool.cli.project import find
+from cgtool.cli.gate_inputs import Base, Target, find_project
+from cgtool.cli.gate_measure import Limits
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
@@ -119,7 +118,7 @@ def test_what_nothing_was_measured_of_cannot_be_told(run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to hold samples/mlp.py:build to"),
+        ([], "samples/mlp.py:build has no budget"),
         (["--max-nodes", "4MiB"], "'4MiB' is not a number"),
         (["--max-nodes", "-3"], "negative"),
         (["--max-nodes", "3", "--min-nodes", "4"], "more than --max-nodes"),
@@ -261,7 +260,7 @@ def test_a_baseline_of_another_entry(run) -> None:
     # Of two targets one has a baseline; the other needs something too.
     code, _, err = run(MLP, GAN, "--baseline", MLP)
     assert code == 2
-    assert "nothing to hold samples/gan.py:build to" in err
+    assert "samples/gan.py:build has no budget" in err
 
 
 def test_a_baseline_of_the_simulated_device(run) -> None:
@@ -305,7 +304,7 @@ def test_bad_baselines(run, tmp_path: Path) -> None:
 def test_saving_is_for_one_entry_and_for_a_place_that_can_be_written(run) -> None:
     code, _, err = run(MLP, GAN, "--save-baseline", "x.json")
     assert code == 2
-    assert "holds one entry" in err
+    assert "is for one entry" in err
     code, _, err = run(MLP, "--save-baseline", "no/x.json")
     assert code == 2
     assert "cannot write" in err
@@ -530,7 +529,7 @@ class Made(Measuring):
 
 
 def judged(measuring: Measuring, held: Budgets, base: Base | None = None, *, save: bool = False):
-    holding = Holding(lambda spec, simulated: held, lambda spec, budgets: base)
+    holding = Limits(lambda spec, simulated: held, lambda spec, budgets: base)
     return gate_measure.judge(Target("model.py:build", live=True), holding, measuring, save=save)
 
 
@@ -576,7 +575,7 @@ def test_it_stops_at_the_limit_and_says_so() -> None:
     found = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert verdict_of(found, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 4
-    assert "not told by 4 runs, and --max-runs allows no more" in found[0].notes[-1]
+    assert "undecided after 4 runs, and --max-runs allows no more" in found[0].notes[-1]
     measuring = Made(30, 0.01)
     measuring.max_seconds = 0
     found = judged(measuring, from_options({"max-replay-us": ["30"]}))
@@ -665,7 +664,7 @@ def test_the_documentation_shows_what_is_printed() -> None:
 def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "cli.md").read_text().partition("\n## `gate`\n")[2]
     (tmp_path / "pyproject.toml").write_text(section.split("```toml\n")[1].partition("```")[0])
-    project = find(tmp_path)
+    project = find_project(tmp_path)
     assert len(project_budgets(project, "a.py:b", simulated=False).limits) == 3
     found = project_budgets(project, "a.py:b", simulated=True)
     assert [one.limit for one in found.limits] == [150]

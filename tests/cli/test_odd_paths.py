@@ -81,7 +81,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, "gate", str(CAPTURES / "mlp.cgt"), "--max-nodes", "99"]
     done = subprocess.run(command, cwd=gone, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the current folder cannot be told" in done.stderr
+    assert "the current folder cannot be read" in done.stderr
 
 
 def test_a_name_that_is_not_utf_8_in_json(here: Path, cgtool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.cli.project import doubts, find
+from cgtool.cli.gate_inputs import find_project, misplaced_tables
 from cgtool.model.failure import CgtoolError
 
 TABLE = '[tool.cgtool.gate]\nmax-nodes = 400\n[tool.cgtool.gate."{}"]\nmax-nodes = 3\n'
@@ -19,7 +19,7 @@ def project(tmp_path, monkeypatch):
 
     def told(table, *specs):
         (tmp_path / "pyproject.toml").write_text(TABLE.format(table))
-        return doubts(find(tmp_path), specs)
+        return misplaced_tables(find_project(tmp_path), specs)
 
     return told
 
@@ -81,7 +81,7 @@ def test_captures_of_code_that_is_not_here_are_held_all_the_same(project):
 def test_almost_the_name_of_our_table_is_a_slip(tmp_path, table):
     (tmp_path / "pyproject.toml").write_text(f"[{table}]\nmax-nodes = 3\n")
     with pytest.raises(CgtoolError) as caught:
-        find(tmp_path)
+        find_project(tmp_path)
     assert caught.value.failure.exit_code == 2
     assert f"pyproject.toml: [{table}] holds nothing" in caught.value.failure.what
     assert caught.value.failure.fix == "did you mean [tool.cgtool.gate]?"
@@ -90,4 +90,4 @@ def test_almost_the_name_of_our_table_is_a_slip(tmp_path, table):
 @pytest.mark.parametrize("text", ["[tool.ctool]\nx = 1\n", "cgtool = 3\n", "[tool.gate]\n", ""])
 def test_tables_of_others_are_theirs(tmp_path, text):
     (tmp_path / "pyproject.toml").write_text(f"{text}[tool.cgtool.gate]\nmax-nodes = 3\n")
-    assert find(tmp_path).tool == {"gate": {"max-nodes": 3}}
+    assert find_project(tmp_path).tool == {"gate": {"max-nodes": 3}}

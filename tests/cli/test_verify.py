@@ -147,7 +147,7 @@ def test_the_screen():
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None, highlight=False).print(render(report))
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
-    assert "Replay against eager, m.py:build" in lines[0]
+    assert "Replay compared with eager, m.py:build" in lines[0]
     assert [line.split() for line in lines[3:6]] == [
         ["output", "fresh", "inputs", "1", "0.5", "(25.00%)", "0", "differs"],
         ["w", "fresh", "inputs", "1", "not", "a", "number", "0", "differs"],

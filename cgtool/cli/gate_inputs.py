@@ -1,4 +1,5 @@
-"""The project's ``pyproject.toml``: read, and its tables of entries held against what is gated."""
+"""What a gate reads: saved captures, reports and baselines, entries to measure, and the project's
+``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -6,20 +7,118 @@ import os
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rapidfuzz import fuzz, process
 
 from cgtool.analysis.gate.budgets import SECTION, Project, entries, same_entry, section
+from cgtool.analysis.gate.measured import measure
+from cgtool.cli.attempts import check_name
+from cgtool.model import baseline as baselines
+from cgtool.model.baseline import Baseline
+from cgtool.model.capture import Capture
+from cgtool.model.capture_file import read
 from cgtool.model.failure import usage
-from cgtool.model.files import is_file, read_bytes
+from cgtool.model.files import JsonFormat, is_file, read_bytes
+from cgtool.model.finding import REPORT_VERSION, Report
 
 _ALIKE = 80
 """Of 100 (``fuzz.ratio``): two letters that changed places leave more of any name."""
+_REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
+"""The schemas of reports, and the command that writes each."""
+_REPORT_FORMAT = JsonFormat(
+    "report of check or verify",
+    dict.fromkeys(_REPORTS, REPORT_VERSION),
+    "with `cgtool check ENTRY --format json -o FILE`, or `cgtool verify`",
+)
 
 
-def find(folder: Path) -> Project | None:
+@dataclass
+class Target:
+    """One entry: what was saved of it, or what is measured of it."""
+
+    spec: str
+    captures: list[Capture] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    files: tuple[str, ...] = ()
+    live: bool = False
+    """To be measured now."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A baseline, and the capture that it was taken from, where it is one."""
+
+    path: Path
+    values: Baseline
+    capture: Capture | None = None
+
+
+def open_targets(names: Sequence[str]) -> list[Target]:
+    """One target a capture and an ENTRY; reports belong to those of the same entry.
+
+    Raises CgtoolError (exit 2) for what is neither.
+    """
+    found: list[Target] = []
+    loose: list[tuple[str, Report]] = []
+    for name in names:
+        check_name(name)
+        path = Path(name)
+        exists = is_file(path) and ":" not in name
+        if name.endswith(".cgt") or (exists and _is_zip(path)):
+            capture = read(path)
+            found.append(Target(capture.entry.spec, [capture], files=(name,)))
+        elif name.endswith(".json") or exists:
+            loose.append((name, _report(path)))
+        elif ":" in name:
+            found.append(Target(name, live=True))
+        else:
+            raise usage(
+                f"{name}: neither a capture, a report, nor an ENTRY",
+                fix="give .cgt files, JSON of `cgtool check` or `cgtool verify`, or "
+                "path/to/file.py:name",
+            )
+    for name, report in loose:
+        owners = [one for one in found if same_entry(one.spec, report.entry.spec)]
+        if not owners:
+            owners = [Target(report.entry.spec)]
+            found += owners
+        for one in owners:
+            one.reports.append(report)
+            one.files += (name,)
+    return found
+
+
+def _report(path: Path) -> Report:
+    schema, report = _REPORT_FORMAT.read(path, Report)
+    if report.command != _REPORTS[schema]:
+        raise _REPORT_FORMAT.bad(path, f"{schema} of the command {report.command[:80]!r}")
+    return report
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        # Whoever reads it says so.
+        return False
+
+
+def open_baseline(path: Path) -> Base:
+    """A baseline file, or a capture that serves as one. Raises CgtoolError (exit 2)."""
+    if path.suffix == ".cgt" or (is_file(path) and _is_zip(path)):
+        capture = read(path)
+        return Base(path, measure([capture]).values, capture)
+    return Base(path, baselines.read(path))
+
+
+# --- pyproject.toml
+
+
+def find_project(folder: Path) -> Project | None:
     """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards.
     Raises CgtoolError (exit 2) for one on the way that is no TOML, or misspells that table."""
     for each in (folder, *folder.parents):
@@ -57,7 +156,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise usage(f"{path}: not TOML that can be read: {error}") from error
 
 
-def doubts(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
+def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
     """Tables of entries that are probably not those that were meant: a sentence each, with the one
     of ``specs``, the entries that are gated now, that it concerns most.
 
@@ -81,14 +180,14 @@ def doubts(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
                 why=f"{near[0]} has no table, and would be held to nothing of this one",
                 fix=f"did you mean [{section(near[0])}]?",
             )
-        if near is not None and (missing or not _is_file(name)):
+        if near is not None and (missing or not _names_file(name)):
             found.append((near[0], f"{where} is not held: it is of {name}, not of {near[0]}"))
         elif near is None and missing and any(not _missing(Path(), one) for one in specs):
             found.append((specs[0], f"{where} holds nothing: {missing}"))
     return found
 
 
-def _is_file(spec: str) -> bool:
+def _names_file(spec: str) -> bool:
     target = spec.rpartition(":")[0]
     return target.endswith(".py") or os.sep in target
 
@@ -96,7 +195,7 @@ def _is_file(spec: str) -> bool:
 def _missing(folder: Path, spec: str) -> str | None:
     """Why there is no such entry; None where there may be one: modules are not looked for."""
     target, _, name = spec.rpartition(":")
-    if not _is_file(spec):
+    if not _names_file(spec):
         return None
     path = folder / target
     try:

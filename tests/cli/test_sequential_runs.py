@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgtool.analysis.timing.regression import LOOKS, schedule
-from cgtool.cli import sequential_runs as until_told
+from cgtool.cli import sequential_runs
 from cgtool.cli.sequential_runs import Look, Runs
 from tests.builders import small
 
@@ -24,36 +24,36 @@ class Asked:
         self.seen.append((made, looks))
         return Look(made, made < self.told_at, self.compared)
 
-    def until_told(self, **more):
-        return until_told.until_told(self.runs, self.look, **more)
+    def until_decided(self, **more):
+        return sequential_runs.until_decided(self.runs, self.look, **more)
 
 
 @pytest.mark.parametrize("most", [3, 4, 6, 12, 40])
 def test_what_is_never_told_is_judged_at_the_schedule(most):
     asked = Asked()
-    made, note = asked.until_told(most=most)
+    made, note = asked.until_decided(most=most)
     _, *looked = asked.seen
     looks = schedule(3, most)
     assert looked == [(count, len(looks)) for count in looks]
     assert len(looks) <= LOOKS
-    assert (made, note) == (most, f"not told by {most} runs, and --max-runs allows no more")
+    assert (made, note) == (most, f"undecided after {most} runs, and --max-runs allows no more")
 
 
 def test_it_ends_when_it_is_told():
     asked = Asked(told_at=5)
-    assert asked.until_told(most=12) == (5, None)
+    assert asked.until_decided(most=12) == (5, None)
 
 
 def test_one_run_never_tells_a_time_from_a_baseline():
     """Even where it seems to: a first look was not due."""
     asked = Asked(told_at=1)
-    assert asked.until_told(most=12) == (3, None)
-    assert Asked(told_at=1, compared=False).until_told(most=12) == (1, None)
+    assert asked.until_decided(most=12) == (3, None)
+    assert Asked(told_at=1, compared=False).until_decided(most=12) == (1, None)
 
 
 def test_without_a_baseline_the_first_look_is_at_the_first_run():
     asked = Asked(compared=False, told_at=2)
-    assert asked.until_told(most=12) == (2, None)
+    assert asked.until_decided(most=12) == (2, None)
     assert {looks for _, looks in asked.seen} == {len(schedule(1, 12))}
 
 
@@ -63,14 +63,14 @@ def test_without_a_baseline_the_first_look_is_at_the_first_run():
 )
 def test_the_first_look_is_where_it_is_asked_for(had, first, most, made):
     asked = Asked(had=had)
-    assert asked.until_told(first=first, most=most)[0] == made
+    assert asked.until_decided(first=first, most=most)[0] == made
     assert asked.seen[1][0] == max(had, first or min(3, most))
 
 
 def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
     """Between two runs a gate checks and verifies."""
     now = [0.0]
-    monkeypatch.setattr(until_told.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: now[0])
 
     def run():
         now[0] += 10
@@ -79,6 +79,6 @@ def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
     asked = Asked(max_seconds=35)
     asked.runs.run = run
     now[0] += 1000
-    made, note = asked.until_told(most=12)
+    made, note = asked.until_decided(most=12)
     assert made == 5
     assert note == "35 s were over after 5 runs: --max-seconds allows more"

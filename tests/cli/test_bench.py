@@ -162,7 +162,7 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
     code, out, _ = run(ENTRY, "--baseline", "base.cgt")
     assert (code, len(machine.asked)) == (0, 3)
     assert "10 and 1 runs" in out
-    assert "2 of 3 runs are left out of the times: 1 other process had" in " ".join(out.split())
+    assert "2 of 3 runs are left out of the times: 1 other process used" in " ".join(out.split())
     clocks = iter([shared] * 99)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
     assert (code, len(machine.asked)) == (5, 3 + 4)

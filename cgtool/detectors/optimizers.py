@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here
 
@@ -18,6 +18,12 @@ LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
 OPTIMIZER_ADAFACTOR_KEYERROR = code("optimizer-adafactor-keyerror")
 OPTIMIZER_NOT_CAPTURABLE = code("optimizer-not-capturable")
 OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
+
+
+def frozen_by(optimizer: torch.optim.Optimizer) -> Code:
+    """The code for Python numbers of this optimizer, which a graph freezes."""
+    capturable = "capturable" in optimizer.param_groups[0]
+    return LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD
 
 
 class SteppingOptimizers:
@@ -66,7 +72,7 @@ def findings_of(
         )
     elif "capturable" in group and not isinstance(lr, torch.Tensor):
         yield Finding(
-            LR_FROZEN_DESPITE_CAPTURABLE,
+            frozen_by(optimizer),
             f"the learning rate of `{name}` is a Python number ({lr}): a scheduler that changes it "
             "has no effect on replays",
             frames,
@@ -74,7 +80,7 @@ def findings_of(
         )
     elif "capturable" not in group and not isinstance(lr, torch.Tensor):
         yield Finding(
-            OPTIMIZER_WITHOUT_CAPTURE_GUARD,
+            frozen_by(optimizer),
             f"`{name}` does not support captures: its learning rate ({lr}) and its other state on "
             "the host are frozen",
             frames,

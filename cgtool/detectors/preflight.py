@@ -25,6 +25,29 @@ RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
 
 
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The allocator reads the first that is set."""
+
+
+def allocator_setting() -> tuple[str, str]:
+    """Name and value of the variable that configures the allocator; two empty strings for none."""
+    names = (name for name in _ALLOCATOR_SETTINGS if os.environ.get(name))
+    name = next(names, "")
+    return name, os.environ.get(name, "")
+
+
+def disabled_caching() -> Iterator[Finding]:
+    """The setting under which no allocation can be captured."""
+    setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
+    if setting:
+        yield Finding(
+            CACHING_ALLOCATOR_DISABLED,
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would "
+            "call cudaMalloc, which CUDA does not permit there, or be outside the graph's pool",
+            evidence=(f"PYTORCH_NO_CUDA_MEMORY_CACHING={setting}",),
+        )
+
+
 def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
     """Findings that need no run."""
     yield from _settings(options)
@@ -33,18 +56,8 @@ def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding
 
 
 def _settings(options: CaptureOptions) -> Iterator[Finding]:
-    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
-        yield Finding(
-            CACHING_ALLOCATOR_DISABLED,
-            "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture would "
-            "call cudaMalloc, which CUDA does not permit there, or be outside the graph's pool",
-            evidence=(
-                "PYTORCH_NO_CUDA_MEMORY_CACHING=" + os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"],
-            ),
-        )
-    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") or os.environ.get(
-        "PYTORCH_ALLOC_CONF", ""
-    )
+    yield from disabled_caching()
+    _, allocator = allocator_setting()
     if "expandable_segments:True" in allocator:
         yield Finding(
             EXPANDABLE_SEGMENTS_SURPRISES,

@@ -106,13 +106,29 @@ def test_a_file_that_does_not_compile(tmp_path: Path) -> None:
     assert "SyntaxError" in failure.what
 
 
-def test_torch_cuda_is_put_back(tmp_path: Path) -> None:
+def _patched_owners() -> list[dict[str, object]]:
+    import ctypes
+    import threading
+
     import torch
 
-    before = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.synchronize, torch.nn.Module.train
-    _check(tmp_path, "import torch\ng = torch.cuda.CUDAGraph()\n")
-    after = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.synchronize, torch.nn.Module.train
-    assert after == before
+    owners = (
+        torch, torch.cuda, torch.cuda.graphs, torch.cuda.Stream, torch.cuda.Event, torch.autograd,
+        torch.autocast, torch.nn.Module, torch.optim.Optimizer, torch.distributed,
+        torch.distributed.Work, threading.Thread, ctypes.CDLL,
+    )  # fmt: skip
+    return [dict(vars(owner)) for owner in owners]
+
+
+def test_everything_that_is_patched_is_restored(tmp_path: Path) -> None:
+    source = "import torch\ng = torch.cuda.CUDAGraph()\n"
+    _check(tmp_path, source)  # imports what is imported at the first use
+    before = _patched_owners()
+    _check(tmp_path, source)
+    for own_before, own_after in zip(before, _patched_owners(), strict=True):
+        assert own_after.keys() == own_before.keys()
+        changed = [name for name in own_before if own_after[name] is not own_before[name]]
+        assert changed == []
 
 
 def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from cgtool.detectors.script.memory import set_at
 from cgtool.detectors.script.run import observe
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.script import events
 from cgtool.observe.script.script import CaptureWatcher, ObservedScript
 from cgtool.torch_compat.patches import Patches
 
@@ -234,5 +236,79 @@ def test_the_line_that_sets_a_variable_of_the_environment(tmp_path: Path) -> Non
         'print(os.environ["CONF"])\n'
     )
     place = Frame(str(script), 9, "<module>")
-    assert set_at((place,), ("CONF",)) == (Frame(str(script), 3, "<module>"),)
-    assert set_at((place,), ("OTHER",)) == ()
+    assert set_at((place,), "CONF") == (Frame(str(script), 3, "<module>"),)
+    assert set_at((place,), "OTHER") == ()
+
+
+def test_events_reach_subscribers_of_their_type_in_order() -> None:
+    publisher = events.Publisher()
+    received: list[tuple[str, object]] = []
+    publisher.subscribe(events.Seeded, lambda event: received.append(("first", event)))
+    publisher.subscribe(events.Seeded, lambda event: received.append(("second", event)))
+    publisher.subscribe(events.ScriptEnded, lambda event: received.append(("other", event)))
+    publisher.publish(events.Seeded())
+    assert received == [("first", events.Seeded()), ("second", events.Seeded())]
+    publisher.closed = True
+    publisher.publish(events.Seeded())
+    assert len(received) == 2
+
+
+@pytest.fixture
+def published(script: ObservedScript) -> list[Any]:
+    """All events of captures and threads, in order."""
+    received: list[Any] = []
+    for kind in (
+        events.CaptureBegan, events.OpCaptured, events.CaptureEnded, events.CaptureFailed,
+        events.ThreadWorked, events.GraphDropped,
+    ):  # fmt: skip
+        script.subscribe(kind, received.append)
+    return received
+
+
+def test_a_capture_publishes_its_ops(script: ObservedScript, published: list[Any]) -> None:
+    outside = torch.ones(2)
+    graph = script.device.graph_class()
+    with Captured(graph):
+        outside * 2
+    began, op, ended = published
+    assert isinstance(began, events.CaptureBegan)
+    assert isinstance(ended, events.CaptureEnded)
+    assert began.graph is op.graph is ended.graph
+    assert op.op.name == "aten::mul.Tensor"
+    (use,) = op.graph.external.values()
+    assert op.new_keys == [use.buffer.key] == [script.buffers.find(outside).key]
+    assert (use.written, use.shape) == (False, (2,))
+    assert len(op.graph.allocated) == 1
+
+
+def test_an_error_in_the_captured_code_fails_the_capture(
+    script: ObservedScript, published: list[Any]
+) -> None:
+    with pytest.raises(ValueError), Captured(script.device.graph_class()):
+        raise ValueError
+    failed = published[-1]
+    assert isinstance(failed, events.CaptureFailed)
+    assert isinstance(failed.code_error, ValueError)
+    assert failed.graph.state == "failed"
+
+
+def test_only_work_of_another_thread_disturbs_a_capture(
+    script: ObservedScript, published: list[Any]
+) -> None:
+    tensor = torch.ones(2)
+
+    def in_thread(function: Any) -> None:
+        thread = threading.Thread(target=function, name="side")
+        thread.start()
+        thread.join()
+
+    graph = script.device.graph_class()
+    graph.capture_begin()
+    in_thread(tensor.detach)
+    assert not script.capture.disturbed
+    in_thread(lambda: tensor + 1)
+    assert script.capture.disturbed
+    graph.capture_end()
+    assert [event.thread for event in published if isinstance(event, events.ThreadWorked)] == [
+        "side"
+    ]

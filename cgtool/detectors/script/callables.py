@@ -6,19 +6,10 @@ import weakref
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.script.events import (
-    CallablesGraphed,
-    CallablesGraphing,
-    GraphedBackwardTooLate,
-    GraphedCall,
-    GraphedCallFellBack,
-    ScriptEnded,
-)
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable
 from cgtool.torch_compat.private import FORWARD_HOOKS, no_dispatch, no_torch_function
 
@@ -39,8 +30,7 @@ _LARGE_BYTES = 16 << 20
 class Callables(Detector):
     """Misuse when callables are graphed, and when they are called."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._frames: tuple[Frame, ...] = ()
         """Of the last ``make_graphed_callables``."""
         self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
@@ -51,8 +41,8 @@ class Callables(Detector):
         self._fell_back: dict[GraphedCallable, tuple[Frame, ...]] = {}
         """Where a callable first ran eagerly."""
 
-    @on(CallablesGraphing)
-    def _look_at_targets(self, event: CallablesGraphing) -> None:
+    @on(events.CallablesGraphing)
+    def _look_at_targets(self, event: events.CallablesGraphing) -> None:
         self._frames = event.frames
         self._copies.clear()
         for target, callable_ in zip(event.targets, event.callables, strict=False):
@@ -81,8 +71,8 @@ class Callables(Detector):
                     module=name,
                 )
 
-    @on(CallablesGraphed)
-    def _look_at_result(self, event: CallablesGraphed) -> None:
+    @on(events.CallablesGraphed)
+    def _look_at_result(self, event: events.CallablesGraphed) -> None:
         changed = [
             reference
             for reference, before in self._copies
@@ -99,7 +89,7 @@ class Callables(Detector):
             )
         self._look_for_duplicates(event)
 
-    def _look_for_duplicates(self, event: CallablesGraphed) -> None:
+    def _look_for_duplicates(self, event: events.CallablesGraphed) -> None:
         """Each callable after the first copies the output of the one before into a buffer."""
         total = sum(
             tensor.numel() * tensor.element_size()
@@ -115,15 +105,15 @@ class Callables(Detector):
                 self._frames,
             )
 
-    @on(GraphedCall)
-    def _look_at_call(self, event: GraphedCall) -> None:
+    @on(events.GraphedCall)
+    def _look_at_call(self, event: events.GraphedCall) -> None:
         self._last_call[event.callable] = event.frames
         with no_torch_function():
             self._look_at_arguments(event)
         self._look_at_parameters(event)
         self._look_at_warm_up_state()
 
-    def _look_at_arguments(self, event: GraphedCall) -> None:
+    def _look_at_arguments(self, event: events.GraphedCall) -> None:
         samples = [reference() for reference in event.callable.samples]
         for index, (argument, sample) in enumerate(zip(event.arguments, samples, strict=False)):
             if sample is None:
@@ -153,7 +143,7 @@ class Callables(Detector):
                         event.frames,
                     )
 
-    def _look_at_parameters(self, event: GraphedCall) -> None:
+    def _look_at_parameters(self, event: events.GraphedCall) -> None:
         callable_ = event.callable
         module = callable_.module() if callable_.module is not None else None
         if module is None:
@@ -178,8 +168,8 @@ class Callables(Detector):
             event.frames,
         )
 
-    @on(ScriptEnded)
-    def _end(self, _event: ScriptEnded) -> None:
+    @on(events.ScriptEnded)
+    def _end(self, _event: events.ScriptEnded) -> None:
         self._look_at_warm_up_state()
         for callable_, frames in self._fell_back.items():
             if callable_ not in self._last_call:
@@ -213,12 +203,12 @@ class Callables(Detector):
         write = buffer.last_write if buffer is not None else None
         return write is not None and write.graph is None
 
-    @on(GraphedCallFellBack)
-    def _note_fallback(self, event: GraphedCallFellBack) -> None:
+    @on(events.GraphedCallFellBack)
+    def _note_fallback(self, event: events.GraphedCallFellBack) -> None:
         self._fell_back.setdefault(event.callable, event.frames)
 
-    @on(GraphedBackwardTooLate)
-    def _look_at_backward(self, event: GraphedBackwardTooLate) -> None:
+    @on(events.GraphedBackwardTooLate)
+    def _look_at_backward(self, event: events.GraphedBackwardTooLate) -> None:
         self.report(
             GRAPHED_CALLABLE_CALLED_TWICE,
             "the callable is called again before the backward of the call before: the second call "

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import Any
 
+import msgspec
 import torch
 
-from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.preflight import disabled_caching
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
-from cgtool.observe.script.events import (
-    CaptureBegan,
-    CaptureEnded,
-    CollectiveDone,
-    CollectiveStarted,
-    CompiledInCapture,
-    EagerOp,
-    GraphDropped,
-    HostCallbackAdded,
-    HostWaited,
-    OpCaptured,
-    ProcessGroupDestroyed,
-    PyTorchWarned,
-    ReplayBegins,
-    Seeded,
-    ThreadWorked,
-)
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.storage import tensors_in
 from cgtool.torch_compat.private import pins_memory
 
-CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")
 DATALOADER_PIN_THREAD = code("dataloader-pin-thread")
 EMPTY_GRAPH = code("empty-graph")
@@ -52,27 +34,20 @@ RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 class Misuse(Detector):
     """Settings and modes of a capture, and captures of nothing."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._empty: WatchedGraph | None = None
 
-    @on(PyTorchWarned)
-    def _read_warning(self, event: PyTorchWarned) -> None:
+    @on(events.PyTorchWarned)
+    def _read_warning(self, event: events.PyTorchWarned) -> None:
         if "CUDA Graph is empty" in event.text:
             self._empty = self.script.capture
 
-    @on(CaptureBegan)
-    def _begin(self, event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, event: events.CaptureBegan) -> None:
         graph = event.graph
-        setting = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING")
-        if setting:
-            self.report(
-                CACHING_ALLOCATOR_DISABLED,
-                "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every allocation in the capture calls "
-                "cudaMalloc, which is not permitted there",
-                graph.frames,
-                evidence=(f"PYTORCH_NO_CUDA_MEMORY_CACHING={setting}",),
-                phase="capture",
+        for finding in disabled_caching():
+            self.findings.add(
+                msgspec.structs.replace(finding, frames=graph.frames, phase="capture")
             )
         if graph.mode == "global" and any(map(pins_memory, threading.enumerate())):
             self.report(
@@ -83,8 +58,8 @@ class Misuse(Detector):
                 phase="capture",
             )
 
-    @on(CaptureEnded)
-    def _end(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _end(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         if graph.mode == "relaxed":
             self.report(
@@ -109,8 +84,8 @@ class Misuse(Detector):
 class Finalizers(Detector):
     """A graph that dies while another one is captured."""
 
-    @on(GraphDropped)
-    def _drop(self, event: GraphDropped) -> None:
+    @on(events.GraphDropped)
+    def _drop(self, event: events.GraphDropped) -> None:
         if self.script.capture is not None and event.graph is not self.script.capture:
             self.report(
                 FINALIZER_IN_CAPTURE,
@@ -122,8 +97,8 @@ class Finalizers(Detector):
 class Threads(Detector):
     """Work of another thread during a capture."""
 
-    @on(ThreadWorked)
-    def _look_at_work(self, event: ThreadWorked) -> None:
+    @on(events.ThreadWorked)
+    def _look_at_work(self, event: events.ThreadWorked) -> None:
         if event.graph.mode == "global":
             self.report(
                 OTHER_THREAD_CUDA_CALL,
@@ -144,16 +119,16 @@ class Threads(Detector):
 class HostCalls(Detector):
     """Host callbacks and compilation in a capture."""
 
-    @on(HostCallbackAdded)
-    def _look_at_callback(self, _event: HostCallbackAdded) -> None:
+    @on(events.HostCallbackAdded)
+    def _look_at_callback(self, _event: events.HostCallbackAdded) -> None:
         self.report(
             HOST_CALLBACK_DEADLOCK,
             "the graph gets a node that calls a function on the host",
             phase="capture",
         )
 
-    @on(CompiledInCapture)
-    def _look_at_compile(self, _event: CompiledInCapture) -> None:
+    @on(events.CompiledInCapture)
+    def _look_at_compile(self, _event: events.CompiledInCapture) -> None:
         self.report(
             FIRST_COMPILE_IN_CAPTURE,
             "torch.compile compiles during the capture, because this function was not called "
@@ -169,28 +144,27 @@ class Collectives(Detector):
     on the other ranks, and ``is_completed()`` is not permitted during a capture.
     """
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._works: dict[int, weakref.ref[Any]] = {}
         """Started, and not waited for."""
         self._users: list[WatchedGraph] = []
         """Graphs that captured a collective."""
 
-    @on(CollectiveStarted)
-    def _start(self, event: CollectiveStarted) -> None:
+    @on(events.CollectiveStarted)
+    def _start(self, event: events.CollectiveStarted) -> None:
         self._works[id(event.work)] = weakref.ref(event.work)
 
-    @on(CollectiveDone)
-    def _finish(self, event: CollectiveDone) -> None:
+    @on(events.CollectiveDone)
+    def _finish(self, event: events.CollectiveDone) -> None:
         self._works.pop(id(event.work), None)
 
-    @on(HostWaited)
-    def _wait(self, event: HostWaited) -> None:
+    @on(events.HostWaited)
+    def _wait(self, event: events.HostWaited) -> None:
         if event.call == "torch.cuda.synchronize":
             self._works.clear()
 
-    @on(CaptureBegan)
-    def _begin(self, event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, event: events.CaptureBegan) -> None:
         # A work that nothing holds any more cannot be waited for.
         if any(reference() is not None for reference in self._works.values()):
             self.report(
@@ -201,13 +175,13 @@ class Collectives(Detector):
             )
             self._works.clear()
 
-    @on(OpCaptured)
-    def _note_user(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _note_user(self, event: events.OpCaptured) -> None:
         if event.op.name.startswith("c10d::") and event.graph not in self._users:
             self._users.append(event.graph)
 
-    @on(ProcessGroupDestroyed)
-    def _destroy(self, _event: ProcessGroupDestroyed) -> None:
+    @on(events.ProcessGroupDestroyed)
+    def _destroy(self, _event: events.ProcessGroupDestroyed) -> None:
         if any(graph.replayable for graph in self._users):
             self.report(
                 NCCL_DESTROY_BEFORE_GRAPH,
@@ -219,25 +193,24 @@ class Collectives(Detector):
 class Randomness(Detector):
     """A graph that draws random numbers, compared with eager without one seed for both."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._random: set[int] = set()
         """Numbers of the graphs that draw."""
         self._seeds = 0
         """Since the last captured draw."""
 
-    @on(Seeded)
-    def _seed(self, _event: Seeded) -> None:
+    @on(events.Seeded)
+    def _seed(self, _event: events.Seeded) -> None:
         self._seeds += 1
 
-    @on(OpCaptured)
-    def _note_draw(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _note_draw(self, event: events.OpCaptured) -> None:
         if torch.Tag.nondeterministic_seeded in getattr(event.op.func, "tags", ()):
             self._random.add(event.graph.number)
             self._seeds = 0
 
-    @on(EagerOp)
-    def _look_at_comparison(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _look_at_comparison(self, event: events.EagerOp) -> None:
         op = event.op
         if not op.name.startswith(("aten::equal", "aten::allclose", "aten::isclose")):
             return
@@ -260,8 +233,8 @@ class Randomness(Detector):
 class Templates(Detector):
     """A template that was edited after its graph was instantiated."""
 
-    @on(ReplayBegins)
-    def _compare_template(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _compare_template(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         cuda_graph = graph.graph()
         if not graph.handle_taken or graph.template is None or cuda_graph is None:

@@ -12,7 +12,7 @@ from cgtool.detectors.reporting import FindingLog
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import exception_frames
-from cgtool.observe.script.events import CallRaised, CaptureFailed
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 
 Event = TypeVar("Event")
@@ -38,7 +38,11 @@ class Detector:
         for method in vars(type(self)).values():
             event = getattr(method, "handled_event", None)
             if event is not None:
-                script.events.subscribe(event, functools.partial(method, self))
+                script.subscribe(event, functools.partial(method, self))
+        self.start()
+
+    def start(self) -> None:
+        """Set up the state of the detector."""
 
     def report(
         self,
@@ -85,12 +89,12 @@ def mark_reported(error: BaseException) -> None:
 class Errors(Detector):
     """What the exceptions of ``CUDAGraph`` and of captured code mean."""
 
-    @on(CallRaised)
-    def _explain_call(self, event: CallRaised) -> None:
+    @on(events.CallRaised)
+    def _explain_call(self, event: events.CallRaised) -> None:
         self.explain(event.error, event.phase, event.frames)
 
-    @on(CaptureFailed)
-    def _explain_capture(self, event: CaptureFailed) -> None:
+    @on(events.CaptureFailed)
+    def _explain_capture(self, event: events.CaptureFailed) -> None:
         inside = event.code_error
         if inside is not None:
             self.explain(inside, "capture")

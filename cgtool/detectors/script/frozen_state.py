@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.optimizers import frozen_by
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.findings.registry import code
@@ -22,23 +22,12 @@ from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import frames_of, is_internal, line_of
 from cgtool.observe.host_reads import HostReads, Snapshot
-from cgtool.observe.script.events import (
-    CaptureBegan,
-    CaptureEnded,
-    ModuleChanged,
-    ModuleRuns,
-    OpCaptured,
-    OptimizerSteps,
-    ReplayBegins,
-)
+from cgtool.observe.script import events
 from cgtool.observe.script.names import CapturedName, captured_names, locals_of, stack_of
-from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.private import Dropout, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
-LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
-OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
 TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
@@ -65,20 +54,19 @@ class _CaptureReads:
 class Numbers(Detector):
     """Numbers and flags of Python that captured code reads."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._captures: dict[int, _CaptureReads] = {}
         """By number of the graph."""
 
-    @on(CaptureBegan)
-    def _begin(self, event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, event: events.CaptureBegan) -> None:
         capture = self._captures[event.graph.number] = _CaptureReads()
         frame = self.script.frame()
         if frame is not None:
             capture.locals = list(captured_names(frame, event.graph.lines))
 
-    @on(OpCaptured)
-    def _note_reads(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _note_reads(self, event: events.OpCaptured) -> None:
         capture = self._captures[event.graph.number]
         frame = self.script.frame()
         while frame is not None and id(frame) not in event.graph.outer_frames:
@@ -101,8 +89,8 @@ class Numbers(Detector):
             line = site[0].co_filename, line_of(site)
             capture.chains.setdefault(line, frames_of(call.chain))
 
-    @on(CaptureEnded)
-    def _end(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _end(self, event: events.CaptureEnded) -> None:
         capture = self._captures[event.graph.number]
         capture.snapshot = capture.reads.snapshot()
         for watched in capture.reads.watched:
@@ -141,8 +129,8 @@ class Numbers(Detector):
                 phase="capture",
             )
 
-    @on(ReplayBegins)
-    def _compare_with_capture(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _compare_with_capture(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         capture = self._captures.get(graph.number)
         if capture is None or (graph.replays >= _FULL_CHECKS and graph.replays % _FULL_CHECKS):
@@ -219,24 +207,23 @@ def _hyperparameters(optimizer: torch.optim.Optimizer) -> _Hyperparameters:
 class Steps(Detector):
     """A captured ``Optimizer.step`` whose learning rate, or another number, has changed since."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._steps: dict[
             int,
             list[tuple[weakref.ref[torch.optim.Optimizer], _Hyperparameters, tuple[Frame, ...]]],
         ] = {}
         """By number of the graph."""
 
-    @on(OptimizerSteps)
-    def _note_step(self, event: OptimizerSteps) -> None:
+    @on(events.OptimizerSteps)
+    def _note_step(self, event: events.OptimizerSteps) -> None:
         graph, optimizer = self.script.capture, event.optimizer
         if graph is not None:
             self._steps.setdefault(graph.number, []).append(
                 (weakref.ref(optimizer), _hyperparameters(optimizer), self.script.place())
             )
 
-    @on(ReplayBegins)
-    def _compare_with_capture(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _compare_with_capture(self, event: events.ReplayBegins) -> None:
         for reference, before, frames in self._steps.get(event.graph.number, ()):
             optimizer = reference()
             if optimizer is None:
@@ -246,9 +233,8 @@ class Steps(Detector):
             if key is None:
                 continue
             name, kind = key[1], type(optimizer).__name__
-            capturable = "capturable" in optimizer.param_groups[0]
             self.report(
-                LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD,
+                frozen_by(optimizer),
                 f"`{name}` of {kind} has changed since the capture; the replay uses the old value",
                 constructed_at(optimizer) or frames,
                 evidence=(f"{name} was {before[key]} when captured, and is {now[key]} now",),
@@ -273,25 +259,24 @@ def _depends_on_mode(module: torch.nn.Module) -> bool:
 class Modes(Detector):
     """``train()`` or ``eval()`` after the capture."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._training: dict[int, dict[weakref.ref[torch.nn.Module], bool]] = {}
         """By number of the graph: of the modules that ran in the capture."""
         self._toggled = ModuleChanges()
 
-    @on(ModuleChanged)
-    def _module_changed(self, event: ModuleChanged) -> None:
+    @on(events.ModuleChanged)
+    def _module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
             self._toggled.note(event, len(self.script.graphs))
 
-    @on(ModuleRuns)
-    def _note_mode(self, event: ModuleRuns) -> None:
+    @on(events.ModuleRuns)
+    def _note_mode(self, event: events.ModuleRuns) -> None:
         graph, module = self.script.capture, event.module
         if graph is not None and _depends_on_mode(module):
             self._training.setdefault(graph.number, {})[weakref.ref(module)] = module.training
 
-    @on(ReplayBegins)
-    def _compare_with_capture(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _compare_with_capture(self, event: events.ReplayBegins) -> None:
         for reference, training in self._training.get(event.graph.number, {}).items():
             module = reference()
             if module is None or module.training == training:

@@ -7,21 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import written_by
-from cgtool.observe.script.events import (
-    CaptureBegan,
-    CaptureEnded,
-    EagerOp,
-    GradientsZeroed,
-    OpCaptured,
-    OptimizerSteps,
-    PyTorchWarned,
-)
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.private import no_dispatch, no_torch_function
@@ -53,17 +43,16 @@ class _Gradient:
 class Gradients(Detector):
     """Gradients that the optimizer does not see, sees in part, or sees added up too far."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._gradients: list[_Gradient] = []
         self._zeroed: tuple[Frame, ...] = ()
 
-    @on(GradientsZeroed)
-    def _zero(self, event: GradientsZeroed) -> None:
+    @on(events.GradientsZeroed)
+    def _zero(self, event: events.GradientsZeroed) -> None:
         self._zeroed = event.frames
 
-    @on(CaptureEnded)
-    def _note_gradients(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _note_gradients(self, event: events.CaptureEnded) -> None:
         graph = event.graph
         with no_dispatch(), no_torch_function():
             for use in graph.external.values():
@@ -79,8 +68,8 @@ class Gradients(Detector):
                     adds = not graph.external[key].first_is_write
                     self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds))
 
-    @on(EagerOp)
-    def _note_access(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _note_access(self, event: events.EagerOp) -> None:
         if not self._gradients:
             return
         op = event.op
@@ -92,8 +81,8 @@ class Gradients(Detector):
             elif gradient.key in touched:
                 gradient.read = self.script.clock + 1
 
-    @on(OptimizerSteps)
-    def _look_at_step(self, event: OptimizerSteps) -> None:
+    @on(events.OptimizerSteps)
+    def _look_at_step(self, event: events.OptimizerSteps) -> None:
         if self.script.capture is not None:
             return
         groups = event.optimizer.param_groups
@@ -159,23 +148,22 @@ class StaleNodes(Detector):
     PyTorch warns from 2.10 on; before, the stream on which the node runs shows it.
     """
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._streams: set[int] = set()
         """On which the captured forward has run: nodes of its own belong to these."""
         self._stale: tuple[Frame, ...] | None = None
 
-    @on(CaptureBegan)
-    def _begin(self, event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, event: events.CaptureBegan) -> None:
         self._streams, self._stale = {event.graph.stream}, None
 
-    @on(PyTorchWarned)
-    def _read_warning(self, event: PyTorchWarned) -> None:
+    @on(events.PyTorchWarned)
+    def _read_warning(self, event: events.PyTorchWarned) -> None:
         if "AccumulateGrad" in event.text and "stream does not match" in event.text:
             self._stale = self.script.place()
 
-    @on(OpCaptured)
-    def _look_at_node(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _look_at_node(self, event: events.OpCaptured) -> None:
         call = event.op.call
         if self.script.device.simulated or call is None:
             # Autograd runs there on one stream, whichever the forward ran on.
@@ -186,8 +174,8 @@ class StaleNodes(Detector):
         elif "AccumulateGrad" in call.autograd_node and stream not in self._streams:
             self._stale = self.script.place()
 
-    @on(CaptureEnded)
-    def _end(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _end(self, event: events.CaptureEnded) -> None:
         # The warm-up of make_graphed_callables leaves such nodes too: nothing there is the script's
         # to change, and its gradients are not accumulated in the graph.
         if self._stale is not None and event.graph.callable is None:

@@ -8,22 +8,13 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog, at_call
+from cgtool.detectors.reporting import at_call
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
-from cgtool.observe.script.events import (
-    AutocastEntered,
-    AutocastLeft,
-    CaptureBegan,
-    EagerOp,
-    ModuleChanged,
-    OpCaptured,
-    ReplayBegins,
-)
+from cgtool.observe.script import events
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
-from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.private import no_dispatch, no_torch_function
@@ -51,7 +42,7 @@ class ModuleChanges:
             weakref.WeakKeyDictionary()
         )
 
-    def note(self, event: ModuleChanged, graphs: int) -> None:
+    def note(self, event: events.ModuleChanged, graphs: int) -> None:
         for module in event.module.modules():
             self._changes[module] = graphs, event.frames
 
@@ -64,8 +55,7 @@ class ModuleChanges:
 class Inputs(Detector):
     """Names that are bound to another tensor, tensors that are freed, and numbers that changed."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._paths: dict[tuple[int, int], list[Path]] = {}
         """By number of the graph and key of the buffer."""
         self._modules = Modules()
@@ -78,17 +68,17 @@ class Inputs(Detector):
         self._casts: set[tuple[int, int]] = set()
         """Buffers that are reported as casts of a weight."""
 
-    @on(ModuleChanged)
-    def _module_changed(self, event: ModuleChanged) -> None:
+    @on(events.ModuleChanged)
+    def _module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
             self._moved.note(event, len(self.script.graphs))
 
-    @on(CaptureBegan)
-    def _begin(self, _event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, _event: events.CaptureBegan) -> None:
         self._modules = Modules()
 
-    @on(OpCaptured)
-    def _note_inputs(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _note_inputs(self, event: events.OpCaptured) -> None:
         graph = event.graph
         if not event.new_keys:
             return
@@ -102,8 +92,8 @@ class Inputs(Detector):
             else:
                 self._paths[graph.number, key] = paths_to(key, frame, self._modules)
 
-    @on(ReplayBegins)
-    def _compare_with_capture(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _compare_with_capture(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         stack = stack_of(self.script.frame())
         for key, use in graph.external.items():
@@ -189,17 +179,17 @@ class Inputs(Detector):
 
     # Weights that autocast cast before the capture.
 
-    @on(AutocastEntered)
-    def _enter_autocast(self, event: AutocastEntered) -> None:
+    @on(events.AutocastEntered)
+    def _enter_autocast(self, event: events.AutocastEntered) -> None:
         self._autocasts.append(event.frames)
 
-    @on(AutocastLeft)
-    def _leave_autocast(self, _event: AutocastLeft) -> None:
+    @on(events.AutocastLeft)
+    def _leave_autocast(self, _event: events.AutocastLeft) -> None:
         if self._autocasts:
             self._autocasts.pop()
 
-    @on(OpCaptured)
-    def _look_for_casts(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _look_for_casts(self, event: events.OpCaptured) -> None:
         if not event.new_keys or not self._autocasts or not torch.is_autocast_cache_enabled():
             return
         for tensor in tensors_in((event.op.args, event.op.kwargs)):
@@ -237,13 +227,12 @@ def _is_cast(tensor: torch.Tensor) -> bool:
 class Copies(Detector):
     """Copies into static inputs: broadcast, of a part only, or while a replay still reads."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._batches: dict[int, _Batch] = {}
         """By key of the static input."""
 
-    @on(EagerOp)
-    def _look_at_write(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _look_at_write(self, event: events.EagerOp) -> None:
         op = event.op
         if not op.name.startswith("aten::copy_") or len(op.args) < 2:
             self._look_at_other_write(op)
@@ -300,8 +289,8 @@ class Copies(Detector):
     def _note_copy(self, key: int, use: ExternalUse, target: torch.Tensor) -> None:
         self._batches.setdefault(key, _Batch(use)).copy(target, self.script.place)
 
-    @on(ReplayBegins)
-    def _look_for_old_rows(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _look_for_old_rows(self, event: events.ReplayBegins) -> None:
         for key in event.graph.external:
             batch = self._batches.get(key)
             if batch is None:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import ast
-import os
 import weakref
 from collections import defaultdict
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.preflight import allocator_setting
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.script.events import (
-    CacheEmptied,
-    CaptureBegan,
-    CaptureEnded,
-    CaptureFailed,
-    GraphDropped,
-    MemoryQueried,
-    OpCaptured,
-    ReplayBegins,
-    ScriptEnded,
-    TensorReturned,
-)
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script import events
 from cgtool.observe.script.state import PoolId, WatchedGraph
 from cgtool.observe.source import tree_of
 
@@ -48,31 +35,28 @@ _MANY_SHAPES = 16
 _MANY_STREAMS = 4
 _MANY_OPS = 10_000
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
-_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The allocator reads the first that is set."""
 
 
 class Pools(Detector):
     """Pools that could be shared, orders that waste memory, graphs for every shape, leaks."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._total_bytes: dict[PoolId, int] = {}
         """After the last capture."""
         self._growth: dict[PoolId, list[tuple[WatchedGraph, int]]] = defaultdict(list)
         """Bytes that each capture added."""
         self._failures: dict[tuple[Frame, ...], int] = defaultdict(int)
 
-    @on(CaptureEnded)
-    def _measure_pool(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _measure_pool(self, event: events.CaptureEnded) -> None:
         pool = event.graph.pool
         if pool is not None:
             total = self.script.device.pool_bytes(pool)
             self._growth[pool].append((event.graph, total - self._total_bytes.get(pool, 0)))
             self._total_bytes[pool] = total
 
-    @on(CaptureFailed)
-    def _count_failure(self, event: CaptureFailed) -> None:
+    @on(events.CaptureFailed)
+    def _count_failure(self, event: events.CaptureFailed) -> None:
         if event.graph is None:
             return
         frames = event.graph.frames
@@ -84,8 +68,8 @@ class Pools(Detector):
                 frames,
             )
 
-    @on(ScriptEnded)
-    def _end(self, _event: ScriptEnded) -> None:
+    @on(events.ScriptEnded)
+    def _end(self, _event: events.ScriptEnded) -> None:
         self._look_at_private_pools()
         for growth in self._growth.values():
             self._look_at_order(growth)
@@ -147,24 +131,23 @@ class Pools(Detector):
 class Workspaces(Detector):
     """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._users: list[WatchedGraph] = []
         """Graphs with a matrix product."""
         self._dropped: list[WatchedGraph] = []
 
-    @on(OpCaptured)
-    def _note_matmul(self, event: OpCaptured) -> None:
+    @on(events.OpCaptured)
+    def _note_matmul(self, event: events.OpCaptured) -> None:
         if event.op.name.startswith(_MATMULS) and event.graph not in self._users:
             self._users.append(event.graph)
 
-    @on(GraphDropped)
-    def _drop(self, event: GraphDropped) -> None:
+    @on(events.GraphDropped)
+    def _drop(self, event: events.GraphDropped) -> None:
         if event.graph in self._users:
             self._dropped.append(event.graph)
 
-    @on(ReplayBegins)
-    def _look_for_lost_workspace(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _look_for_lost_workspace(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         if self.script.device.simulated or graph not in self._users:
             return
@@ -179,8 +162,8 @@ class Workspaces(Detector):
                 )
                 return
 
-    @on(ScriptEnded)
-    def _end(self, _event: ScriptEnded) -> None:
+    @on(events.ScriptEnded)
+    def _end(self, _event: events.ScriptEnded) -> None:
         if self.script.device.simulated:
             return
         users = [graph for graph in self._users if graph.replayable]
@@ -206,16 +189,15 @@ class Workspaces(Detector):
 class Budget(Detector):
     """Free memory that is given away before the captures, and settings of the allocator."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
-        self._query: MemoryQueried | None = None
+    def start(self) -> None:
+        self._query: events.MemoryQueried | None = None
 
-    @on(MemoryQueried)
-    def _note_query(self, event: MemoryQueried) -> None:
+    @on(events.MemoryQueried)
+    def _note_query(self, event: events.MemoryQueried) -> None:
         self._query = event
 
-    @on(CaptureBegan)
-    def _look_at_first_capture(self, _event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _look_at_first_capture(self, _event: events.CaptureBegan) -> None:
         query = self._query
         if query is None or len(self.script.graphs) != 1:
             return
@@ -228,10 +210,10 @@ class Budget(Detector):
                 query.frames,
             )
 
-    @on(CaptureEnded)
-    def _look_at_segments(self, event: CaptureEnded) -> None:
+    @on(events.CaptureEnded)
+    def _look_at_segments(self, event: events.CaptureEnded) -> None:
         graph = event.graph
-        setting = next((os.environ[name] for name in _ALLOCATOR_SETTINGS if name in os.environ), "")
+        name, setting = allocator_setting()
         if "expandable_segments:True" not in setting or self.script.device.simulated:
             return
         segments = [
@@ -244,24 +226,23 @@ class Budget(Detector):
                 EXPANDABLE_SEGMENTS_SURPRISES,
                 "the settings of the allocator ask for expandable segments, and the pool of the "
                 "graph has none",
-                set_at(graph.frames, _ALLOCATOR_SETTINGS) or graph.frames,
+                set_at(graph.frames, name) or graph.frames,
                 evidence=(setting,),
                 phase="capture",
             )
 
 
-def set_at(frames: tuple[Frame, ...], names: tuple[str, ...]) -> tuple[Frame, ...]:
-    """The line of the script that last sets one of these keys, else the last that names one; ()
-    for none."""
+def set_at(frames: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
+    """The line of the script that last sets this key, else the last that names it; () for none."""
     tree = tree_of(frames[-1].file) if frames else None
     sets: list[int] = []
     mentions: list[int] = []
     for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Constant) and node.value in names:
+        if isinstance(node, ast.Constant) and node.value == name:
             mentions.append(node.lineno)
         elif isinstance(node, ast.Assign):
             keys = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
-            if any(isinstance(key, ast.Constant) and key.value in names for key in keys):
+            if any(isinstance(key, ast.Constant) and key.value == name for key in keys):
                 sets.append(node.lineno)
     lines = sets or mentions
     return (Frame(frames[-1].file, max(lines), frames[-1].function),) if lines else ()
@@ -273,15 +254,14 @@ class Remains(Detector):
     _SMALL_PART = 4
     """A view of less than one part in so many keeps far more than it shows."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._views: list[tuple[weakref.ref[torch.Tensor], int, tuple[Frame, ...]]] = []
         """Small views, with the key of their buffer."""
         self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
         """Graphs that were dropped while their last replay could still run, and where."""
 
-    @on(TensorReturned)
-    def _note_view(self, event: TensorReturned) -> None:
+    @on(events.TensorReturned)
+    def _note_view(self, event: events.TensorReturned) -> None:
         tensor = event.tensor
         buffer = self.script.buffers.find(tensor)
         if buffer is not None and buffer.allocated_in is not None:
@@ -289,8 +269,8 @@ class Remains(Detector):
             if size * self._SMALL_PART <= buffer.bytes:
                 self._views.append((weakref.ref(tensor), buffer.key, self.script.place()))
 
-    @on(GraphDropped)
-    def _drop(self, event: GraphDropped) -> None:
+    @on(events.GraphDropped)
+    def _drop(self, event: events.GraphDropped) -> None:
         if self._may_run(event.graph):
             self._running.append((event.graph, self.script.place()))
 
@@ -298,8 +278,8 @@ class Remains(Detector):
         last = graph.last_replay
         return last is not None and not self.script.order.done(last.stream, last.tick)
 
-    @on(CacheEmptied)
-    def _look_at_dropped(self, _event: CacheEmptied) -> None:
+    @on(events.CacheEmptied)
+    def _look_at_dropped(self, _event: events.CacheEmptied) -> None:
         for graph, frames in self._running:
             if self._may_run(graph):
                 self.report(

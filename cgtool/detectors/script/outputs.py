@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
-from cgtool.observe.script.events import EagerOp, HostWaited, ReplayBegins, ReplayEnded
+from cgtool.observe.script import events
 from cgtool.observe.script.names import locals_of, stack_of
-from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.source import tree_of
 from cgtool.observe.storage import tensors_in
@@ -41,8 +39,8 @@ def _read_and_written(op: Op) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 class Outputs(Detector):
     """Outputs that are read before any replay, or kept over several."""
 
-    @on(EagerOp)
-    def _look_at_op(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _look_at_op(self, event: events.EagerOp) -> None:
         op = event.op
         if not reads_values(op.func, op.name):
             return
@@ -57,8 +55,8 @@ class Outputs(Detector):
                     self._look_at_read(tensor)
                 self._look_for_one_buffer(tensors)
 
-    @on(HostWaited)
-    def _look_at_wait(self, event: HostWaited) -> None:
+    @on(events.HostWaited)
+    def _look_at_wait(self, event: events.HostWaited) -> None:
         if event.tensor is None:
             return
         self._look_at_read(event.tensor)
@@ -174,8 +172,7 @@ def _puts_into(file: str, name: str) -> int | None:
 class SharedPools(Detector):
     """Graphs that share a pool: replayed in another order, or at the same time."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
         self._lost: dict[int, tuple[WatchedGraph, tuple[Frame, ...]]] = {}
         """By key of a buffer that another graph has overwritten: which graph, and where."""
@@ -201,8 +198,8 @@ class SharedPools(Detector):
                     self._overlaps[key].append(buffer)
         return self._overlaps[key]
 
-    @on(ReplayBegins)
-    def _look_at_replay(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _look_at_replay(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         for key in graph.external:
             self._look_at_read(key)
@@ -219,8 +216,8 @@ class SharedPools(Detector):
                     phase="replay",
                 )
 
-    @on(ReplayEnded)
-    def _note_overwritten(self, event: ReplayEnded) -> None:
+    @on(events.ReplayEnded)
+    def _note_overwritten(self, event: events.ReplayEnded) -> None:
         graph = event.graph
         for key in graph.allocated:
             self._lost.pop(key, None)
@@ -231,14 +228,14 @@ class SharedPools(Detector):
                     if not buffer.ref.expired():
                         self._lost.setdefault(buffer.key, (graph, frames))
 
-    @on(EagerOp)
-    def _look_at_op(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _look_at_op(self, event: events.EagerOp) -> None:
         if self._lost:
             for tensor in _read_and_written(event.op)[0]:
                 self._look_at_tensor(tensor)
 
-    @on(HostWaited)
-    def _look_at_wait(self, event: HostWaited) -> None:
+    @on(events.HostWaited)
+    def _look_at_wait(self, event: events.HostWaited) -> None:
         if self._lost and event.tensor is not None:
             self._look_at_tensor(event.tensor)
 
@@ -291,8 +288,8 @@ class Unordered(Detector):
             UNSYNCHRONISED_IO, f"{use} on another stream, and nothing orders the two streams"
         )
 
-    @on(ReplayBegins)
-    def _look_at_replay(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _look_at_replay(self, event: events.ReplayBegins) -> None:
         stream = self.script.device.stream()
         for use in event.graph.external.values():
             write = use.buffer.last_write
@@ -302,8 +299,8 @@ class Unordered(Detector):
                 self._report("the replay reads what was written")
                 return
 
-    @on(EagerOp)
-    def _look_at_op(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _look_at_op(self, event: events.EagerOp) -> None:
         stream = self.script.device.stream()
         read, written = _read_and_written(event.op)
         for tensor in written:

@@ -10,62 +10,47 @@ from typing import Any
 import msgspec
 
 from cgtool.detectors.reporting import FindingLog
-from cgtool.detectors.script.callables import Callables
-from cgtool.detectors.script.capture_misuse import (
-    Collectives,
-    Finalizers,
-    HostCalls,
-    Misuse,
-    Randomness,
-    Templates,
-    Threads,
+from cgtool.detectors.script import (
+    callables,
+    capture_misuse,
+    frozen_state,
+    gradients,
+    inputs,
+    memory,
+    outputs,
+    speed,
 )
-from cgtool.detectors.script.detector import Errors, is_reported
-from cgtool.detectors.script.frozen_state import Modes, Numbers, Steps
-from cgtool.detectors.script.gradients import Gradients, StaleNodes
-from cgtool.detectors.script.inputs import Copies, Inputs
-from cgtool.detectors.script.memory import Budget, Pools, Remains, Workspaces
-from cgtool.detectors.script.outputs import Outputs, SharedPools, Unordered
-from cgtool.detectors.script.speed import Captures, Feeding, Launches, Waits
+from cgtool.detectors.script.detector import Detector, Errors, is_reported
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
-from cgtool.observe.script.callables import observe_callables
-from cgtool.observe.script.graphs import (
-    observe_backward_warnings,
-    observe_graphs,
-    observe_streams,
-)
-from cgtool.observe.script.libraries import (
-    observe_allocator,
-    observe_autocast,
-    observe_collectives,
-    observe_compile,
-    observe_driver,
-    observe_modules,
-    observe_optimizers,
-    observe_seeds,
-)
-from cgtool.observe.script.ops import observe_ops, observe_threads
+from cgtool.observe.script import callables as calls
+from cgtool.observe.script import graphs, libraries, ops
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
 from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
-    observe_callables, observe_modules, observe_optimizers, observe_autocast, observe_seeds,
-    observe_allocator, observe_driver, observe_compile, observe_collectives, observe_graphs,
-    observe_streams, observe_backward_warnings, observe_threads, observe_ops,
+    calls.observe_callables, libraries.observe_modules, libraries.observe_optimizers,
+    libraries.observe_autocast, libraries.observe_seeds, libraries.observe_allocator,
+    libraries.observe_driver, libraries.observe_compile, libraries.observe_collectives,
+    graphs.observe_graphs, graphs.observe_streams, graphs.observe_backward_warnings,
+    ops.observe_threads, ops.observe_ops,
 )  # fmt: skip
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 
-_DETECTORS = (
-    Callables, Inputs, Copies, Numbers, Modes, Gradients, StaleNodes, Steps, Outputs, Remains,
-    SharedPools, Unordered, Misuse, Randomness, Finalizers, Templates, Threads,
-    Workspaces, Budget, HostCalls, Collectives, Pools, Waits, Launches, Captures, Feeding,
+_DETECTORS: tuple[type[Detector], ...] = (
+    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.Numbers, frozen_state.Modes,
+    gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
+    outputs.SharedPools, outputs.Unordered, capture_misuse.Misuse, capture_misuse.Randomness,
+    capture_misuse.Finalizers, capture_misuse.Templates, capture_misuse.Threads,
+    capture_misuse.HostCalls, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
+    memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures, speed.Feeding,
 )  # fmt: skip
+"""In the order in which they are called."""
 
 
 def observe(script: ObservedScript, findings: FindingLog, patches: Patches) -> Errors:

@@ -8,19 +8,10 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.script.events import (
-    CaptureBegan,
-    EagerOp,
-    HostWaited,
-    ReplayBegins,
-    ReplayEnded,
-    ScriptEnded,
-)
-from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.torch_compat.private import is_profiler_enabled
 
@@ -49,23 +40,22 @@ _PADDING = 8
 class Waits(Detector):
     """A host wait after every replay."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._since_replay = False
         """Nothing has waited since the last replay."""
         self._collective = False
         """The last replay has a collective."""
         self._count: Counter[tuple[Frame, ...]] = Counter()
 
-    @on(ReplayEnded)
-    def _replayed(self, event: ReplayEnded) -> None:
+    @on(events.ReplayEnded)
+    def _replayed(self, event: events.ReplayEnded) -> None:
         if self._since_replay:
             self._count.clear()
         self._since_replay = True
         self._collective = any(call.name.startswith("c10d::") for call in event.graph.record.calls)
 
-    @on(HostWaited)
-    def _wait(self, event: HostWaited) -> None:
+    @on(events.HostWaited)
+    def _wait(self, event: events.HostWaited) -> None:
         if not self._since_replay:
             return
         self._since_replay = False
@@ -84,18 +74,17 @@ class Waits(Detector):
 class Launches(Detector):
     """Graphs too small to launch, instantiated late, or replayed under a profiler."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._row: list[WatchedGraph] = []
         """Small graphs that were replayed one after another."""
         self._rounds: Counter[tuple[Frame, ...]] = Counter()
 
-    @on(EagerOp)
-    def _interrupt(self, _event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _interrupt(self, _event: events.EagerOp) -> None:
         self._row.clear()
 
-    @on(ReplayBegins)
-    def _look_at_replay(self, event: ReplayBegins) -> None:
+    @on(events.ReplayBegins)
+    def _look_at_replay(self, event: events.ReplayBegins) -> None:
         graph = event.graph
         late = graph.keep_graph and not graph.instantiated and graph.replays == 0
         if late and graph.device_ops > _SMALL_OPS:
@@ -112,8 +101,8 @@ class Launches(Detector):
                 phase="replay",
             )
 
-    @on(ReplayEnded)
-    def _count_small(self, event: ReplayEnded) -> None:
+    @on(events.ReplayEnded)
+    def _count_small(self, event: events.ReplayEnded) -> None:
         graph = event.graph
         if graph.device_ops > _SMALL_OPS or graph in self._row:
             self._row.clear()
@@ -133,16 +122,15 @@ class Launches(Detector):
 class Captures(Detector):
     """The same capture again for each use."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._by_place: dict[tuple[Frame, ...], list[WatchedGraph]] = defaultdict(list)
 
-    @on(CaptureBegan)
-    def _begin(self, event: CaptureBegan) -> None:
+    @on(events.CaptureBegan)
+    def _begin(self, event: events.CaptureBegan) -> None:
         self._by_place[event.graph.frames].append(event.graph)
 
-    @on(ScriptEnded)
-    def _end(self, _event: ScriptEnded) -> None:
+    @on(events.ScriptEnded)
+    def _end(self, _event: events.ScriptEnded) -> None:
         for frames, graphs in self._by_place.items():
             done = [graph for graph in graphs if graph.state in ("captured", "dropped")]
             if any(graph.replayable for graph in done[:-1]):
@@ -171,8 +159,7 @@ def _signature(graph: WatchedGraph) -> tuple[Any, ...]:
 class Feeding(Detector):
     """Copies into static inputs that cost more than the graph, or are mostly padding."""
 
-    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
-        super().__init__(script, findings)
+    def start(self) -> None:
         self._copied: dict[int, tuple[int, tuple[Frame, ...]]] = {}
         """By key of the buffer: bytes copied since the last replay, and where."""
         self._rows: dict[int, tuple[int, int]] = {}
@@ -180,8 +167,8 @@ class Feeding(Detector):
         self._heavy: Counter[int] = Counter()
         self._padded: Counter[int] = Counter()
 
-    @on(EagerOp)
-    def _note_copy(self, event: EagerOp) -> None:
+    @on(events.EagerOp)
+    def _note_copy(self, event: events.EagerOp) -> None:
         op = event.op
         if not op.name.startswith("aten::copy_") or not isinstance(op.args[0], torch.Tensor):
             return
@@ -196,8 +183,8 @@ class Feeding(Detector):
             if use is not None and use.shape and target.data_ptr() == use.data_ptr:
                 self._rows[buffer.key] = (int(target.shape[0]), use.shape[0])
 
-    @on(ReplayEnded)
-    def _compare_with_graph(self, event: ReplayEnded) -> None:
+    @on(events.ReplayEnded)
+    def _compare_with_graph(self, event: events.ReplayEnded) -> None:
         graph = event.graph
         copies = [self._copied.pop(key) for key in graph.external if key in self._copied]
         total = sum(size for size, _ in copies)

@@ -15,15 +15,7 @@ from torch.nn.modules.module import (
 )
 
 from cgtool.observe.frames import call_user
-from cgtool.observe.script.events import (
-    CallablesGraphed,
-    CallablesGraphing,
-    CaptureBegan,
-    GraphedBackwardTooLate,
-    GraphedCall,
-    GraphedCallFellBack,
-    ReplayBegins,
-)
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import GraphedCallable
 from cgtool.observe.storage import key_of, tensors_in
@@ -61,14 +53,13 @@ class _Callables:
         samples = (sample_args,) if single else sample_args
         graphed = [self._described(*pair) for pair in zip(targets, samples, strict=False)]
         frames = self.script.place()
-        events = self.script.events
-        events.publish(CallablesGraphing(targets, samples, tuple(graphed), frames))
+        self.script.publish(events.CallablesGraphing(targets, samples, tuple(graphed), frames))
         self._graphing, self._captures = graphed, 0
         try:
             results = call_user(original, callables, sample_args, *args, **kwargs)
         finally:
             self._graphing = None
-        events.publish(CallablesGraphed(tuple(graphed), self._captures))
+        self.script.publish(events.CallablesGraphed(tuple(graphed), self._captures))
         followed = tuple(
             self._follow(result, callable_)
             for result, callable_ in zip((results,) if single else results, graphed, strict=False)
@@ -88,7 +79,7 @@ class _Callables:
             module = callable_.module() if callable_.module is not None else None
             if module is not None and module.training != callable_.training:
                 # PyTorch calls the original forward.
-                self.script.events.publish(GraphedCallFellBack(callable_, self.script.place()))
+                self.script.publish(events.GraphedCallFellBack(callable_, self.script.place()))
                 return call_user(graphed, *args, **kwargs)
             running = self._running
             outer, running.call = running.call, (callable_, args)
@@ -108,7 +99,7 @@ class _Callables:
         def backward_begins(_gradients: Any) -> None:
             if self._calls[callable_] != number:
                 callable_.called_twice = True
-                self.script.events.publish(GraphedBackwardTooLate(callable_))
+                self.script.publish(events.GraphedBackwardTooLate(callable_))
 
         with no_torch_function():
             for tensor in tensors_in(result):
@@ -117,7 +108,7 @@ class _Callables:
                     tensor.grad_fn.register_prehook(backward_begins)
                     return
 
-    def capture_began(self, event: CaptureBegan) -> None:
+    def capture_began(self, event: events.CaptureBegan) -> None:
         if self._graphing is None:
             return
         # PyTorch captures all forwards in order before the first backward.
@@ -127,14 +118,14 @@ class _Callables:
             event.graph.callable = GraphedCallable()
         self._captures += 1
 
-    def replay_begins(self, event: ReplayBegins) -> None:
+    def replay_begins(self, event: events.ReplayBegins) -> None:
         running = self._running
         if running.call is None or event.graph.callable is not running.call[0]:
             return
         callable_, arguments = running.call
         self._calls[callable_] = self._calls.get(callable_, 0) + 1
-        self.script.events.publish(
-            GraphedCall(
+        self.script.publish(
+            events.GraphedCall(
                 callable_,
                 tuple(pytree.tree_leaves(arguments)),
                 running.modules[-1] if running.modules else None,
@@ -172,8 +163,8 @@ def observe_callables(script: ObservedScript, patches: Patches) -> None:
     callables = _Callables(script)
     for owner in (torch.cuda, torch.cuda.graphs):
         patches.wrap(owner, "make_graphed_callables", callables.make)
-    script.events.subscribe(CaptureBegan, callables.capture_began)
-    script.events.subscribe(ReplayBegins, callables.replay_begins)
+    script.subscribe(events.CaptureBegan, callables.capture_began)
+    script.subscribe(events.ReplayBegins, callables.replay_begins)
     for handle in (
         register_module_forward_pre_hook(callables.module_begins),
         register_module_forward_hook(callables.module_ends, always_call=True),

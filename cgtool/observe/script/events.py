@@ -7,8 +7,7 @@ published on the thread on which they happen, in order, before the script goes o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -18,7 +17,7 @@ from cgtool.observe.script.state import GraphedCallable, Op, WatchedGraph
 Event = TypeVar("Event")
 
 
-class Events:
+class Publisher:
     """Subscribers by the type of the event; they are called in the order of their subscription."""
 
     def __init__(self) -> None:
@@ -38,15 +37,13 @@ class Events:
 # Graphs (graphs.py).
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureBegan:
+class CaptureBegan(NamedTuple):
     """``capture_begin`` has returned."""
 
     graph: WatchedGraph
 
 
-@dataclass(frozen=True, slots=True)
-class OpCaptured:
+class OpCaptured(NamedTuple):
     """An op ran in a capture, on the device."""
 
     graph: WatchedGraph
@@ -55,22 +52,19 @@ class OpCaptured:
     """Keys in ``graph.external`` of the buffers that this op is the first to touch."""
 
 
-@dataclass(frozen=True, slots=True)
-class PyTorchWarned:
+class PyTorchWarned(NamedTuple):
     """PyTorch has warned in a captured backward, or as the capture ended."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureEnded:
+class CaptureEnded(NamedTuple):
     """``capture_end`` has returned."""
 
     graph: WatchedGraph
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureFailed:
+class CaptureFailed(NamedTuple):
     """``capture_end`` has raised, or was called because the captured code had raised."""
 
     graph: WatchedGraph | None
@@ -81,8 +75,7 @@ class CaptureFailed:
     """What the captured code had raised before."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallRaised:
+class CallRaised(NamedTuple):
     """A method of ``CUDAGraph`` has raised outside the end of a capture."""
 
     error: BaseException
@@ -91,29 +84,25 @@ class CallRaised:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayBegins:
+class ReplayBegins(NamedTuple):
     """``replay`` is about to run."""
 
     graph: WatchedGraph
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayEnded:
+class ReplayEnded(NamedTuple):
     """``replay`` has returned."""
 
     graph: WatchedGraph
 
 
-@dataclass(frozen=True, slots=True)
-class GraphDropped:
+class GraphDropped(NamedTuple):
     """A captured graph is reset or has died."""
 
     graph: WatchedGraph
 
 
-@dataclass(frozen=True, slots=True)
-class CallablesGraphing:
+class CallablesGraphing(NamedTuple):
     """``make_graphed_callables`` is called."""
 
     targets: tuple[Any, ...]
@@ -123,8 +112,7 @@ class CallablesGraphing:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CallablesGraphed:
+class CallablesGraphed(NamedTuple):
     """``make_graphed_callables`` has returned."""
 
     callables: tuple[GraphedCallable, ...]
@@ -132,8 +120,7 @@ class CallablesGraphed:
     """Forward and backward graphs."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphedCall:
+class GraphedCall(NamedTuple):
     """A graphed callable was called, and is about to replay its forward."""
 
     callable: GraphedCallable
@@ -144,16 +131,14 @@ class GraphedCall:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GraphedCallFellBack:
+class GraphedCallFellBack(NamedTuple):
     """A graphed module was called in another mode than captured, and runs eagerly."""
 
     callable: GraphedCallable
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GraphedBackwardTooLate:
+class GraphedBackwardTooLate(NamedTuple):
     """The backward of a call is about to run, and the callable was called again since."""
 
     callable: GraphedCallable
@@ -162,15 +147,13 @@ class GraphedBackwardTooLate:
 # Ops and host waits (ops.py, streams.py).
 
 
-@dataclass(frozen=True, slots=True)
-class EagerOp:
+class EagerOp(NamedTuple):
     """An op outside captures has touched a buffer of some graph."""
 
     op: Op
 
 
-@dataclass(frozen=True, slots=True)
-class HostWaited:
+class HostWaited(NamedTuple):
     """The host has waited for the device."""
 
     call: str
@@ -178,15 +161,13 @@ class HostWaited:
     """What it reads, if it reads one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorReturned:
+class TensorReturned(NamedTuple):
     """A function of PyTorch has returned a tensor to the script."""
 
     tensor: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadWorked:
+class ThreadWorked(NamedTuple):
     """A thread has run an op on the device while another thread captures."""
 
     graph: WatchedGraph
@@ -197,13 +178,11 @@ class ThreadWorked:
 # Other calls of the script (libraries.py).
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEmptied:
+class CacheEmptied(NamedTuple):
     """The script has called ``torch.cuda.empty_cache()``."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryQueried:
+class MemoryQueried(NamedTuple):
     """The script has called ``torch.cuda.mem_get_info()`` outside a capture."""
 
     free_bytes: int
@@ -211,29 +190,25 @@ class MemoryQueried:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerSteps:
+class OptimizerSteps(NamedTuple):
     """``Optimizer.step`` is about to run."""
 
     optimizer: torch.optim.Optimizer
 
 
-@dataclass(frozen=True, slots=True)
-class GradientsZeroed:
+class GradientsZeroed(NamedTuple):
     """``zero_grad()`` of an optimizer or a module was called outside a capture."""
 
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleRuns:
+class ModuleRuns(NamedTuple):
     """The forward of a module is about to run in a capture."""
 
     module: torch.nn.Module
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleChanged:
+class ModuleChanged(NamedTuple):
     """``train()`` of a module was called, or a method that exchanges its tensors (``to``,
     ``load_state_dict``)."""
 
@@ -242,52 +217,43 @@ class ModuleChanged:
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AutocastEntered:
+class AutocastEntered(NamedTuple):
     """``torch.autocast.__enter__``."""
 
     frames: tuple[Frame, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AutocastLeft:
+class AutocastLeft(NamedTuple):
     """``torch.autocast.__exit__``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seeded:
+class Seeded(NamedTuple):
     """A generator was seeded, or its state was set."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveStarted:
+class CollectiveStarted(NamedTuple):
     """A collective outside captures has returned a ``Work`` (``async_op=True``)."""
 
     work: Any
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveDone:
+class CollectiveDone(NamedTuple):
     """The script has waited for a ``Work``, or knows that it is completed."""
 
     work: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGroupDestroyed:
+class ProcessGroupDestroyed(NamedTuple):
     """``destroy_process_group`` is about to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCallbackAdded:
+class HostCallbackAdded(NamedTuple):
     """A function of the driver that adds a host callback to a stream was looked up in a capture."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledInCapture:
+class CompiledInCapture(NamedTuple):
     """A function of ``torch.compile`` is called for the first time, in a capture."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptEnded:
+class ScriptEnded(NamedTuple):
     """The script is over."""

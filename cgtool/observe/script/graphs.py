@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import call_user, here
-from cgtool.observe.script.events import CallRaised, PyTorchWarned
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD
@@ -30,7 +30,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
     graph_class = script.device.graph_class
 
     def raised(error: Exception, phase: str) -> None:
-        script.events.publish(CallRaised(error, phase, here()))
+        script.publish(events.CallRaised(error, phase, here()))
 
     def capture_begin(original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -131,7 +131,7 @@ def _warnings_published(script: ObservedScript) -> Iterator[None]:
     finally:
         torch.set_warn_always(always)
         for warning in caught:
-            script.events.publish(PyTorchWarned(str(warning.message)))
+            script.publish(events.PyTorchWarned(str(warning.message)))
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
@@ -152,7 +152,7 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
 
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
             result = call_user(original, *args, **kwargs)
-            if script.capture is None and not script.events.closed:
+            if script.capture is None and not script.closed:
                 note(result, *args, **kwargs)
             return result
 

@@ -18,22 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
-from cgtool.observe.script.events import (
-    AutocastEntered,
-    AutocastLeft,
-    CacheEmptied,
-    CollectiveDone,
-    CollectiveStarted,
-    CompiledInCapture,
-    GradientsZeroed,
-    HostCallbackAdded,
-    MemoryQueried,
-    ModuleChanged,
-    ModuleRuns,
-    OptimizerSteps,
-    ProcessGroupDestroyed,
-    Seeded,
-)
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import APPLY, load_dynamo
@@ -49,7 +34,7 @@ def _publish_before(
     script: ObservedScript, patches: Patches, owner: Any, name: str, event: Callable[[], object]
 ) -> None:
     def call(original: Any, *args: Any, **kwargs: Any) -> Any:
-        script.events.publish(event())
+        script.publish(event())
         return call_user(original, *args, **kwargs)
 
     patches.wrap(owner, name, call)
@@ -59,11 +44,11 @@ def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
     """Steps of optimizers, and ``zero_grad``."""
 
     def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        script.events.publish(OptimizerSteps(optimizer))
+        script.publish(events.OptimizerSteps(optimizer))
 
     def zero_grad(original: Any, *args: Any, **kwargs: Any) -> Any:
         if script.capture is None:
-            script.events.publish(GradientsZeroed(script.place()))
+            script.publish(events.GradientsZeroed(script.place()))
         return call_user(original, *args, **kwargs)
 
     patches.callback(register_optimizer_step_pre_hook(steps).remove)
@@ -76,7 +61,7 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
 
     def runs(module: torch.nn.Module, _args: Any) -> None:
         if script.capture is not None:
-            script.events.publish(ModuleRuns(module))
+            script.publish(events.ModuleRuns(module))
 
     patches.callback(register_module_forward_pre_hook(runs).remove)
     for point in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
@@ -92,7 +77,7 @@ def _observe_module_method(
         nonlocal inside
         if inside:  # of a parent, whose call was published
             return call_user(original, module, *args, **kwargs)
-        script.events.publish(ModuleChanged(module, method == "train", script.place()))
+        script.publish(events.ModuleChanged(module, method == "train", script.place()))
         inside = True
         try:
             return call_user(original, module, *args, **kwargs)
@@ -105,8 +90,8 @@ def _observe_module_method(
 def observe_autocast(script: ObservedScript, patches: Patches) -> None:
     """``torch.autocast`` as it is entered and left."""
     enter = functools.partial(_publish_before, script, patches, torch.autocast)
-    enter("__enter__", lambda: AutocastEntered(script.place()))
-    enter("__exit__", AutocastLeft)
+    enter("__enter__", lambda: events.AutocastEntered(script.place()))
+    enter("__exit__", events.AutocastLeft)
 
 
 def observe_seeds(script: ObservedScript, patches: Patches) -> None:
@@ -117,7 +102,7 @@ def observe_seeds(script: ObservedScript, patches: Patches) -> None:
         (torch, "manual_seed"),
         (torch.cuda, "set_rng_state"),
     ):
-        _publish_before(script, patches, owner, name, Seeded)
+        _publish_before(script, patches, owner, name, events.Seeded)
 
 
 def observe_collectives(script: ObservedScript, patches: Patches) -> None:
@@ -129,17 +114,17 @@ def observe_collectives(script: ObservedScript, patches: Patches) -> None:
     def collective(original: Any, *args: Any, **kwargs: Any) -> Any:
         work = call_user(original, *args, **kwargs)
         if isinstance(work, distributed.Work) and script.capture is None:
-            script.events.publish(CollectiveStarted(work))
+            script.publish(events.CollectiveStarted(work))
         return work
 
     def wait(original: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
-        script.events.publish(CollectiveDone(work))
+        script.publish(events.CollectiveDone(work))
         return call_user(original, work, *args, **kwargs)
 
     def is_completed(original: Any, work: Any) -> Any:
         completed = call_user(original, work)
         if completed:
-            script.events.publish(CollectiveDone(work))
+            script.publish(events.CollectiveDone(work))
         return completed
 
     for name in _COLLECTIVES:
@@ -147,7 +132,9 @@ def observe_collectives(script: ObservedScript, patches: Patches) -> None:
     for name in ("wait", "synchronize"):
         patches.wrap(distributed.Work, name, wait)
     patches.wrap(distributed.Work, "is_completed", is_completed)
-    _publish_before(script, patches, distributed, "destroy_process_group", ProcessGroupDestroyed)
+    _publish_before(
+        script, patches, distributed, "destroy_process_group", events.ProcessGroupDestroyed
+    )
 
 
 def observe_driver(script: ObservedScript, patches: Patches) -> None:
@@ -155,7 +142,7 @@ def observe_driver(script: ObservedScript, patches: Patches) -> None:
 
     def look_up(original: Any, library: Any, name: str) -> Any:
         if name in _HOST_CALLBACKS and script.capture is not None:
-            script.events.publish(HostCallbackAdded())
+            script.publish(events.HostCallbackAdded())
         function = call_user(original, library, name)
         if name in _HOST_CALLBACKS:
             # CDLL keeps what it looked up; the next call must come here too.
@@ -189,7 +176,7 @@ def observe_compile(script: ObservedScript, patches: Patches) -> None:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal warm
             if not warm and script.capture is not None:
-                script.events.publish(CompiledInCapture())
+                script.publish(events.CompiledInCapture())
             warm = True
             return call_user(function, *args, **kwargs)
 
@@ -206,13 +193,13 @@ def observe_allocator(script: ObservedScript, patches: Patches) -> None:
         if script.capture is None:
             allocated = int(torch.cuda.memory_allocated())
             free = int(free_and_total[0])
-            script.events.publish(MemoryQueried(free, allocated, script.place()))
+            script.publish(events.MemoryQueried(free, allocated, script.place()))
         return free_and_total
 
     def empty_cache(original: Any) -> None:
         call_user(original)
         if script.capture is None and not called_by_pytorch():
-            script.events.publish(CacheEmptied())
+            script.publish(events.CacheEmptied())
 
     patches.wrap(torch.cuda, "mem_get_info", mem_get_info)
     patches.wrap(torch.cuda, "empty_cache", empty_cache)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from cgtool.observe.frames import call_op, call_user, here
 from cgtool.observe.ops import op_name
-from cgtool.observe.script.events import ThreadWorked
+from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.storage import tensors_in
 from cgtool.torch_compat.patches import Patches
@@ -130,7 +130,7 @@ class ThreadObserver(_ScriptMode):
         if graph is None or not (uses_device or allocates) or op_name(func).startswith(_NO_WORK):
             return
         graph.disturbed |= graph.mode == "global"
-        script.events.publish(ThreadWorked(graph, threading.current_thread().name, here()))
+        script.publish(events.ThreadWorked(graph, threading.current_thread().name, here()))
 
 
 def observe_threads(script: ObservedScript, patches: Patches) -> None:

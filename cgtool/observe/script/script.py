@@ -24,20 +24,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites, written_by
 from cgtool.observe.frames import chain_of, frames_of, here, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
-from cgtool.observe.script.events import (
-    CaptureBegan,
-    CaptureEnded,
-    CaptureFailed,
-    EagerOp,
-    Events,
-    GraphDropped,
-    HostWaited,
-    OpCaptured,
-    ReplayBegins,
-    ReplayEnded,
-    ScriptEnded,
-    TensorReturned,
-)
+from cgtool.observe.script import events
 from cgtool.observe.script.names import region_of
 from cgtool.observe.script.state import (
     Access,
@@ -134,13 +121,13 @@ class CaptureWatcher(OpRecorder):
         return result
 
 
-class ObservedScript:
+class ObservedScript(events.Publisher):
     """The state of one run of one script, on one device."""
 
     def __init__(self, device: Device, annotations: Annotations) -> None:
+        super().__init__()
         self.device = device
         self.annotations = annotations
-        self.events = Events()
         self.order = StreamOrder()
         self.buffers = Buffers()
         self.graphs: list[WatchedGraph] = []
@@ -206,7 +193,7 @@ class ObservedScript:
         recorder = self.device.recorder
         if recorder is not None:
             graph.record = recorder.record
-        self.events.publish(CaptureBegan(graph))
+        self.publish(events.CaptureBegan(graph))
 
     def captured_op(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -254,7 +241,7 @@ class ObservedScript:
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
         op = Op(call, func, call.name, args, kwargs, result)
-        self.events.publish(OpCaptured(graph, op, new_keys))
+        self.publish(events.OpCaptured(graph, op, new_keys))
 
     def ending_capture(self, cuda_graph: Any) -> None:
         """``capture_end`` is about to run."""
@@ -273,7 +260,7 @@ class ObservedScript:
         graph.keep_graph = self.device.keeps_graph(cuda_graph)
         with contextlib.suppress(Exception):
             graph.pool = tuple(cuda_graph.pool())
-        self.events.publish(CaptureEnded(graph))
+        self.publish(events.CaptureEnded(graph))
 
     def fail_capture(
         self, cuda_graph: Any, end_error: BaseException, code_error: BaseException | None
@@ -283,7 +270,7 @@ class ObservedScript:
         graph = self.graph_of(cuda_graph)
         if graph is not None:
             graph.state = "failed"
-        self.events.publish(CaptureFailed(graph, end_error, code_error))
+        self.publish(events.CaptureFailed(graph, end_error, code_error))
 
     def _capture_over(self) -> None:
         self.capture = self.capture_thread = None
@@ -303,7 +290,7 @@ class ObservedScript:
     def begin_replay(self, cuda_graph: Any) -> None:
         graph = self.graph_of(cuda_graph)
         if graph is not None:
-            self.events.publish(ReplayBegins(graph))
+            self.publish(events.ReplayBegins(graph))
 
     def end_replay(self, cuda_graph: Any) -> None:
         graph = self.graph_of(cuda_graph)
@@ -312,7 +299,7 @@ class ObservedScript:
         graph.replays += 1
         replay = graph.last_replay = self._access(graph)
         # Subscribers see who wrote each buffer before this replay.
-        self.events.publish(ReplayEnded(graph))
+        self.publish(events.ReplayEnded(graph))
         for use in graph.external.values():
             use.buffer.last_read = replay
             if use.written:
@@ -322,11 +309,11 @@ class ObservedScript:
 
     def drop(self, graph: WatchedGraph) -> None:
         """A graph is reset or has died."""
-        if self.events.closed or graph.state != "captured":
+        if self.closed or graph.state != "captured":
             return
         if self.capture is not None and graph is not self.capture:
             self.capture.disturbed = True
-        self.events.publish(GraphDropped(graph))
+        self.publish(events.GraphDropped(graph))
         graph.state = "dropped"
 
     # Between captures.
@@ -335,11 +322,11 @@ class ObservedScript:
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """An op outside captures has run."""
-        if self.events.closed or self.capture is not None or not len(self.buffers):
+        if self.closed or self.capture is not None or not len(self.buffers):
             return
         name = op_name(func)
         if any(self.buffers.find(tensor) for tensor in tensors_in((args, kwargs))):
-            self.events.publish(EagerOp(Op(None, func, name, args, kwargs, result)))
+            self.publish(events.EagerOp(Op(None, func, name, args, kwargs, result)))
             written = [
                 buffer
                 for tensor in written_by(func, args, kwargs)
@@ -354,23 +341,23 @@ class ObservedScript:
 
     def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
         """The host has waited for the current stream, to read ``tensor``."""
-        if self.capture is None and not self.events.closed:
+        if self.capture is None and not self.closed:
             self.order.host_waits(self.device.stream())
-            self.events.publish(HostWaited(call, tensor))
+            self.publish(events.HostWaited(call, tensor))
 
     def host_synchronized(self, call: str) -> None:
         """The script has called a function that waits, and that has updated ``order``."""
-        self.events.publish(HostWaited(call, None))
+        self.publish(events.HostWaited(call, None))
 
     def returned(self, tensor: torch.Tensor) -> None:
         """A function of PyTorch has returned a tensor to the script."""
         if self.capture is None and len(self.buffers):
-            self.events.publish(TensorReturned(tensor))
+            self.publish(events.TensorReturned(tensor))
 
     def finish(self) -> None:
         """The script is over."""
-        self.events.publish(ScriptEnded())
-        self.events.closed = True
+        self.publish(events.ScriptEnded())
+        self.closed = True
 
     def _access(self, graph: WatchedGraph | None) -> Access:
         stream = self.device.stream()

@@ -221,7 +221,7 @@ class _Comparison:
             old = by_position.get(new.position)
             if old is None or (old.address == new.address and old.shape == new.shape):
                 continue
-            if new.storage not in self.first.seen and not self.second.outlived(new.storage):
+            if new.storage not in self.first.storages and not self.second.outlived(new.storage):
                 # Nobody had it before and nobody has it after: PyTorch made it in C++ for this
                 # call alone (the index tensor of x[[0, 2]]).
                 continue

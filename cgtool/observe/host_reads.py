@@ -1,9 +1,8 @@
-"""The values on the host that captured code reads: a graph keeps those of the capture for ever.
+"""Values on the host that code reads; a graph keeps those of its capture.
 
-While code runs, its frames are shown to ``HostReads``. From the source of each function come the
-names that it uses (``self.n``, ``config["lr"]``, a global), from the frame the objects behind
-them. ``snapshot`` looks all of them up; two snapshots held against each other say what moved, and
-in which line the code reads it.
+The source of a function gives the names that it uses (``self.n``, ``config["lr"]``, a global), and
+its frame the objects behind them. ``HostReads.snapshot`` looks all of them up; the difference of
+two snapshots says which values changed, and which line reads them.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from cgtool.torch_compat.private import (
 )
 
 _SMALL = 64
-"""Host tensors up to this many elements are compared by value."""
+"""CPU tensors of up to this many elements are compared by value."""
 _HELPERS = 4
-"""Calls followed from a function into the helpers that it names."""
+"""How deep calls of helpers are followed."""
 _MISSING = object()
 
 
 @dataclass(frozen=True)
 class Value:
-    """One looked-up value, reduced to what a comparison needs."""
+    """A value, reduced to what a comparison needs."""
 
     kind: str
     """``number`` (or text, or None), ``host tensor``, ``tensor``, ``size`` (of a container)."""
@@ -60,7 +59,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class Change:
-    """A value that moved between two snapshots."""
+    """A value that differs between two snapshots."""
 
     watched: Watched
     before: Value
@@ -76,32 +75,25 @@ Snapshot = dict[int, Value]
 
 
 class HostReads:
-    """Collects what code reads; see the module's text."""
+    """The values that the added frames read."""
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
-        self._seen: set[tuple[int, int]] = set()
+        self._known: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
-        """Roots that cannot be referenced weakly (dicts, lists), and code objects."""
+        """Keeps roots without weak references (dicts, lists) and code objects alive."""
 
-    def see(self, frame: types.FrameType | None) -> None:
-        """Note every user frame from ``frame`` outward."""
-        while frame is not None:
-            if not is_internal(frame.f_code):
-                self.see_one(frame)
-            frame = frame.f_back
-
-    def see_one(self, frame: types.FrameType) -> None:
-        """Note one frame, which is the user's."""
+    def add_frame(self, frame: types.FrameType) -> None:
+        """Add the names that a function of the user uses."""
         code = frame.f_code
         first = code.co_varnames[0] if code.co_argcount else None
         owner = id(frame.f_locals.get(first)) if first else 0
-        if (id(code), owner) not in self._seen:
-            self._seen.add((id(code), owner))
+        if (id(code), owner) not in self._known:
+            self._known.add((id(code), owner))
             self._kept.append(code)
-            self._code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
+            self._add_code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
 
-    def _code(
+    def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
     ) -> None:
         cells: dict[str, types.CellType] | None = None
@@ -112,11 +104,11 @@ class HostReads:
                 root = _item_of(names, use.root)
                 owner = id(names)
             elif use.scope == "argument":
-                held = values.get(use.root, _MISSING)
-                if held is _MISSING or isinstance(held, torch.Tensor):
-                    # Arguments that are tensors are the static inputs.
+                value = values.get(use.root, _MISSING)
+                if value is _MISSING or isinstance(value, torch.Tensor):
+                    # Tensor arguments are the static inputs.
                     continue
-                root, owner = self._reference(held), id(held)
+                root, owner = self._reference(value), id(value)
             else:
                 if cells is None:
                     cells = _cells(code)
@@ -132,7 +124,7 @@ class HostReads:
             self.watched.append(Watched(use, frame, root, owner))
 
     def _follow(self, function: Any, depth: int) -> None:
-        """A helper of the user's may read values without running an op."""
+        """Add what a helper of the user reads, which may run no op."""
         values: dict[str, Any] = {}
         if isinstance(function, types.MethodType):
             first = function.__func__.__code__.co_varnames[:1]
@@ -143,10 +135,10 @@ class HostReads:
         if "-packages/" in function.__code__.co_filename:
             return
         key = id(function.__code__), id(next(iter(values.values()), None)) if values else 0
-        if key not in self._seen:
-            self._seen.add(key)
+        if key not in self._known:
+            self._known.add(key)
             self._kept.append(function.__code__)
-            self._code(function.__code__, function.__globals__, values, depth)
+            self._add_code(function.__code__, function.__globals__, values, depth)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
         try:
@@ -156,30 +148,34 @@ class HostReads:
             return lambda: value
 
     def snapshot(self) -> Snapshot:
-        """What every name stands for now."""
-        found: Snapshot = {}
-        for index, one in enumerate(self.watched):
-            value = _reduce(_resolve(one.root(), one.use.steps))
+        """The value of every name now."""
+        snapshot: Snapshot = {}
+        for index, watched in enumerate(self.watched):
+            value = _reduce(_resolve(watched.root(), watched.use.steps))
             if value is not None:
-                found[index] = value
-        return found
+                snapshot[index] = value
+        return snapshot
 
     def changes(self, before: Snapshot, after: Snapshot) -> Iterator[Change]:
-        """What moved, in the order in which the code was seen; each line and name once."""
-        told: set[tuple[str, int, str, int]] = set()
+        """The values that differ, each line and name once, in the order they were added."""
+        reported: set[tuple[str, int, str, int]] = set()
         for index, old in before.items():
             new = after.get(index)
             if new is None or (new.kind == old.kind and new.content == old.content):
                 continue
-            one = self.watched[index]
-            key = one.frame.file, one.frame.line, one.use.text, one.owner
-            if key not in told:
-                told.add(key)
-                yield Change(one, old, new)
+            watched = self.watched[index]
+            key = watched.frame.file, watched.frame.line, watched.use.text, watched.owner
+            if key not in reported:
+                reported.add(key)
+                yield Change(watched, old, new)
 
     def uses_at(self, file: str, line: int) -> list[Watched]:
         """All names that one line uses."""
-        return [one for one in self.watched if one.frame.line == line and one.frame.file == file]
+        return [
+            watched
+            for watched in self.watched
+            if watched.frame.line == line and watched.frame.file == file
+        ]
 
 
 def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
@@ -197,7 +193,7 @@ def _content_of(cell: types.CellType) -> Callable[[], Any]:
 
 
 def _cells(code: types.CodeType) -> dict[str, types.CellType]:
-    """The cells of a function that runs this code; frames do not tell."""
+    """The cells of a function that runs this code, which frames do not have."""
     for function in gc.get_referrers(code):
         if isinstance(function, types.FunctionType) and function.__code__ is code:
             return dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
@@ -205,7 +201,7 @@ def _cells(code: types.CodeType) -> dict[str, types.CellType]:
 
 
 def _resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
-    """Follow attributes and items without running code of the user's."""
+    """Follow attributes and items without running the user's code."""
     for kind, name in steps:
         if value is None or value is _MISSING:
             return _MISSING
@@ -241,12 +237,12 @@ def _attribute(value: Any, name: str) -> Any:
                     return inner[name]
     if isinstance(value, type | types.ModuleType):
         return _MISSING
-    found = type(value).__dict__.get(name, _MISSING)
-    if isinstance(found, types.FunctionType):
-        return types.MethodType(found, value)
-    if isinstance(found, types.MemberDescriptorType):
+    member = type(value).__dict__.get(name, _MISSING)
+    if isinstance(member, types.FunctionType):
+        return types.MethodType(member, value)
+    if isinstance(member, types.MemberDescriptorType):
         try:
-            return found.__get__(value)
+            return member.__get__(value)
         except AttributeError:
             return _MISSING
     for base in type(value).__mro__:
@@ -278,7 +274,7 @@ def _reduce(value: Any) -> Value | None:
 def _numbers(value: Any) -> Any:
     if not isinstance(value, list | tuple) or len(value) > _SMALL:
         return None
-    if any(type(one) not in (bool, int, float, str) for one in value):
+    if any(type(item) not in (bool, int, float, str) for item in value):
         return None
     return (len(value), tuple(value)) if value else None
 

@@ -1,7 +1,5 @@
-"""One eager iteration, watched: its ops as a graph would keep them, and what the host drew.
-
-Two of them are held against each other in ``repeat``; ``verify`` observes more.
-"""
+"""One eager iteration: its ops as a graph would keep them, and the random numbers and times that
+the host used."""
 
 from __future__ import annotations
 
@@ -26,40 +24,43 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.placement import on_host
 from cgtool.torch_compat.private import pytree, storage_key
 
-_FEW = 64
+_SMALL = 64
+"""CPU tensors of up to this many elements are compared by value."""
 SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
+"""Prefixes of ops that become no node."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """A device tensor among the arguments of an op that the iteration did not make."""
+class OutsideTensor:
+    """A device tensor that an op reads and that the iteration did not create."""
 
     position: int
     address: int
     shape: tuple[int, ...]
     parameter: bool
     storage: int
-    """Its address as an object; ``Iteration.seen`` keeps it from being given to another one."""
+    """Key of its storage; ``Iteration.storages`` keeps the key from being reused."""
 
 
 @dataclass(slots=True)
 class Op:
-    """One op of an iteration, as far as a graph would keep it."""
+    """One op of an iteration, reduced to what a graph would keep."""
 
     call: OpCall
     numbers: tuple[Any, ...]
-    """Python numbers among the arguments, and the values of small host tensors."""
-    outside: tuple[Outside, ...]
+    """Numbers and strings among the arguments, and the values of small CPU tensors, with their
+    positions."""
+    outside: tuple[OutsideTensor, ...]
     host: bool
-    """All tensors of the op lie on the host."""
+    """All tensors of the op are on the host."""
     host_scalar: bool
-    """A device op was given a host tensor of no dimensions that lived before the iteration."""
+    """A device op got a 0-dim CPU tensor from before the iteration."""
     in_optimizer: bool = False
-    """An optimizer of PyTorch's runs it, of which ``optimizers`` tells."""
+    """An optimizer of PyTorch runs it."""
     writes_input: bool = False
-    """It writes into a tensor that the callable is given."""
+    """It writes to an argument of the callable."""
     reads_nothing_of: int | None = None
-    """Index of the call that made memory which this op reads, and which nothing wrote before."""
+    """Index of the call that allocated memory which this op reads before anything is written."""
 
 
 @dataclass
@@ -68,20 +69,20 @@ class Iteration:
 
     ops: list[Op] = field(default_factory=list)
     drawn: list[tuple[str, tuple[Site, ...]]] = field(default_factory=list)
-    """Random numbers and clocks of the host that the code asked: (name, chain)."""
+    """Random numbers and times that the code took on the host: (``random`` or ``clock``, chain)."""
     state: Snapshot = field(default_factory=dict)
-    """Afterwards."""
+    """The values on the host that the code reads, after the iteration."""
     record: Record = field(default_factory=Record)
-    seen: dict[int, StorageWeakRef] = field(default_factory=dict)
-    """All storages that ops were given or made."""
+    storages: dict[int, StorageWeakRef] = field(default_factory=dict)
+    """All storages of arguments and results of ops, by key."""
 
     def outlived(self, storage: int) -> bool:
-        """True for a storage that somebody holds after the iteration."""
-        return not self.seen[storage].expired()
+        """Whether a storage is still alive after the iteration."""
+        return not self.storages[storage].expired()
 
 
 class _Recorder(OpRecorder):
-    """Keeps the arguments of each op."""
+    """Records what a graph would keep of each op."""
 
     def __init__(
         self, roots: Any, annotations: Annotations, iteration: Iteration, inputs: set[int]
@@ -91,69 +92,71 @@ class _Recorder(OpRecorder):
         self.inputs = inputs
         self._storages: set[int] = set()
         self._by_host: set[int] = set()
-        """Those of them that an op on host tensors made."""
+        """Those of ``_storages`` that an op on CPU tensors created."""
         self._empty = Uninitialised()
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         op = self._op(call, args, kwargs)
-        given = self._see((args, kwargs))
+        before = self._note_storages((args, kwargs))
         unread = self._empty.read_by(func, call.name, args, kwargs)
-        made = self.run(func, args, kwargs)
-        new = self._see(made) - given
+        result = self.run(func, args, kwargs)
+        new = self._note_storages(result) - before
         if call.name.startswith("aten::lift_fresh"):
-            # A constant of the code: made in C++, and handed to this op before any other sees it.
-            new = self._see(made)
+            # A constant of the code: created in C++, and passed to this op first.
+            new = self._note_storages(result)
         self._storages |= new
-        if (op is None and _all_on_host(made)) or (op is not None and op.host):
+        if (op is None and _all_on_host(result)) or (op is not None and op.host):
             self._by_host |= new
-        if call.name.startswith(UNINITIALISED) and _users_own(sys._getframe(1)):
-            self._empty.made(call.index, made)
+        if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
+            self._empty.made(call.index, result)
         if op is not None:
             op.reads_nothing_of = unread
             op.writes_input = any(
-                storage_key(one.untyped_storage()) in self.inputs
-                for one in written_by(func, args, kwargs)
-                if _plain(one)
+                storage_key(tensor.untyped_storage()) in self.inputs
+                for tensor in written_by(func, args, kwargs)
+                if _is_plain(tensor)
             )
             self.iteration.ops.append(op)
-        return made
+        return result
 
-    def _see(self, value: Any) -> set[int]:
-        found = storages_in(value)
-        for key, storage in found.items():
-            if key not in self.iteration.seen:
-                self.iteration.seen[key] = StorageWeakRef(storage)
-        return set(found)
+    def _note_storages(self, value: Any) -> set[int]:
+        storages = storages_in(value)
+        for key, storage in storages.items():
+            if key not in self.iteration.storages:
+                self.iteration.storages[key] = StorageWeakRef(storage)
+        return set(storages)
 
     def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
         if call.name.startswith(SKIPPED):
             return None
         numbers: list[Any] = []
-        outside: list[Outside] = []
+        outside: list[OutsideTensor] = []
         places: list[bool] = []
         host_scalar = False
-        for position, one in enumerate(pytree.tree_leaves((args, kwargs))):
-            if isinstance(one, torch.Tensor):
-                if not _plain(one):
+        for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
+            if isinstance(argument, torch.Tensor):
+                if not _is_plain(argument):
                     continue
-                host = on_host(one)
+                host = on_host(argument)
                 places.append(host)
-                storage = storage_key(one.untyped_storage())
-                from_outside = storage not in self._storages
+                storage = storage_key(argument.untyped_storage())
+                is_outside = storage not in self._storages
                 if host:
-                    # What a device op leaves on the host (the seed of an attention kernel) is
-                    # its own affair.
-                    if one.numel() <= _FEW and (from_outside or storage in self._by_host):
-                        numbers.append((position, str(one.tolist())))
-                    host_scalar |= from_outside and one.dim() == 0
-                elif from_outside:
-                    is_parameter = isinstance(one, torch.nn.Parameter)
-                    shape = tuple(one.shape)
-                    outside.append(Outside(position, one.data_ptr(), shape, is_parameter, storage))
-            elif type(one) in (bool, int, float, complex, str):
-                numbers.append((position, one))
+                    # A CPU result of a device op (the seed of an attention kernel) is no number
+                    # of the user's.
+                    if argument.numel() <= _SMALL and (is_outside or storage in self._by_host):
+                        numbers.append((position, str(argument.tolist())))
+                    host_scalar |= is_outside and argument.dim() == 0
+                elif is_outside:
+                    is_parameter = isinstance(argument, torch.nn.Parameter)
+                    shape = tuple(argument.shape)
+                    outside.append(
+                        OutsideTensor(position, argument.data_ptr(), shape, is_parameter, storage)
+                    )
+            elif type(argument) in (bool, int, float, complex, str):
+                numbers.append((position, argument))
         all_host = bool(places) and all(places)
         return Op(
             call,
@@ -166,20 +169,23 @@ class _Recorder(OpRecorder):
 
 
 def storages_in(value: Any) -> dict[int, torch.UntypedStorage]:
-    found = (
-        one.untyped_storage()
-        for one in pytree.tree_leaves(value)
-        if isinstance(one, torch.Tensor) and _plain(one)
+    """The storages of all tensors in a nested value, by key."""
+    storages = (
+        leaf.untyped_storage()
+        for leaf in pytree.tree_leaves(value)
+        if isinstance(leaf, torch.Tensor) and _is_plain(leaf)
     )
-    return {storage_key(one): one for one in found}
+    return {storage_key(storage): storage for storage in storages}
 
 
 def _all_on_host(value: Any) -> bool:
-    return all(on_host(one) for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor))
+    return all(
+        on_host(leaf) for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)
+    )
 
 
 def _inside(frame: types.FrameType | None, part: str) -> bool:
-    """True when a file of that part stands between the op and the user's line."""
+    """Whether a file of this part of PyTorch is between the op and the user's line."""
     while frame is not None and is_internal(frame.f_code):
         if package_part(frame.f_code.co_filename).startswith(part):
             return True
@@ -187,19 +193,19 @@ def _inside(frame: types.FrameType | None, part: str) -> bool:
     return False
 
 
-def _users_own(frame: types.FrameType | None) -> bool:
-    """False for the scratch memory of PyTorch's own Python code."""
+def _called_by_user(frame: types.FrameType | None) -> bool:
+    """Whether the user's code allocates, and not Python code of PyTorch."""
     while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
         frame = frame.f_back
     return frame is not None and not is_internal(frame.f_code)
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
 
 
-class _Profile:
-    """Shows every frame of the user's to ``reads``, and notes what is drawn on the host."""
+class _CallProfile:
+    """Passes every frame of the user's code to ``reads``, and notes random numbers and times."""
 
     def __init__(self, reads: HostReads, iteration: Iteration) -> None:
         self.reads = reads
@@ -208,11 +214,11 @@ class _Profile:
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
             if not is_internal(frame.f_code):
-                self.reads.see_one(frame)
+                self.reads.add_frame(frame)
         elif event == "c_call":
-            name = _source_of_chance(argument)
-            if name is not None and _asked_by_user(frame):
-                self.iteration.drawn.append((name, chain_of(frame)))
+            kind = _kind_of_source(argument)
+            if kind is not None and _user_calls(frame):
+                self.iteration.drawn.append((kind, chain_of(frame)))
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()
@@ -222,7 +228,8 @@ class _Profile:
         sys.setprofile(self._before)
 
 
-def _source_of_chance(function: Any) -> str | None:
+def _kind_of_source(function: Any) -> str | None:
+    """``random`` or ``clock`` for a function in C that returns one, else None."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
         return "random"
@@ -231,8 +238,8 @@ def _source_of_chance(function: Any) -> str | None:
     return None
 
 
-def _asked_by_user(frame: types.FrameType | None) -> bool:
-    """random.randint is Python code of the standard library's that the user's code calls."""
+def _user_calls(frame: types.FrameType | None) -> bool:
+    """Whether the user's code calls, directly or through Python code of ``random``."""
     while frame is not None and frame.f_code.co_filename.endswith(("/random.py", "_generator.pyx")):
         frame = frame.f_back
     return frame is not None and not is_internal(frame.f_code)
@@ -240,7 +247,7 @@ def _asked_by_user(frame: types.FrameType | None) -> bool:
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Its callbacks and finalizers run at no place of the code's own, and would be taken for it."""
+    """Disable garbage collection: callbacks and finalizers would look like the user's code."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -258,10 +265,10 @@ def observe(
     reads: HostReads,
     inputs: set[int],
 ) -> Iteration:
-    """One eager iteration; ``inputs`` are the storages of what the callables are given."""
+    """Run one eager iteration; ``inputs`` are keys of the storages of the callables' arguments."""
     iteration = Iteration()
     recorder = _Recorder(roots, annotations, iteration, inputs)
-    with without_collector(), recorder, _Profile(reads, iteration):
+    with without_collector(), recorder, _CallProfile(reads, iteration):
         run()
     iteration.state = reads.snapshot()
     iteration.record = recorder.record

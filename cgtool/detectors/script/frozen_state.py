@@ -71,7 +71,7 @@ class Numbers(Detector):
         frame = self.script.frame()
         while frame is not None and id(frame) not in event.graph.outer_frames:
             if not is_internal(frame.f_code):
-                capture.reads.see_one(frame)
+                capture.reads.add_frame(frame)
                 locals_of(frame)
             frame = frame.f_back
         call = event.op.call

@@ -20,7 +20,7 @@ ROUNDS = 3
 RECORD = """
 import sys, time, torch
 from cgtool.program.load import load
-from cgtool.program.phases import Phases, roots_of, through
+from cgtool.program.phases import Phases, roots_of, run_phases
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.observe.ops import OpRecorder
@@ -28,11 +28,11 @@ def run(spec, device):
     workload = load(spec, device=device)
     session = Phases(workload, CaptureOptions())
     plain = lambda part, phase, index, body: body()
-    through(session, plain)
+    run_phases(session, plain)
     with watch() as ranges:
         started = time.perf_counter()
         with OpRecorder(roots_of(workload), ranges):
-            through(session, plain)
+            run_phases(session, plain)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         print(time.perf_counter() - started)

@@ -21,7 +21,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.model.capture import Environment
 from cgtool.model.options import Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Phases, name_of, through
+from cgtool.program.phases import Phases, name_of, run_phases
 from cgtool.program.workload import Part
 
 
@@ -146,4 +146,4 @@ class Session(Phases, ABC, Generic[GraphT]):
                 self.results[index] = result
             return result
 
-        through(self, run)
+        run_phases(self, run)

@@ -1,4 +1,8 @@
-"""The boundary to the user's code: whose fault an exception is, and what the user reads of it."""
+"""The boundary to the user's code: whose fault an exception is, and the failure that it becomes.
+
+The frames of ``call_user`` and ``call_op`` in a traceback mark where cgtool calls the user's code,
+and where it runs an op that somebody else called.
+"""
 
 from __future__ import annotations
 
@@ -18,171 +22,6 @@ from cgtool.model.finding import Finding
 from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
 from cgtool.program.guarded_access import short, text_of
 from cgtool.program.workload import Part
-
-Explain = Callable[[BaseException, str], Finding | None]
-"""What an exception in a phase means; the frames are added by ``user_errors``."""
-_SHOWN_LINES = 8
-
-_ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
-
-
-def innermost(error: BaseException) -> BaseException:
-    """The error that ended a capture: the one that users see may be raised while unwinding, and
-    say only that there was another before it."""
-    seen = {id(error)}
-    while error.__context__ is not None and not error.__suppress_context__:
-        if not any(words in text_of(error) for words in _ENDED_EARLIER):
-            break
-        error = error.__context__
-        if id(error) in seen:
-            break
-        seen.add(id(error))
-    return error
-
-
-def _refusal(error: BaseException) -> CgtoolError | None:
-    """What cgtool refused, when the user's code caught it and raised something else: on a GPU the
-    capture had ended there too."""
-    seen: set[int] = set()
-    chain: BaseException | None = error
-    while chain is not None and id(chain) not in seen:
-        if isinstance(chain, CgtoolError):
-            return chain
-        seen.add(id(chain))
-        chain = chain.__cause__ or chain.__context__
-    return None
-
-
-def _lines(error: BaseException) -> list[str]:
-    return text_of(error).strip().splitlines()
-
-
-def first_line(error: BaseException) -> str:
-    lines = _lines(error)
-    return lines[0] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def user_errors(
-    part: Part, phase: str, explain: Explain = lambda _error, _phase: None
-) -> Iterator[None]:
-    """``explain`` says what an error means, when it can.
-
-    Raises CgtoolError (exit 4) in place of every exception that is not a fault of cgtool's own.
-    """
-    try:
-        yield
-    except BaseException as error:
-        refusal = _refusal(error)
-        if refusal is not None:
-            failure = (of_optimizer(refusal) or refusal).failure
-            frames = failure.frames or part.frames
-            raise CgtoolError(msgspec.structs.replace(failure, frames=frames)) from None
-        root = innermost(error)
-        raise _raised(part, phase, root, error, explain) or error from error
-
-
-def _raised(
-    part: Part,
-    phase: str,
-    root: BaseException,
-    error: BaseException,
-    explain: Explain,
-) -> CgtoolError | None:
-    """What the part did, or None for a fault of cgtool's."""
-    frames = exception_frames(root) or exception_frames(error) or part.frames
-    text = first_line(root)
-    if isinstance(root, torch.OutOfMemoryError):
-        return user_code(
-            f"{part.name}: the GPU ran out of memory in {phase}",
-            frames=frames,
-            why=text,
-            fix="use a smaller batch, or a device with more free memory",
-            phase=phase,
-            findings=(msgspec.structs.replace(met, frames=frames),)
-            if (met := explain(root, phase)) is not None
-            else (),
-        )
-    if own_fault(root):
-        what = unreadable(root)
-        if what is None:
-            return None
-        return user_code(
-            f"{part.name}: cgtool cannot read the storage of {what}, in {phase}",
-            frames=frames,
-            why=f"cgtool follows the memory of every tensor, and PyTorch answers: {text}",
-            fix="give and return the dense tensors that it is made of, or leave this part out",
-            phase=phase,
-        )
-    found = explain(root, phase)
-    why = _INTERRUPT if isinstance(root, KeyboardInterrupt) else None
-    if found is not None:
-        found = msgspec.structs.replace(
-            found, frames=frames, fix=capturable_fix(root) or found.fix, phase=phase
-        )
-    return user_code(
-        _sentence(part, phase, root, text),
-        frames=frames,
-        why=found.reason if found else why,
-        fix=found.fix if found else capturable_fix(root),
-        phase=phase,
-        findings=(found,) if found else (),
-    )
-
-
-_INTERRUPT = "the code raised it, or sent SIGINT to its own process: Ctrl-C does not come this far"
-
-
-def _sentence(part: Part, phase: str, error: BaseException, text: str) -> str:
-    if isinstance(error, SystemExit):
-        return f"{part.name} called sys.exit({short(error.code)}) in {phase}"
-    kind = type(error).__name__
-    return f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
-
-
-def _syntax(who: str, error: SyntaxError, otherwise: tuple[Frame, ...]) -> CgtoolError:
-    only = "".join(traceback.TracebackException.from_exception(error).format_exception_only())
-    # The first line is the place, which is a frame here; the last is the message.
-    source = [line for line in only.splitlines()[:-1] if not line.startswith("  File ")]
-    return user_code(
-        f"{who} raised {type(error).__name__}: {error.msg}",
-        frames=exception_frames(error) or otherwise,
-        why="\n".join(source[:_SHOWN_LINES]) or None,
-        phase="load",
-    )
-
-
-def load_error(
-    who: str,
-    error: BaseException,
-    *,
-    why: str | None = None,
-    fix: str | None = None,
-    otherwise: tuple[Frame, ...] = (),
-) -> CgtoolError:
-    """What the user's code raised while it was loaded. ``otherwise`` are the frames to name when
-    the traceback has none of the user's."""
-    if isinstance(error, CgtoolError):
-        return error
-    if isinstance(error, SyntaxError):
-        return _syntax(who, error, otherwise)
-    what = f"{who} raised {type(error).__name__}"
-    lines = _lines(error)
-    if isinstance(error, SystemExit):
-        what = f"{who} ended with sys.exit({short(error.code)})"
-        fix = fix or "keep what only a script does under: if __name__ == '__main__'"
-    elif lines:
-        what += f": {lines[0]}"
-    if why is None and len(lines) > 1:
-        why = "\n".join(lines[1:_SHOWN_LINES])
-    if isinstance(error, ModuleNotFoundError) and fix is None:
-        fix = f"install it where cgtool runs, {sys.prefix}, or run cgtool from its folder"
-    elif isinstance(error, torch.OutOfMemoryError):
-        fix = "use a smaller model or batch, or a device with more free memory"
-    return user_code(
-        what, frames=exception_frames(error) or otherwise, why=why, fix=fix, phase="load"
-    )
-
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 _STATEFUL = tuple(
@@ -254,26 +93,18 @@ def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
     return is_called_by_user and code.co_name not in _MODE_METHODS
 
 
-_FOLDER = str(Path(torch.optim.__file__).parent) + "/"
-
-
-def _optimizer_behind(error: BaseException) -> torch.optim.Optimizer | None:
-    """The optimizer in whose own code this was raised; not in a closure of the user's."""
-    found = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename.startswith(_FOLDER):
-            owner = frame.f_locals.get("self")
-            found = owner if isinstance(owner, torch.optim.Optimizer) else found
-        elif not is_internal(frame.f_code):
-            found = None
-    return found
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent) + "/"
 
 
 def capturable_fix(error: BaseException) -> str | None:
-    """What to change, when ``error`` says that ``step()`` cannot be captured as it is."""
+    """The fix for an optimizer whose ``step()`` cannot be captured as it is; else None.
+
+    PyTorch's optimizers keep the step count on the host unless ``capturable=True`` moves it to the
+    device. Some refuse to be captured then, others read a value in the middle of ``step()``.
+    """
     if "captur" not in text_of(error):
         return None
-    optimizer = _optimizer_behind(error)
+    optimizer = _optimizer_of(error)
     if optimizer is None:
         return None
     name = type(optimizer).__name__
@@ -285,12 +116,165 @@ def capturable_fix(error: BaseException) -> str | None:
         )
     if all(group.get("capturable") for group in groups):
         return None
-    return f"construct it with capturable=True: {name}(..., capturable=True)"
+    return f"make the optimizer with capturable=True: {name}(..., capturable=True)"
 
 
-def of_optimizer(error: CgtoolError) -> CgtoolError | None:
-    """The same failure with the advice for the optimizer that it came from, if it did."""
-    fix = capturable_fix(error)
-    if fix is None:
-        return None
-    return CgtoolError(msgspec.structs.replace(error.failure, fix=fix))
+def _optimizer_of(error: BaseException) -> torch.optim.Optimizer | None:
+    """The optimizer in whose own code this was raised; not in a closure of the user's."""
+    optimizer = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+            owner = frame.f_locals.get("self")
+            optimizer = owner if isinstance(owner, torch.optim.Optimizer) else optimizer
+        elif not is_internal(frame.f_code):
+            optimizer = None
+    return optimizer
+
+
+Explain = Callable[[BaseException, str], Finding | None]
+"""The finding behind an exception in a phase, if there is one; ``user_errors`` adds the frames."""
+_SHOWN_LINES = 8
+_ENDED_EARLIER = ("previous error during capture", "StreamCaptureInvalidated")
+
+
+@contextlib.contextmanager
+def user_errors(
+    part: Part, phase: str, explain: Explain = lambda _error, _phase: None
+) -> Iterator[None]:
+    """Run a phase of the user's code: what it raises becomes a CgtoolError (exit 4).
+
+    Bugs of cgtool pass as they are.
+    """
+    try:
+        yield
+    except BaseException as error:
+        refusal = _refusal(error)
+        if refusal is not None:
+            failure = refusal.failure
+            failure = msgspec.structs.replace(
+                failure,
+                frames=failure.frames or part.frames,
+                fix=capturable_fix(refusal) or failure.fix,
+            )
+            raise CgtoolError(failure) from None
+        root = innermost(error)
+        frames = exception_frames(root) or exception_frames(error) or part.frames
+        failure_error = _phase_error(part, phase, root, frames, explain)
+        raise failure_error or error from error
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error that ended a capture. The one that arrives may be raised during unwinding, and
+    say only that there was an error before it."""
+    seen = {id(error)}
+    while error.__context__ is not None and not error.__suppress_context__:
+        if not any(words in text_of(error) for words in _ENDED_EARLIER):
+            break
+        error = error.__context__
+        if id(error) in seen:
+            break
+        seen.add(id(error))
+    return error
+
+
+def _refusal(error: BaseException) -> CgtoolError | None:
+    """The CgtoolError behind this one, when the user's code caught it and raised something else:
+    on a GPU the capture would have ended there too."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, CgtoolError):
+            return cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _phase_error(
+    part: Part, phase: str, error: BaseException, frames: tuple[Frame, ...], explain: Explain
+) -> CgtoolError | None:
+    """None for a bug of cgtool's."""
+    text = first_line(error)
+    if own_fault(error):
+        kind = unreadable(error)
+        if kind is None:
+            return None
+        return user_code(
+            f"{part.name}: cgtool cannot read the storage of {kind}, in {phase}",
+            frames=frames,
+            why=f"cgtool follows the memory of every tensor, and PyTorch raises: {text}",
+            fix="pass and return the dense tensors that it consists of, or leave this part out",
+            phase=phase,
+        )
+    finding = explain(error, phase)
+    if isinstance(error, torch.OutOfMemoryError):
+        what = f"{part.name}: the GPU ran out of memory in {phase}"
+        why: str | None = text
+        fix: str | None = "use a smaller batch, or a device with more free memory"
+    elif isinstance(error, SystemExit):
+        what = f"{part.name} called sys.exit({short(error.code)}) in {phase}"
+        why, fix = None, None
+    else:
+        kind = type(error).__name__
+        what = f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
+        why, fix = None, capturable_fix(error)
+    if isinstance(error, KeyboardInterrupt):
+        why = "the code raised it, or sent SIGINT to its own process: Ctrl-C does not reach it"
+    if finding is not None:
+        if isinstance(error, torch.OutOfMemoryError):
+            finding = msgspec.structs.replace(finding, frames=frames)
+        else:
+            fix = fix or finding.fix
+            why = finding.reason
+            finding = msgspec.structs.replace(finding, frames=frames, fix=fix, phase=phase)
+    return user_code(
+        what,
+        frames=frames,
+        why=why,
+        fix=fix,
+        phase=phase,
+        findings=(finding,) if finding is not None else (),
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Of the message; the type's name where there is none."""
+    lines = text_of(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def load_error(
+    who: str,
+    error: BaseException,
+    *,
+    why: str | None = None,
+    fix: str | None = None,
+    otherwise: tuple[Frame, ...] = (),
+) -> CgtoolError:
+    """What the user's code raised while it was loaded. ``who``: the subject of the sentence.
+    ``otherwise``: the frames to show when the traceback has none of the user's."""
+    if isinstance(error, CgtoolError):
+        return error
+    what = f"{who} raised {type(error).__name__}"
+    lines = text_of(error).strip().splitlines()
+    if isinstance(error, SyntaxError):
+        what += f": {error.msg}"
+        only = traceback.TracebackException.from_exception(error).format_exception_only()
+        # The first line is the place, which is a frame here; the last is the message.
+        source = "".join(only).splitlines()[:-1]
+        why = "\n".join([line for line in source if not line.startswith("  File ")][:_SHOWN_LINES])
+        why, fix = why or None, None
+    elif isinstance(error, SystemExit):
+        what = f"{who} ended with sys.exit({short(error.code)})"
+        fix = fix or "move what only a script does under: if __name__ == '__main__'"
+    elif lines:
+        what += f": {lines[0]}"
+    if why is None and len(lines) > 1 and not isinstance(error, SyntaxError):
+        why = "\n".join(lines[1:_SHOWN_LINES])
+    if isinstance(error, ModuleNotFoundError) and fix is None:
+        fix = f"install it where cgtool runs, {sys.prefix}, or run cgtool from its folder"
+    elif isinstance(error, torch.OutOfMemoryError):
+        fix = "use a smaller model or batch, or a device with more free memory"
+    return user_code(
+        what, frames=exception_frames(error) or otherwise, why=why, fix=fix, phase="load"
+    )

@@ -9,7 +9,7 @@ import torch
 
 from cgtool.model.capture import Caveat, Entry, Option, Tensor
 from cgtool.model.options import CaptureOptions
-from cgtool.program.phases import Phased, wants_backward
+from cgtool.program.phases import Phases, wants_backward
 from cgtool.program.surface import address_of, named_tensors
 from cgtool.program.workload import Workload
 
@@ -72,7 +72,7 @@ def tensors(
 
 
 def labels(
-    session: Phased, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+    session: Phases, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> dict[int, str]:
     """Address of a storage to the name of the output or gradient that lies there."""
     found: dict[int, str] = {}
@@ -97,7 +97,7 @@ def labels(
     return found
 
 
-def caveats(session: Phased, empty: Sequence[str]) -> list[Caveat]:
+def caveats(session: Phases, empty: Sequence[str]) -> list[Caveat]:
     """What the workload itself makes the reader know; ``empty`` names the graphs without nodes."""
     found = [Caveat("note", note) for note in session.workload.notes]
     found += [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,20 +29,9 @@ Run = Callable[[Part, str, int, Callable[[], Any]], Any]
 """Runs one phase: (callable, ``forward`` | ``backward`` | ``step``, its index, the work)."""
 
 
-class Phased(Protocol):
-    """What goes through the phases, and keeps what came of each, by index of the callable."""
-
-    workload: Workload
-    options: CaptureOptions
-    outputs: dict[int, list[Named]]
-    surfaces: dict[int, Surface]
-    incoming: dict[int, list[torch.Tensor]]
-    gradients: dict[int, tuple[torch.Tensor | None, ...]]
-
-
 @dataclass
 class Phases:
-    """The plainest of them."""
+    """A workload that runs in phases, and the tensors of each phase, by index of the callable."""
 
     workload: Workload
     options: CaptureOptions
@@ -52,42 +41,45 @@ class Phases:
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
 
 
-def wants_backward(one: Phased) -> bool:
-    return one.options.backward and one.workload.kind != "step"
+def wants_backward(phases: Phases) -> bool:
+    return phases.options.backward and phases.workload.kind != "step"
 
 
-def name_of(one: Phased, phase: str, index: int) -> str:
+def name_of(phases: Phases, phase: str, index: int) -> str:
     """``forward``, or ``forward 1`` where there are several callables."""
-    return phase if len(one.workload.parts) == 1 else f"{phase} {index}"
+    return phase if len(phases.workload.parts) == 1 else f"{phase} {index}"
 
 
-def through(one: Phased, run: Run) -> None:
-    """Every forward in order, then every backward in reverse, each handed to ``run``."""
-    parts = one.workload.parts
-    first = "step" if one.workload.kind == "step" else "forward"
+def run_phases(phases: Phases, run: Run) -> None:
+    """Call ``run`` for every forward in order, then for every backward in reverse.
+
+    Raises CgtoolError when a backward has nothing to differentiate with respect to.
+    """
+    parts = phases.workload.parts
+    first = "step" if phases.workload.kind == "step" else "forward"
     for index, part in enumerate(parts):
         result = run(part, first, index, lambda part=part: call(part))  # type: ignore[misc]
-        one.outputs[index] = flatten_outputs(result)
-    if not wants_backward(one):
+        phases.outputs[index] = flatten_outputs(result)
+    if not wants_backward(phases):
         return
     for index, part in reversed(list(enumerate(parts))):
-        surface = differentiable(part, one.outputs[index])
+        surface = differentiable(part, phases.outputs[index])
         if surface is None:
             continue
         incoming = grad_outputs(surface)
-        one.surfaces[index], one.incoming[index] = surface, incoming
-        one.gradients[index] = run(
+        phases.surfaces[index], phases.incoming[index] = surface, incoming
+        phases.gradients[index] = run(
             part,
             "backward",
             index,
             lambda surface=surface, incoming=incoming: grads(  # type: ignore[misc]
-                surface, incoming, one.options.allow_unused_input
+                surface, incoming, phases.options.allow_unused_input
             ),
         )
 
 
 def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
-    """Root modules by path prefix; several callables are told apart by their names."""
+    """Root modules by path prefix, which begins with the callable's name if there are several."""
     if len(workload.parts) == 1:
         return dict(workload.parts[0].modules)
     roots: dict[str, torch.nn.Module] = {}
@@ -97,34 +89,34 @@ def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def iterate(one: Phased, part: Part) -> None:
-    """One eager iteration of a callable, forward and backward, leaving nothing behind."""
+def iterate(phases: Phases, part: Part) -> None:
+    """One eager iteration of a callable, forward and backward; its tensors are not kept."""
     outputs = flatten_outputs(call(part))
-    if wants_backward(one):
+    if wants_backward(phases):
         surface = differentiable(part, outputs)
         if surface is not None:
-            grads(surface, grad_outputs(surface), one.options.allow_unused_input)
+            grads(surface, grad_outputs(surface), phases.options.allow_unused_input)
 
 
 def warm_up(
-    one: Phased,
+    phases: Phases,
     iterations: int,
     progress: Progress,
     explain: Explain,
     last: Callable[[Part], object] | None = None,
 ) -> None:
-    """So many eager iterations of each callable; ``last`` runs in place of the last one.
+    """Run ``iterations`` eager iterations of each callable; ``last`` replaces the last one.
 
     Raises CgtoolError for what the user's code raises.
     """
-    for part in one.workload.parts:
+    for part in phases.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
             with user_errors(part, "warm-up", explain):
                 if last is not None and iteration == iterations - 1:
                     last(part)
                 else:
-                    iterate(one, part)
+                    iterate(phases, part)
 
 
 WARMUP_ITERS = 3
@@ -134,16 +126,16 @@ DDP_WARMUP_ITERS = 11
 
 
 def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str | None]:
-    """How many warm-up iterations, and the note that the reader needs if it is not the usual."""
+    """The number of warm-up iterations, and a note where it is not the usual one."""
     if options.warmup_iters is not None:
         return options.warmup_iters, None
-    wrapped = any(
+    is_ddp = any(
         isinstance(module, torch.nn.parallel.DistributedDataParallel)
         for part in workload.parts
         for root in part.modules.values()
         for module in root.modules()
     )
-    if wrapped:
+    if is_ddp:
         return DDP_WARMUP_ITERS, (
             f"{DDP_WARMUP_ITERS} warm-up iterations, because the workload runs "
             "DistributedDataParallel"

@@ -1,7 +1,7 @@
-"""The surface that is captured: outputs, what is differentiated, and the names of tensors.
+"""The tensors of a workload: outputs, what backward differentiates, and a name for each.
 
-It is the surface of ``torch.cuda.make_graphed_callables``: backward runs from the outputs that
-require grad to the inputs and parameters that do, with static gradients coming in.
+As in ``torch.cuda.make_graphed_callables``, backward runs from the outputs that require grad to the
+inputs and parameters that do, with static incoming gradients.
 """
 
 from __future__ import annotations
@@ -22,31 +22,26 @@ from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.private import pytree
 
 Named = tuple[str, torch.Tensor]
-
-
-def _key_text(path: Any) -> str:
-    text = "".join(str(key) for key in path)
-    return text.lstrip(".")
-
-
+"""A tensor and its name."""
 _NESTED_DATACLASSES = 8
 
 
 def tensors_in(tree: Any, nested: int = _NESTED_DATACLASSES) -> list[Named]:
     """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``, ``.loss``).
 
-    Containers are those of PyTorch's pytree, and dataclasses, which it takes for leaves.
+    Containers are those of PyTorch's pytree, and dataclasses, which are leaves of a pytree.
     """
-    found: list[Named] = []
+    tensors: list[Named] = []
     leaves, _ = pytree.tree_flatten_with_path(tree)
     for path, leaf in leaves:
+        key = "".join(map(str, path)).lstrip(".")
         if is_a(leaf, torch.Tensor):
-            found.append((_key_text(path), leaf))
+            tensors.append((key, leaf))
         elif nested and attribute(type(leaf), "__dataclass_fields__") is not None:
             for field in dataclasses.fields(leaf):
                 inner = tensors_in(attribute(leaf, field.name), nested - 1)
-                found += [(f"{_key_text(path)}.{field.name}{rest}", one) for rest, one in inner]
-    return found
+                tensors += [(f"{key}.{field.name}{rest}", tensor) for rest, tensor in inner]
+    return tensors
 
 
 def flatten_outputs(outputs: Any) -> list[Named]:
@@ -55,8 +50,8 @@ def flatten_outputs(outputs: Any) -> list[Named]:
 
 
 def address_of(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's storage begins; None for one that has no storage of its own to point into
-    (sparse tensors, subclasses that wrap others)."""
+    """The address of a tensor's storage; None without a storage of its own (sparse tensors,
+    subclasses that wrap other tensors)."""
     try:
         return tensor.untyped_storage().data_ptr()
     except RuntimeError:
@@ -89,24 +84,24 @@ class Surface:
 
 def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     """``id`` of every leaf that backward from these tensors accumulates into."""
-    found = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
+    pending: list[Any] = [tensor.grad_fn for tensor in tensors]
     seen: set[Any] = set()
-    while waiting:
-        node = waiting.pop()
+    while pending:
+        node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.add(id(variable))
-        waiting.extend(following for following, _ in node.next_functions)
-    return found
+            leaves.add(id(variable))
+        pending.extend(following for following, _ in node.next_functions)
+    return leaves
 
 
 def _parameters_of(part: Part, outputs: Sequence[torch.Tensor]) -> list[Named]:
-    """A module's parameters all count. Those of modules that a function can reach by name count
-    when its outputs depend on them: it may hold a module that it does not run."""
+    """All parameters of a module; of a function, those that its outputs depend on, because it may
+    reach a module by name and not run it."""
     parameters: list[Named] = list(part.parameters())
     if isinstance(part.function, torch.nn.Module) or not parameters:
         return parameters
@@ -117,40 +112,39 @@ def _parameters_of(part: Part, outputs: Sequence[torch.Tensor]) -> list[Named]:
 def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
-    Raises CgtoolError when an output requires grad but nothing that the part is given does, so
-    that there is nothing to differentiate with respect to.
+    Raises CgtoolError when an output requires grad and no input or parameter does, so that there
+    is nothing to differentiate with respect to.
     """
-    wanting = tuple((name, tensor) for name, tensor in outputs if tensor.requires_grad)
-    if not wanting:
+    needing_grad = tuple((name, tensor) for name, tensor in outputs if tensor.requires_grad)
+    if not needing_grad:
         return None
     inputs: dict[int, Named] = {}
-    parameters = _parameters_of(part, [tensor for _, tensor in wanting])
+    parameters = _parameters_of(part, [tensor for _, tensor in needing_grad])
     for name, tensor in inputs_of(part) + parameters:
         if tensor.requires_grad:
             inputs.setdefault(id(tensor), (name, tensor))
     if not inputs:
         raise user_code(
-            f"{part.name}: {wanting[0][0]} requires grad, but no input and no parameter that "
-            "cgtool can see does",
+            f"{part.name}: {needing_grad[0][0]} requires grad, but no input and no parameter that "
+            "cgtool can reach does",
             why="backward is captured from the outputs to the inputs and parameters that require "
             "grad, and the tensors behind this output belong to neither",
             fix="pass the tensors as arguments or return the module that owns them from the "
             "factory; or capture the forward alone with --no-backward",
             phase="capture backward",
         )
-    return Surface(wanting, tuple(inputs.values()))
+    return Surface(needing_grad, tuple(inputs.values()))
 
 
 def grad_outputs(surface: Surface) -> list[torch.Tensor]:
-    """Static incoming gradients, one an output: allocated outside the graph, as a user's would
-    be. Filled with ones, so that what is replayed is a gradient and not whatever memory held."""
+    """Static incoming gradients of ones, one per output, allocated outside the graph."""
     return [torch.ones_like(tensor) for _, tensor in surface.outputs]
 
 
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
     """(name, kind, tensor) of everything that the workload owns before the capture.
 
-    Tensors without a storage of their own come as the tensors that they are made of.
+    A tensor without a storage of its own is replaced by the tensors that it consists of.
     """
     for name, kind, tensor in _owned(workload):
         for suffix, part in strided_parts(tensor):
@@ -158,8 +152,8 @@ def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]
 
 
 def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
-    # What functions reach by name is looked up now and not when they were loaded: a tensor that
-    # the user has let go of must not be kept alive by its name here.
+    # What functions reach by name is looked up now and not at loading time: a tensor that the
+    # user's code has freed since then must not be kept alive.
     several = len(workload.parts) > 1
     for part in workload.parts:
         where = f"{part.name}: " if several else ""
@@ -179,14 +173,14 @@ def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
         for name, tensor in reached.tensors.items():
             yield f"{where}tensor {name}", "input", tensor
         for name, optimizer in reached.optimizers.items():
-            for kind, found, tensor in _of_optimizer(name, optimizer, names):
-                yield f"{where}{found}", kind, tensor
+            for kind, label, tensor in _of_optimizer(name, optimizer, names):
+                yield f"{where}{label}", kind, tensor
 
 
 def _of_optimizer(
     name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """(kind, name, tensor): the state of each parameter, and parameters that no module names."""
+    """(kind, name, tensor): the state of each parameter, and parameters that no module has."""
     for number, group in enumerate(optimizer.param_groups):
         for key, value in group.items():
             if isinstance(value, torch.Tensor):
@@ -213,8 +207,7 @@ def grads(
 ) -> tuple[torch.Tensor | None, ...]:
     """Backward over the surface, as ``make_graphed_callables`` calls it.
 
-    Raises CgtoolError, naming them, when the outputs do not depend on some inputs and that was not
-    allowed.
+    Raises CgtoolError that names the inputs that no output depends on, unless ``allow_unused``.
     """
     try:
         return call_user(

@@ -31,7 +31,7 @@ from cgtool.observe.origins import OriginTable
 from cgtool.program import describe
 from cgtool.program.boundary import user_errors
 from cgtool.program.inputs import seed_all
-from cgtool.program.phases import roots_of, through, warm_up, warmup_iters
+from cgtool.program.phases import roots_of, run_phases, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload
 
 DEVICE = "cuda"
@@ -83,7 +83,7 @@ class SimulatedSession(Session[CapturedOps]):
             recorder.graph += 1
             return result
 
-        through(self, run)
+        run_phases(self, run)
         labels = describe.labels(self)
         by_life = {
             number: labels[life.address]

@@ -19,7 +19,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import Phased, Phases, through
+from cgtool.program.phases import Phases, run_phases
 from cgtool.program.surface import Named, inputs_of, named_tensors
 from cgtool.program.workload import Part, Workload
 
@@ -83,7 +83,7 @@ def _prefixed(workload: Workload, part: Part, name: str) -> str:
     return f"{part.name}: {name}" if len(workload.parts) > 1 else name
 
 
-def results_of(one: Phased) -> Results:
+def results_of(one: Phases) -> Results:
     """Outputs and gradients of all parts under one name each."""
     workload = one.workload
     found: Results = {}
@@ -127,7 +127,7 @@ def eager_iteration(
             return body()
 
     with target.device.eager_stream():
-        through(phases, run)
+        run_phases(phases, run)
     return results_of(phases)
 
 

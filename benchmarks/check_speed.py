@@ -39,9 +39,9 @@ def run(spec, device):
 if torch.cuda.is_available():
     run(sys.argv[1], "cuda")
 else:
-    from cgtool.devices.simulated import backend
-    with backend.session():
-        run(sys.argv[1], backend.DEVICE)
+    from cgtool.devices.simulated import capture as simulated_capture
+    with simulated_capture.open_device():
+        run(sys.argv[1], "cuda")
 """
 
 

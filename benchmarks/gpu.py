@@ -21,7 +21,8 @@ from statistics import median
 import torch
 from cuda.bindings import driver as cu
 
-from cgtool.devices.cuda import backend, bench
+from cgtool.devices.cuda import bench
+from cgtool.devices.cuda import capture as cuda_capture
 from cgtool.devices.cuda.assemble import assemble
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
@@ -91,7 +92,7 @@ def nodes() -> list[dict[str, object]]:
     for name in SAMPLES:
         spec = str(ROOT / "samples" / f"{name}.py:build")
         plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
-        capture, _ = backend.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
+        capture, _ = cuda_capture.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
         ours = [Counter(node.type for node in graph.nodes) for graph in capture.graphs]
         every = [(graph, node) for graph in capture.graphs for node in graph.nodes]
         origins = [
@@ -176,14 +177,16 @@ def ops() -> list[dict[str, object]]:
         for number, op in enumerate(OPS):
             file = Path(folder) / f"alone{number}.py"
             file.write_text(f"{OPS_HEAD}\ndef step():\n    {op}\n    return y\n")
-            captured, _ = backend.capture(
+            captured, _ = cuda_capture.capture(
                 load(f"{file}:step", device="cuda"), CaptureOptions(), quiet
             )
             alone.append(launches_of(captured, captured.graphs[0]))
         file = Path(folder) / "together.py"
         body = "".join(f"    {op}\n" for op in OPS)
         file.write_text(f"{OPS_HEAD}\ndef step():\n{body}    return y\n")
-        captured, _ = backend.capture(load(f"{file}:step", device="cuda"), CaptureOptions(), quiet)
+        captured, _ = cuda_capture.capture(
+            load(f"{file}:step", device="cuda"), CaptureOptions(), quiet
+        )
         first = OPS_HEAD.count("\n") + 3
         graph = captured.graphs[0]
         names = launches_of(captured, graph)
@@ -222,7 +225,7 @@ def recorder() -> list[dict[str, object]]:
         plain_s.append(time.perf_counter() - clock)
         del graph
         gc.collect()
-        session = backend.open_session(workload, CaptureOptions())
+        session = cuda_capture.open_session(workload, CaptureOptions())
         with watch() as ranges:
             clock = time.perf_counter()
             session.warm_up(1, ranges, quiet)
@@ -289,7 +292,9 @@ def bench_accuracy() -> list[dict[str, object]]:
     rows = []
     for name in ("mlp", "transformer", "convnet", "train_step"):
         spec = str(ROOT / "samples" / f"{name}.py:build")
-        session, _, caveats = backend.prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+        session, _, caveats = cuda_capture.prepare(
+            load(spec, device="cuda"), CaptureOptions(), quiet
+        )
         phases = bench.sides_of(session)
         phase = "step" if "step" in phases else "both"
         graphs = [one.graph for one in session.captured]

@@ -36,7 +36,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.analysis.timing import gaps
     from cgtool.devices.cuda import node_times, profile
     from cgtool.devices.cuda.assemble import assemble
-    from cgtool.devices.cuda.backend import prepare, time_launches
+    from cgtool.devices.cuda.capture import prepare, time_launches
     from cgtool.devices.cuda.driver import cu
     from cgtool.devices.cuda.nodes import nodes_of
     from cgtool.devices.cuda.timing import empty_ns

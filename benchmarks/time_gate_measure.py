@@ -101,8 +101,8 @@ class Ready:
 def ready(load: Callable[[], Any]) -> Ready:
     """Capture as ``cgtool bench`` does. Nothing is dropped meanwhile: what is captured later would
     lie in what came back."""
-    from cgtool.devices.cuda.backend import prepare
     from cgtool.devices.cuda.bench import sides_of
+    from cgtool.devices.cuda.capture import prepare
     from cgtool.model.measurements import whole
     from cgtool.model.options import CaptureOptions
 
@@ -131,7 +131,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     import torch
 
     import cgtool.devices.cuda.pairs  # noqa: F401
-    from cgtool.devices.cuda.environment import describe
+    from cgtool.devices.cuda.device import describe
     from cgtool.devices.cuda.timing import ClockWatch
 
     torch.cuda.init()

@@ -14,22 +14,22 @@ def run(job: CaptureJob, context: Context) -> Answer:
 
 
 def _capture(job: CaptureJob, context: Context) -> Answer:
-    from cgtool.devices.cuda import backend
+    from cgtool.devices.cuda.capture import capture
 
     workload = context.load(job)
     with empty_graph_explained(workload):
-        return Answer(*backend.capture(workload, job.capture, context.progress))
+        return Answer(*capture(workload, job.capture, context.progress))
 
 
 def _simulate(job: CaptureJob, context: Context) -> Answer:
-    from cgtool.devices.simulated import backend
+    from cgtool.devices.simulated.capture import capture, open_device
 
     if job.capture.times:
         raise machine("--times needs a GPU", fix="leave out --times: the graph is the same")
     assert context.simulated is not None
-    with backend.session() as device, call_sites.recorded():
-        workload = context.load(job, backend.DEVICE)
+    with open_device() as device, call_sites.recorded():
+        workload = context.load(job, device.factory_device)
         with empty_graph_explained(workload):
             return Answer(
-                backend.capture(device, workload, job.capture, context.progress, context.simulated)
+                capture(device, workload, job.capture, context.progress, context.simulated)
             )

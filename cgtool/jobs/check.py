@@ -17,7 +17,7 @@ def _check(job: CheckJob, context: Context) -> Answer:
     from torch.cuda import current_device
 
     from cgtool.devices.cuda import check
-    from cgtool.devices.cuda.environment import describe as describe_gpu
+    from cgtool.devices.cuda.device import describe as describe_gpu
 
     with call_sites.recorded():
         workload = context.load(job)
@@ -28,11 +28,12 @@ def _check(job: CheckJob, context: Context) -> Answer:
 
 
 def _simulate(job: CheckJob, context: Context) -> Answer:
-    from cgtool.devices.simulated import backend, check
+    from cgtool.devices.simulated import check
+    from cgtool.devices.simulated.capture import open_device
 
     assert context.simulated is not None
-    with backend.session() as device, call_sites.recorded():
-        workload = context.load(job, backend.DEVICE)
+    with open_device() as device, call_sites.recorded():
+        workload = context.load(job, device.factory_device)
         findings, looked_at, capture = check.check(
             device, workload, job.capture, context.progress, context.simulated
         )

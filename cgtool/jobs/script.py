@@ -23,7 +23,7 @@ def run(job: ScriptJob, context: Context) -> Answer:
         from torch.cuda import current_device
 
         from cgtool.devices.cuda import script
-        from cgtool.devices.cuda.environment import describe
+        from cgtool.devices.cuda.device import describe
 
         findings, looked_at = script.check(job.spec, job.arguments, context.progress)
         described = describe(current_device())

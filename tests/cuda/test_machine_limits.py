@@ -18,7 +18,7 @@ import sys
 sys.modules["cuda.bindings.driver"] = None
 from cgtool.model.failure import CgtoolError
 try:
-    import cgtool.devices.cuda.backend
+    import cgtool.devices.cuda.capture
 except CgtoolError as error:
     print(error.failure.exit_code, error.failure.what, error.failure.fix)
 """

@@ -9,7 +9,7 @@ import pytest
 
 from cgtool.analysis.findings import is_hazard, show
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.devices.simulated import backend
+from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.check import check
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -31,8 +31,8 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found(name):
-    with backend.session() as device:
-        workload = load(f"{FILE}:{name}", device=backend.DEVICE)
+    with simulated_capture.open_device() as device:
+        workload = load(f"{FILE}:{name}", device="cuda")
         found, looked, captured = check(device, workload, CaptureOptions(), lambda _text: None, "")
     assert captured is not None, looked
     more = graph_findings(captured)

@@ -42,11 +42,13 @@ def test_a_chain_by_hand(warmup_iters):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_every_call_of_a_sample_is_known_and_its_data_keeps_the_order_that_it_needs(sample):
-    from cgtool.devices.cuda import backend
+    from cgtool.devices.cuda import capture as cuda_capture
     from cgtool.model.options import CaptureOptions
     from cgtool.program.load import load
 
-    captured, _ = backend.capture(load(f"{sample}:build", device="cuda"), CaptureOptions(), quiet)
+    captured, _ = cuda_capture.capture(
+        load(f"{sample}:build", device="cuda"), CaptureOptions(), quiet
+    )
     for index, graph in enumerate(captured.graphs):
         assert all(node.call is not None for node in graph.nodes)
         assert all(call.writes for call in graph.calls)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cgtool.analysis.graph import overlap
-from cgtool.devices.simulated import backend
+from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.model import capture_file
 from cgtool.model.capture import Call, Capture, Graph
 from cgtool.model.options import CaptureOptions
@@ -18,11 +18,11 @@ from cgtool.program.workload import Part, Workload
 
 def capture(build: Any, kind: str = "callable") -> Capture:
     """``build(device)`` returns a callable and its arguments."""
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         function, arguments = build("cuda")
         modules = {"": function} if isinstance(function, torch.nn.Module) else {}
         workload = Workload("test", kind, (Part("test", function, arguments, modules=modules),))
-        return backend.capture(
+        return simulated_capture.capture(
             device, workload, CaptureOptions(), lambda _text: None, "there is no GPU"
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated import backend
+from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
 from tests.forked_workers import run_cgtool
@@ -41,10 +41,12 @@ def test_check_finds_nothing(tmp_path: Path) -> None:
 def test_the_graph_adds_in_place() -> None:
     names: dict[str, Any] = {}
     exec(STEP, names)
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         step, arguments = names["build"]("cuda")
         workload = Workload("test", "step", (Part("step", step, arguments),))
-        session = backend.prepare(device, workload, CaptureOptions(), lambda _text: None)[0]
+        session = simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)[
+            0
+        ]
         (captured,) = session.captured
         calls = [one.call for one in captured.graph.nodes]
         adds = [one for one in calls if "AccumulateGrad" in (one.autograd_node or "")]

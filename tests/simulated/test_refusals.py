@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cgtool.devices.simulated import backend
+from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
@@ -22,7 +22,7 @@ def quiet(_text: str) -> None:
 
 def captured(device, function, *args, kind="callable", **options):
     workload = Workload("test", kind, (Part("test", function, args),))
-    return backend.prepare(device, workload, CaptureOptions(**options), quiet)[0]
+    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)[0]
 
 
 def indices(x):
@@ -76,7 +76,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_waiting_for_the_device_is_refused_at_the_users_line(name):
     function = REFUSED[name]
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         x = torch.ones(3, device="cuda")
         with pytest.raises(CgtoolError) as caught:
             captured(device, function, x)
@@ -109,7 +109,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_a_gpu_captures_is_captured(name):
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         x = torch.ones(3, device="cuda")
         session = captured(device, ALLOWED[name], x)
         session.captured[0].graph.replay()
@@ -126,7 +126,7 @@ def test_a_sync_in_backward_names_the_users_line():
         def backward(ctx, gradient):
             return gradient * gradient.sum().item()
 
-    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
         captured(device, Bad.apply, torch.ones(3, device="cuda", requires_grad=True))
     failure = caught.value.failure
     line = Bad.backward.__code__.co_firstlineno + 2
@@ -145,14 +145,14 @@ def test_the_users_own_backward_may_name_the_gpu():
             assert gradient.is_cuda
             return gradient * torch.full((3,), 2.0, device="cuda")
 
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         x = torch.ones(3, device="cuda", requires_grad=True)
         session = captured(device, Doubled.apply, x)
     assert session.gradients[0][0].tolist() == [2, 2, 2]
 
 
 def failure_of(function, *args, **options):
-    with backend.session() as device, pytest.raises(CgtoolError) as caught:
+    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
         captured(device, function, *[make() for make in args], **options)
     return caught.value.failure
 
@@ -175,7 +175,7 @@ def test_an_unjoined_stream_is_named_with_its_last_line():
 
 
 def test_waiting_for_work_from_before_the_capture_is_refused():
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         side = torch.cuda.Stream()
         ready = side.record_event()
 
@@ -227,7 +227,7 @@ def test_random_state_belongs_to_the_graph():
 
 
 def test_an_optimizer_that_is_not_capturable_is_refused():
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
         weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
         optimizer = torch.optim.AdamW([weight])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgtool.devices.simulated import backend
+from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.jobs.verify.on_simulated import Simulated
 from cgtool.jobs.verify.procedure import verify
 from cgtool.model.options import CaptureOptions, VerifyOptions
@@ -33,8 +33,8 @@ def verified(autocast_off):
 
     def run(spec, capture=None, **options):
         torch.manual_seed(0)
-        with backend.session() as device:
-            workload = load(str(FOLDER / spec), device=backend.DEVICE)
+        with simulated_capture.open_device() as device:
+            workload = load(str(FOLDER / spec), device="cuda")
             target = Simulated(device, workload, capture or CaptureOptions())
             return verify(target, VerifyOptions(**options), silent)
 
@@ -44,10 +44,10 @@ def verified(autocast_off):
 @pytest.fixture
 def target(autocast_off):
     """A target that is warmed up and captured nowhere yet, inside the session of the test."""
-    with backend.session() as device:
+    with simulated_capture.open_device() as device:
 
         def make(spec):
-            workload = load(str(FOLDER / spec), device=backend.DEVICE)
+            workload = load(str(FOLDER / spec), device="cuda")
             return Simulated(device, workload, CaptureOptions())
 
         yield make

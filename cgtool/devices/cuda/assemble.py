@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 import cgtool
-from cgtool.devices.cuda import environment, memory
+from cgtool.devices.cuda import memory
 from cgtool.devices.cuda.addresses import FREED, AddressBook
 from cgtool.devices.cuda.driver import cu
 from cgtool.devices.cuda.nodes import FunctionTable, GraphContents, GraphReader, debug_dot, nodes_of
@@ -127,7 +127,7 @@ def assemble(
     caveats = caveats + unnamed + _caveats(session, joined, addresses)
     capture = Capture(
         entry=describe.entry(session.workload, session.options),
-        environment=environment.describe(session.device.index),
+        environment=session.device.environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
         graphs=tuple(graphs),

@@ -25,7 +25,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.backend import prepare, time_launches
+from cgtool.devices.cuda.capture import prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.model.capture import Capture, Caveat

@@ -77,7 +77,7 @@ def _bindings(_torch: Any) -> Capability:
         return Capability(
             "cuda-bindings", "absent", str(error), "pip install cuda-bindings", gpu=True
         )
-    from cgtool.devices.cuda.environment import version_of
+    from cgtool.devices.cuda.device import version_of
 
     return Capability("cuda-bindings", "available", version_of("cuda-bindings") or "", gpu=True)
 
@@ -113,7 +113,7 @@ def _node_times(_torch: Any) -> Capability:
             "pip install 'cgtool[cupti]'",
             gpu=True,
         )
-    from cgtool.devices.cuda.environment import version_of
+    from cgtool.devices.cuda.device import version_of
 
     return Capability(name, "available", version_of("cupti-python") or "", gpu=True)
 

@@ -21,7 +21,7 @@ from cgtool.detectors.function_rules import FunctionObserver, note_record_stream
 from cgtool.detectors.op_rules import refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
-from cgtool.devices.cuda import backend
+from cgtool.devices.cuda.capture import capture, open_session
 from cgtool.devices.cuda.memory import keeps_history
 from cgtool.devices.device import CapturedGraph, Session
 from cgtool.findings.registry import code
@@ -249,7 +249,7 @@ def check(
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
     dry = Dry()
-    backend.open_session(workload, options)
+    open_session(workload, options)
     seed_all(options.seed)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -266,7 +266,7 @@ def check(
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
         return dry.findings.all(), (*looked, "no capture: the allocator is cudaMallocAsync"), None
     try:
-        captured = backend.capture(workload, options, progress)
+        captured = capture(workload, options, progress)
         looked = (*looked, "a capture")
     except CgtoolError as error:
         for finding in error.failure.findings:

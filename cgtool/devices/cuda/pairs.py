@@ -26,8 +26,8 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.backend import prepare, time_launches
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for, replays
+from cgtool.devices.cuda.capture import prepare, time_launches
 from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch

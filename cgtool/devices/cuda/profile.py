@@ -17,7 +17,7 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import bench, node_times
 from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.backend import prepare, time_launches
+from cgtool.devices.cuda.capture import prepare, time_launches
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import DriverError, check, cu
 from cgtool.devices.cuda.node_times import INSTALL

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
-from cgtool.devices.simulated.backend import SimulatedSession, build
+from cgtool.devices.simulated.capture import SimulatedSession, build
 from cgtool.devices.simulated.device import Device
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding

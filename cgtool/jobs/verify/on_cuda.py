@@ -14,7 +14,7 @@ from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.addresses import require_live_inputs
 from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.backend import open_session
+from cgtool.devices.cuda.capture import open_session
 from cgtool.devices.cuda.driver import capturing_graph, check, cu
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog

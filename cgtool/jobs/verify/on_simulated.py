@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated.backend import SimulatedSession
+from cgtool.devices.simulated.capture import SimulatedSession
 from cgtool.devices.simulated.device import Device
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
 from cgtool.jobs.verify.runs import VerifyTarget

@@ -28,17 +28,17 @@ class Opened:
 def opened(device: str) -> Iterator[Opened]:
     """``device``: ``cuda``, ``cuda:1`` or ``simulated``."""
     if device == "simulated":
-        from cgtool.devices.simulated import backend
+        from cgtool.devices.simulated.capture import open_device
         from cgtool.jobs.verify.on_simulated import Simulated
 
-        with backend.session() as simulated:
+        with open_device() as simulated:
             yield Opened(
-                backend.DEVICE,
+                simulated.factory_device,
                 lambda workload, options: Simulated(simulated, workload, options),
                 simulated.environment,
             )
         return
-    from cgtool.devices.cuda.environment import describe
+    from cgtool.devices.cuda.device import describe
     from cgtool.jobs.verify.on_cuda import Cuda
 
     yield Opened(device, Cuda, lambda: describe(torch.cuda.current_device()))

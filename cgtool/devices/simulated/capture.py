@@ -20,7 +20,7 @@ from cgtool.devices.simulated.device import Device
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
+from cgtool.model.capture import Capture, Caveat, Edge, Graph, Node, Stream
 from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
@@ -34,12 +34,9 @@ from cgtool.program.inputs import seed_all
 from cgtool.program.phases import roots_of, run_phases, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload
 
-DEVICE = "cuda"
-"""What factories get as ``device``: the simulated GPU."""
-
 
 @contextlib.contextmanager
-def session() -> Iterator[Device]:
+def open_device() -> Iterator[Device]:
     """``torch.cuda`` is the simulated device while the context is entered: enter it before the
     user's file is loaded."""
     device = Device()
@@ -157,11 +154,6 @@ def prepare(
             phase="capture",
         )
     return session, iterations, recorder, labels
-
-
-def environment() -> Environment:
-    """The simulated device, and what it runs on."""
-    return Device().environment()
 
 
 def capture(

@@ -52,7 +52,7 @@ def test_what_was_looked_at(tmp_path: Path) -> None:
         "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(g):\n    y = x + 1\ng.replay()\ng.replay()\n",
     )
-    assert looked == ("the script, with 1 captures and 2 replays of its own",)
+    assert looked == ("the script (1 capture, 2 replays)",)
 
 
 def test_an_exception_of_its_own_is_a_failure_with_its_line(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_exit_without_an_error(code: str, tmp_path: Path) -> None:
 
 def test_exit_with_an_error_is_said(tmp_path: Path) -> None:
     _, looked = _check(tmp_path, "import sys\nsys.exit(3)\n")
-    assert looked[-1] == "the script ended with sys.exit(3)"
+    assert looked[-1] == "it ended with sys.exit(3)"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from cgtool.analysis.units import count_text
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script import (
     callables,
@@ -87,7 +88,7 @@ def run(
             module = _execute(code, path, arguments)
         except SystemExit as error:
             if error.code not in (None, 0):
-                looked.append(f"the script ended with sys.exit({error.code!r})")
+                looked.append(f"it ended with sys.exit({error.code!r})")
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
@@ -97,9 +98,8 @@ def run(
         script.finish()
     del module
     replays = sum(graph.replays for graph in script.graphs)
-    looked.insert(
-        0, f"the script, with {len(script.graphs)} captures and {replays} replays of its own"
-    )
+    counts = count_text(len(script.graphs), "capture"), count_text(replays, "replay")
+    looked.insert(0, f"the script ({', '.join(counts)})")
     return findings.all(), tuple(looked)
 
 
@@ -130,7 +130,7 @@ def _ended(path: str, error: BaseException, errors: Errors) -> str:
     """What to say of a script that raised, when findings explain it."""
     root = innermost(error)
     if is_reported(error) or is_reported(root) or errors.explain(root, "script"):
-        return f"the script up to its end with {type(error).__name__}: {first_line(error)}"
+        return f"it ended with {type(error).__name__}: {first_line(error)}"
     if own_fault(error):
         raise error
     failure = load_error(path, error).failure

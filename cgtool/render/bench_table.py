@@ -34,8 +34,8 @@ def render(report: BenchReport, *, explain: bool = False) -> RenderableType:
         parts += [labelled(lines)] if lines else []
     if report.notes:
         parts.append(labelled(("note", note) for note in report.notes))
-    if report.doubts:
-        parts.append(labelled((("warning", doubt) for doubt in report.doubts), WARNING))
+    if report.warnings:
+        parts.append(labelled((("warning", text) for text in report.warnings), WARNING))
     parts += legend(parts, more, explain=explain)
     if report.findings:
         parts += ["", render_findings(report.findings)]

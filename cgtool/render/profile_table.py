@@ -46,7 +46,7 @@ def render(
             parts.append(plain("nodes that run at the same time each count in full", "dim"))
     if overview:
         parts += [*_gaps(report), *_order(report)]
-    notes = [("warning", text) for text in report.gain.doubts] if overview else []
+    notes = [("warning", text) for text in report.gain.warnings] if overview else []
     notes += [("note", caveat.text) for caveat in report.caveats]
     if report.untimed:
         notes.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))

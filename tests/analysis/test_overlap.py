@@ -79,7 +79,7 @@ THREE = (((0, 1), (2,)), ((0, 3), (4,)), ((2, 4), (5,)))
 
 
 def test_two_branches_on_one_stream():
-    found = overlap.find(chain(*THREE, times=[12_000, 60_000, 8_000]), 0)
+    found = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000]), 0)
     assert (found.length_ns, found.needed_ns, found.gain_ns) == (80_000, 68_000, 12_000)
     assert found.gain == pytest.approx(0.15)
     assert (found.length_nodes, found.needed_nodes) == (3, 2)
@@ -89,15 +89,15 @@ def test_two_branches_on_one_stream():
     assert (pair.busy_ns, pair.gain_ns, pair.across) == (12_000, 12_000, False)
     assert overlap.sentence(chain(*THREE), found, pair) == (
         "aten::mm at model.py:31 (layers.0) and aten::mm at model.py:32 (layers.1) are "
-        "independent: 12.0 us of 80.0 us could run beside the others at most"
+        "independent: running them at the same time would gain at most 12.0 us of 80.0 us"
     )
 
 
 def test_without_times_it_counts_nodes():
     made = chain(*THREE)
-    found = overlap.find(made, 0)
+    found = overlap.find_overlap(made, 0)
     assert (found.timed, found.gain_ns, found.gain) == (False, 0, 0.0)
-    assert "1 of 3 nodes could run beside" in overlap.sentence(made, found, found.pairs[0])
+    assert "at most 1 of 3 nodes" in overlap.sentence(made, found, found.pairs[0])
     assert overlap.look(made) == ()
 
 
@@ -106,7 +106,7 @@ def test_without_times_it_counts_nodes():
     [((0.0, 0.0, 0.0), 12_000), ((0.5, 0.5, 0.0), 12_000), ((1, 1, 1), 0), ((1, 0.9, 1), 6_000)],
 )
 def test_a_device_that_is_full_gains_nothing(shares, gain):
-    found = overlap.find(chain(*THREE, times=[12_000, 60_000, 8_000], shares=shares), 0)
+    found = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000], shares=shares), 0)
     assert found.gain_ns == pytest.approx(gain, abs=100)
     assert sum(pair.gain_ns for pair in found.pairs) == pytest.approx(gain, abs=100)
 
@@ -122,7 +122,7 @@ def test_a_device_that_is_full_gains_nothing(shares, gain):
     ids=["read after write", "write after read", "write after write", "in place"],
 )
 def test_what_must_stay_in_order(calls):
-    found = overlap.find(chain(*calls, times=[10, 10]), 0)
+    found = overlap.find_overlap(chain(*calls, times=[10, 10]), 0)
     assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
 
 
@@ -132,7 +132,7 @@ def test_branches_that_run_side_by_side_already_are_no_pairs():
         msgspec.structs.replace(node, stream=int(node.id == 0)) for node in made.graphs[0].nodes
     )
     graph = msgspec.structs.replace(made.graphs[0], nodes=forked, edges=(Edge(0, 2), Edge(1, 2)))
-    found = overlap.find(msgspec.structs.replace(made, graphs=(graph,)), 0)
+    found = overlap.find_overlap(msgspec.structs.replace(made, graphs=(graph,)), 0)
     assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
 
 
@@ -143,7 +143,7 @@ def test_a_wait_between_streams_is_named():
     )
     graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
     (found,) = overlap.look(msgspec.structs.replace(made, graphs=(graph,)))
-    assert "kept in order by waits between streams" in found.reason
+    assert "ordered by waits between streams" in found.reason
     assert found.fix is None
 
 
@@ -177,7 +177,7 @@ def test_layers_that_repeat_are_one_pair():
         msgspec.structs.replace(node, origin=node.id % 3) for node in made.graphs[0].nodes
     )
     graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
-    found = overlap.find(msgspec.structs.replace(made, graphs=(graph,)), 0)
+    found = overlap.find_overlap(msgspec.structs.replace(made, graphs=(graph,)), 0)
     (pair,) = found.pairs
     assert (pair.times, pair.nodes, pair.gain_ns) == (3, (0, 3, 6), 30)
 
@@ -261,7 +261,7 @@ def test_copies_and_fills_say_where_they_write():
 
 def test_an_old_capture_says_that_it_knows_little():
     made = capture([kernel(0, 0, (1,)), kernel(1, 1, (2,))], [])
-    found = overlap.find(made, 0)
+    found = overlap.find_overlap(made, 0)
     assert (found.recorded, found.guessed, found.barriers) == (False, 2, 0)
 
 
@@ -356,7 +356,7 @@ def test_dependencies_are_those_of_all_pairs(made):
 @given(mixed())
 @settings(max_examples=400)
 def test_pairs_need_nothing_of_each_other(made):
-    found = overlap.find(made, 0)
+    found = overlap.find_overlap(made, 0)
     nodes = made.graphs[0].nodes
     needs = closed(len(nodes), conflicts(made))
     assert found.needed_ns <= found.length_ns == sum(node.duration_ns or 0 for node in nodes)
@@ -374,7 +374,7 @@ def test_pairs_need_nothing_of_each_other(made):
 def test_edges_that_are_not_needed_are_between_independent_nodes(made):
     needs = closed(len(made.graphs[0].nodes), conflicts(made))
     free = [edge for edge in made.graphs[0].edges if (edge.source, edge.target) not in needs]
-    assert overlap.find(made, 0).unneeded_edges <= len(free)
+    assert overlap.find_overlap(made, 0).unneeded_edges <= len(free)
 
 
 def test_memory_that_is_given_out_anew_must_wait_or_be_more():
@@ -390,11 +390,11 @@ def test_memory_that_is_given_out_anew_must_wait_or_be_more():
         )
         return capture(nodes, calls, memory=Memory((Pool((0, 1), "p"),), allocations))
 
-    assert overlap.find(made([0, 4096, 0, 8192]), 0).more_bytes == 1024
-    assert overlap.find(made([0, 4096, 512, 8192]), 0).more_bytes == 512
-    assert overlap.find(made([0, 4096, 16384, 8192]), 0).more_bytes == 0
+    assert overlap.find_overlap(made([0, 4096, 0, 8192]), 0).more_bytes == 1024
+    assert overlap.find_overlap(made([0, 4096, 512, 8192]), 0).more_bytes == 512
+    assert overlap.find_overlap(made([0, 4096, 16384, 8192]), 0).more_bytes == 0
     # What waits for the first use anyway needs no more.
-    assert overlap.find(made([0, 4096, 16384, 0]), 0).more_bytes == 0
+    assert overlap.find_overlap(made([0, 4096, 16384, 0]), 0).more_bytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=8))
@@ -421,10 +421,10 @@ def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
 
 
 def test_a_graph_of_many_nodes():
-    found = overlap.find(builders.huge(20_000), 0)
+    found = overlap.find_overlap(builders.huge(20_000), 0)
     assert found.guessed + found.barriers == 10_000
 
 
 def test_an_empty_graph():
-    found = overlap.find(capture([], []), 0)
+    found = overlap.find_overlap(capture([], []), 0)
     assert (found.gain, found.pairs) == (0.0, ())

@@ -52,7 +52,7 @@ def test_every_call_of_a_sample_is_known_and_its_data_keeps_the_order_that_it_ne
     for index, graph in enumerate(captured.graphs):
         assert all(node.call is not None for node in graph.nodes)
         assert all(call.writes for call in graph.calls)
-        found = overlap.find(captured, index)
+        found = overlap.find_overlap(captured, index)
         assert (found.recorded, found.guessed, found.barriers) == (True, 0, 0)
         assert found.needed_nodes <= found.length_nodes
 

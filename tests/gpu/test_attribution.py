@@ -263,7 +263,7 @@ def test_a_backward_is_timed_behind_its_forward_on_both_sides():
     assert [(one.behind, one.iterations) for one in by_phase["backward"]] == [("forward", 1)] * 2
     assert all(one.pairs > 1 for one in by_phase["backward"])
     assert [(one.behind, one.pairs) for one in by_phase["forward"]] == [(None, 1)] * 2
-    doubts = " ".join(bench_report(captured).doubts)
+    doubts = " ".join(bench_report(captured).warnings)
     assert "replay backward" in doubts
     assert "us between events" in doubts
 

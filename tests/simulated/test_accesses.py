@@ -88,7 +88,7 @@ def test_backward_reads_what_forward_wrote(tmp_path: Path) -> None:
 def test_gradients_of_a_layer_need_nothing_of_each_other() -> None:
     made = capture(trained)
     (found,) = [
-        overlap.find(made, index)
+        overlap.find_overlap(made, index)
         for index, graph in enumerate(made.graphs)
         if graph.phase == "backward"
     ]
@@ -117,7 +117,7 @@ def branches(device: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 def test_waits_between_streams_that_no_data_needs() -> None:
     made = capture(branches)
-    found = overlap.find(made, 0)
+    found = overlap.find_overlap(made, 0)
     assert (found.length_nodes, found.needed_nodes) == (8, 4)
     assert sum(pair.times for pair in found.pairs) == 2
     assert any(pair.across for pair in found.pairs)
@@ -133,7 +133,7 @@ def test_samples(name: str) -> None:
     made = capture(names["build"])
     for index, graph in enumerate(made.graphs):
         assert all(call.writes for call in graph.calls)
-        found = overlap.find(made, index)
+        found = overlap.find_overlap(made, index)
         # What the data needs, the capture's streams keep.
         assert found.needed_nodes <= found.length_nodes
         if name == "two_streams":

@@ -1,8 +1,8 @@
-"""What could run side by side: nodes that the edges keep in order though their memory does not.
+"""What could run at the same time: nodes that the edges order although they are independent.
 
-A capture on one stream is a chain, whatever its ops need of each other. Held against what they
-read and write, this says how much shorter a replay could be at most, and which lines to put on
-streams of their own for it.
+A capture on one stream is a chain, even if its ops do not depend on each other. Compared with what
+the ops read and write, this says how much shorter a replay could be at most, and which lines to put
+on streams of their own.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cgtool.model.finding import Finding
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 
 WORTH_SAYING = 0.1
-"""Share of the critical path below which a possible gain is no finding."""
+"""Share of the critical path from which a possible gain is a finding."""
 _SHOWN = 5
-"""Pairs that a finding names."""
+"""Pairs of lines that a finding names."""
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -50,29 +50,28 @@ class Overlap(msgspec.Struct, frozen=True):
     length_ns: int
     """The critical path through the edges."""
     needed_ns: int
-    """The longest path through what the data needs."""
+    """The longest path through the dependencies of the data."""
     work_ns: int
-    """Sum of each node's time by the share of the device that its blocks fill: no order makes the
-    replay shorter."""
+    """Sum over the nodes of time times the share of the device that its blocks fill: no order makes
+    the replay shorter."""
     length_nodes: int
     """Nodes on the longest chain through the edges."""
     needed_nodes: int
-    """Nodes on the longest chain through what the data needs."""
+    """Nodes on the longest chain through the dependencies of the data."""
     pairs: tuple[Pair, ...]
     """By lines, the largest gain first."""
     unneeded_edges: int
-    """Edges between two nodes of which neither needs the other, as far as times tell."""
+    """Edges between two nodes that take time and do not depend on each other."""
     more_bytes: int
-    """Memory that the pool gives out anew in this graph while, with all of it overlapped, the
-    first use would still be going on: it would need up to so much more. On top of it each stream
-    that runs matmuls takes a cuBLAS workspace of its own."""
+    """Bytes that the pool would need in addition, at most, if all of this overlapped: memory that
+    it reuses while its first use would still be running. Each stream that runs matmuls takes a
+    cuBLAS workspace on top."""
     guessed: int
     """Nodes outside any recorded op, judged by the pointers among their arguments."""
     barriers: int
-    """Nodes that keep their place because nothing is known of what they touch."""
+    """Nodes that keep their place because what they read and write is unknown."""
     unsized: int
-    """Timed nodes that do not say how much of the device they fill; they count as filling
-    nothing."""
+    """Timed nodes whose share of the device is unknown; it counts as 0."""
 
     @property
     def bound_ns(self) -> int:
@@ -90,19 +89,19 @@ class Overlap(msgspec.Struct, frozen=True):
         return self.gain_ns / self.length_ns if self.length_ns else 0.0
 
 
-def find(capture: Capture, graph: int) -> Overlap:
-    """What overlapping could gain in ``capture.graphs[graph]``."""
-    one = capture.graphs[graph]
-    needs, edges = dependencies.find(capture, graph), waits(one)
-    times, counts = durations(capture, one), weights(one)
+def find_overlap(capture: Capture, index: int) -> Overlap:
+    """What overlapping could gain in ``capture.graphs[index]``."""
+    graph = capture.graphs[index]
+    needs, edges = dependencies.find(capture, index), waits(graph)
+    times, counts = durations(capture, graph), weights(graph)
     timed = any(times)
-    now, _ = by_edges(one, times if timed else counts, edges)
+    now, _ = by_edges(graph, times if timed else counts, edges)
     free = schedule(needs.order, times if timed else counts, needs.before)
-    fills = [_fill(capture, node) for node in one.nodes]
+    fills = [_fill(capture, node) for node in graph.nodes]
     known = [0.0 if fill is None else fill for fill in fills]
     chain = longest(needs.order, counts, edges)
-    found = Overlap(
-        graph=graph,
+    overlap = Overlap(
+        graph=index,
         timed=timed,
         recorded=needs.recorded,
         length_ns=now.length if timed else 0,
@@ -112,20 +111,22 @@ def find(capture: Capture, graph: int) -> Overlap:
         length_nodes=chain,
         needed_nodes=min(longest(needs.order, counts, needs.before), chain),
         pairs=(),
-        unneeded_edges=sum(free.independent(edge.source, edge.target) for edge in one.edges),
+        unneeded_edges=sum(free.independent(edge.source, edge.target) for edge in graph.edges),
         more_bytes=0,
         guessed=len(needs.guessed),
         barriers=len(needs.barriers),
         unsized=sum(fill is None and time > 0 for fill, time in zip(fills, times, strict=True)),
     )
-    beside = list(pieces(free, needs.order, needs.before))
-    if not beside:
-        return found
-    order = node_order(one, needs.order, edges)
+    movable = list(pieces(free, needs.order, needs.before))
+    if not movable:
+        return overlap
+    order = node_order(graph, needs.order, edges)
     before = order.before if order is not None else now.ordered
-    made = pairs(capture, one, beside, before, free, known, gain_ns=found.gain_ns, timed=timed)
-    more = more_bytes(capture, one, free) if made else 0
-    return msgspec.structs.replace(found, pairs=made, more_bytes=more)
+    sequential = pairs(
+        capture, graph, movable, before, free, known, gain_ns=overlap.gain_ns, timed=timed
+    )
+    more = more_bytes(capture, graph, free) if sequential else 0
+    return msgspec.structs.replace(overlap, pairs=sequential, more_bytes=more)
 
 
 def _fill(capture: Capture, node: Node) -> float | None:
@@ -134,81 +135,85 @@ def _fill(capture: Capture, node: Node) -> float | None:
     return None if waves is None else min(1.0, waves)
 
 
-def sentence(capture: Capture, found: Overlap, pair: Pair) -> str:
-    """``aten::mm at model.py:31 and aten::mm at model.py:33 are independent: 12 us of 80 us could
-    run beside the others at most``; in nodes where no time is known."""
-    nodes, places = capture.graphs[found.graph].nodes, Places(capture)
-    one, other = (_words(places.of(nodes[node])) for node in (pair.one, pair.other))
-    times = f", {pair.times} times" if pair.times > 1 else ""
-    much = (
-        f"{pair.gain_ns / 1e3:.1f} us of {found.length_ns / 1e3:.1f} us"
-        if found.timed
-        else f"{len(pair.nodes)} of {found.length_nodes} nodes"
+def sentence(capture: Capture, overlap: Overlap, pair: Pair) -> str:
+    """``aten::mm at model.py:31 and aten::mm at model.py:33 are independent: running them at the
+    same time would gain at most 12 us of 80 us``; in nodes where no time is known."""
+    nodes, places = capture.graphs[overlap.graph].nodes, Places(capture)
+    first, second = (_words(places.of(nodes[node])) for node in (pair.one, pair.other))
+    times = f" ({pair.times} times)" if pair.times > 1 else ""
+    gain = (
+        f"{pair.gain_ns / 1e3:.1f} us of {overlap.length_ns / 1e3:.1f} us"
+        if overlap.timed
+        else f"{len(pair.nodes)} of {overlap.length_nodes} nodes"
     )
-    return f"{one} and {other} are independent{times}: {much} could run beside the others at most"
+    return (
+        f"{first} and {second} are independent{times}: running them at the same time would gain at "
+        f"most {gain}"
+    )
 
 
 def _words(place: Place) -> str:
-    what = place.op or place.autograd_node or "a launch outside any op"
+    name = place.op or place.autograd_node or "a launch outside any op"
     at = file_line(place.line)
     module = f" ({place.module})" if place.module else ""
-    return f"{what} at {at}{module}" if at else f"{what}{module}"
+    return f"{name} at {at}{module}" if at else f"{name}{module}"
 
 
-def look(capture: Capture, known: Iterable[Overlap] | None = None) -> tuple[Finding, ...]:
+def look(capture: Capture, overlaps: Iterable[Overlap] | None = None) -> tuple[Finding, ...]:
     """A finding for each captured graph in which overlapping could gain 10 % or more, by measured
-    times. ``known`` is what ``find`` said of those graphs, where it was asked before."""
-    if known is None:
-        known = (
-            find(capture, index)
+    times. ``overlaps`` are those of the graphs without a parent, where they are known."""
+    if overlaps is None:
+        overlaps = (
+            find_overlap(capture, index)
             for index, graph in enumerate(capture.graphs)
             if graph.parent is None
         )
     return tuple(
-        _finding(capture, found) for found in known if found.gain >= WORTH_SAYING and found.pairs
+        _finding(capture, overlap)
+        for overlap in overlaps
+        if overlap.gain >= WORTH_SAYING and overlap.pairs
     )
 
 
-def _finding(capture: Capture, found: Overlap) -> Finding:
-    graph, first = capture.graphs[found.graph], found.pairs[0]
-    node = graph.nodes[first.one]
+def _finding(capture: Capture, overlap: Overlap) -> Finding:
+    graph, pair = capture.graphs[overlap.graph], overlap.pairs[0]
+    node = graph.nodes[pair.one]
     origin = None if node.origin is None else capture.origins[node.origin]
     forward = None if origin is None or origin.forward is None else capture.origins[origin.forward]
     frames, forward_frames = (
-        tuple(capture.frames[index] for index in one.frames) if one is not None else ()
-        for one in (origin, forward)
+        tuple(capture.frames[index] for index in each.frames) if each is not None else ()
+        for each in (origin, forward)
     )
-    fix = "put one of the two on a stream of its own, and join it where its result is read"
+    fix = "put one of the two on a stream of its own, and join it before its result is read"
     if forward is not None:
         fix = (
             "put independent branches of the forward on streams of their own: the backward of an "
-            "op runs on the stream that the op ran on. What one op's backward launches stays in "
-            "order"
+            "op runs on the stream of its forward"
         )
     return Finding(
         CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
-        f"{graph.name}: work that needs nothing of each other runs in turn, "
-        + ("kept in order by waits between streams" if first.across else "captured on one stream")
-        + f": side by side it would gain at most {found.gain_ns / 1e3:.1f} us of "
-        f"{found.length_ns / 1e3:.1f} us ({found.gain:.0%})",
+        f"{graph.name} runs independent work sequentially, "
+        + ("ordered by waits between streams" if pair.across else "captured on one stream")
+        + f": running it at the same time would gain at most {overlap.gain_ns / 1e3:.1f} us "
+        f"of {overlap.length_ns / 1e3:.1f} us ({overlap.gain:.0%})",
         frames,
         module=origin.module if origin is not None else None,
         forward=forward_frames,
         phase=graph.phase,
-        fix=None if first.across else fix,
-        evidence=tuple(_evidence(capture, found)),
+        fix=None if pair.across else fix,
+        evidence=tuple(_evidence(capture, overlap)),
     )
 
 
-def _evidence(capture: Capture, found: Overlap) -> Iterator[str]:
+def _evidence(capture: Capture, overlap: Overlap) -> Iterator[str]:
     yield (
-        f"critical path {found.length_ns / 1e3:.1f} us; by the data {found.needed_ns / 1e3:.1f} us "
-        f"would do, and the device is full for {found.work_ns / 1e3:.1f} us"
+        f"critical path {overlap.length_ns / 1e3:.1f} us; by data dependencies it would be "
+        f"{overlap.needed_ns / 1e3:.1f} us, with the GPU full for {overlap.work_ns / 1e3:.1f} us"
     )
-    for pair in found.pairs[:_SHOWN]:
-        yield sentence(capture, found, pair)
-    if found.more_bytes:
+    for pair in overlap.pairs[:_SHOWN]:
+        yield sentence(capture, overlap, pair)
+    if overlap.more_bytes:
         yield (
-            f"it would need up to {found.more_bytes / 2**20:.2f} MiB more in the pool: memory that "
-            "is given out anew would be in use at once"
+            f"the pool would need up to {overlap.more_bytes / 2**20:.2f} MiB more: memory that it "
+            "reuses would be in use twice"
         )

@@ -50,11 +50,11 @@ class BenchRow(msgspec.Struct, frozen=True):
 
 
 class BenchReport(msgspec.Struct, frozen=True):
-    """All phases, and one sentence for each doubt."""
+    """All phases, and a sentence for each reason to doubt the times."""
 
     device: str
     rows: tuple[BenchRow, ...]
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...] = msgspec.field(name="doubts")
     findings: tuple[Finding, ...] = ()
     """Why there is no gain, or too much of it."""
     runs: int = 1
@@ -64,11 +64,11 @@ class BenchReport(msgspec.Struct, frozen=True):
     verdicts: tuple[PhaseVerdict, ...] = ()
     """Slower than that, not slower, or cannot tell."""
     notes: tuple[str, ...] = ()
-    """What the reader must know to judge the verdicts."""
+    """What else matters for the verdicts."""
 
 
 def bench_report(capture: Capture) -> BenchReport:
-    """Rows and doubts of a capture that has bench samples. Raises ValueError when it has none."""
+    """Rows and warnings of a capture with bench samples. Raises ValueError when it has none."""
     bench = capture.bench
     if bench is None:
         raise ValueError("the capture holds no timings")
@@ -80,14 +80,14 @@ def bench_report(capture: Capture) -> BenchReport:
     return BenchReport(
         capture.environment.device,
         tuple(rows),
-        tuple(_doubts(bench, rows)),
+        tuple(_warnings(bench, rows)),
         _findings(capture, rows),
-        runs=1 + max((one.run for one in bench.samples), default=0),
+        runs=1 + max((samples.run for samples in bench.samples), default=0),
     )
 
 
-def _timed(one: Samples) -> bool:
-    return bool(one.device_ns and one.host_ns)
+def _timed(samples: Samples) -> bool:
+    return bool(samples.device_ns and samples.host_ns)
 
 
 def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> BenchRow:
@@ -117,55 +117,55 @@ def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> Bench
     )
 
 
-def _doubts(bench: Bench, rows: list[BenchRow]) -> list[str]:
-    found = []
+def _warnings(bench: Bench, rows: list[BenchRow]) -> list[str]:
+    warnings = []
     few = [row for row in rows if row.rounds < ENOUGH_ROUNDS]
     if few:
         count = few[0].rounds
-        found.append(
-            f"only {count} {'round' if count == 1 else 'rounds'}: the interval is a guess; "
+        warnings.append(
+            f"only {count} {'round' if count == 1 else 'rounds'}: the interval is not reliable; "
             "raise --rounds or --max-seconds"
         )
     timed = [side for sides in by_side(bench.samples).values() for side in sides.values()]
     wide = {
-        f"{one.name} {one.phase}": spread
-        for one in timed
-        if (spread := stats.spread(one.device_ns)) is not None and spread > WIDE_SPREAD
+        f"{side.name} {side.phase}": spread
+        for side in timed
+        if (spread := stats.spread(side.device_ns)) is not None and spread > WIDE_SPREAD
     }
     if wide:
-        found.append(
+        warnings.append(
             f"{', '.join(wide)} varied by {'up to ' * (len(wide) > 1)}±{max(wide.values()):.1%} "
-            "from round to round: another program may share the GPU or the CPU; measure on a quiet "
+            "from round to round: another program may use the GPU or the CPU; measure on an idle "
             "machine"
         )
-    for one in timed:
-        moved = stats.drift(one.device_ns)
-        if abs(moved) > DRIFTED and one.name == "replay":
-            found.append(
-                f"replay {one.phase} drifted by {moved:+.1%} from the first rounds to the last: "
-                "the GPU was still changing its clock; measure longer"
+    for side in timed:
+        moved = stats.drift(side.device_ns)
+        if abs(moved) > DRIFTED and side.name == "replay":
+            warnings.append(
+                f"replay {side.phase} drifted by {moved:+.1%} from the first rounds to the last: "
+                "the GPU was still changing its clock; raise --rounds"
             )
-        if bench.timer_grain_ns and one.device_ns:
-            window = median(one.device_ns) * one.iterations
+        if bench.timer_grain_ns and side.device_ns:
+            window = median(side.device_ns) * side.iterations
             if window < 100 * bench.timer_grain_ns:
-                found.append(
-                    f"{one.name} {one.phase}: {window / 1e3:.1f} us between events is near the "
-                    f"timer's grain of {bench.timer_grain_ns / 1e3:g} us"
+                warnings.append(
+                    f"{side.name} {side.phase}: {window / 1e3:.1f} us between events is close to "
+                    f"the timer's resolution of {bench.timer_grain_ns / 1e3:g} us"
                 )
     clock = bench.clock
     if clock is None or not clock.sm_mhz:
-        found.append("the GPU's clock is not known: install nvidia-ml-py to have it watched")
+        warnings.append("the GPU's clock is unknown: `pip install nvidia-ml-py` to have it checked")
     if clock is not None:
         if clock.profiled:
-            found.append("another profiler was attached, which makes everything take longer")
+            warnings.append("another profiler was attached, which makes everything slower")
         if clock.throttle_reasons:
-            found.append(f"the GPU was throttled: {', '.join(clock.throttle_reasons)}")
+            warnings.append(f"the GPU was throttled: {', '.join(clock.throttle_reasons)}")
         busy = clock.sm_mhz[1:]
         if busy and min(busy) < 0.9 * max(busy):
-            found.append(
-                f"the SM clock moved between {min(busy)} and {max(busy)} MHz while measuring"
+            warnings.append(
+                f"the SM clock varied between {min(busy)} and {max(busy)} MHz while measuring"
             )
-    return found
+    return warnings
 
 
 REPLAY = BY_NAME["replay-us"]
@@ -195,23 +195,23 @@ def against_baseline(
 ) -> dict[str, BaselineComparison]:
     """Replays of each phase that both have. The level is shared between looks and phases."""
     phases = [
-        one
-        for one in dict.fromkeys(one.phase for one in now.samples)
-        if runs_of(base, REPLAY, one) and runs_of(now, REPLAY, one)
+        phase
+        for phase in dict.fromkeys(phase.phase for phase in now.samples)
+        if runs_of(base, REPLAY, phase) and runs_of(now, REPLAY, phase)
     ]
     return {
-        one: compare_with_baseline(
-            base, now, REPLAY, one, tolerance, looks=looks, among=len(phases)
+        phase: compare_with_baseline(
+            base, now, REPLAY, phase, tolerance, looks=looks, among=len(phases)
         )
-        for one in phases
+        for phase in phases
     }
 
 
-def verdicts(held: Mapping[str, BaselineComparison]) -> tuple[PhaseVerdict, ...]:
-    """What was held against a baseline, as the report has it."""
+def verdicts(comparisons: Mapping[str, BaselineComparison]) -> tuple[PhaseVerdict, ...]:
+    """The comparisons with a baseline, as the report has them."""
     return tuple(
-        PhaseVerdict(phase, NS * one.base, NS * one.here, one.answer, one.reasons.all)
-        for phase, one in held.items()
+        PhaseVerdict(phase, NS * each.base, NS * each.here, each.answer, each.reasons.all)
+        for phase, each in comparisons.items()
     )
 
 
@@ -221,27 +221,27 @@ def against_entry(capture: Capture, tolerance: float) -> tuple[PhaseVerdict, ...
     if bench is None:
         return ()
     reasons = tuple(disturbances(bench.clock, "meanwhile"))
-    found = []
+    result = []
     for phase, sides in by_side(bench.samples).items():
         if "against" in sides and "replay" in sides:
             base, head = sides["against"], sides["replay"]
             answer = None
             if not reasons:
                 answer = judge_pairs(by_capture(base), by_capture(head), tolerance, looks=1)
-            found.append(
+            result.append(
                 PhaseVerdict(
                     phase, midmean(base.device_ns), midmean(head.device_ns), answer, reasons
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def exit_code(verdicts: Iterable[PhaseVerdict]) -> int:
-    """1 when a phase is slower, 5 when none is and one cannot be told."""
-    seen = {one.verdict for one in verdicts}
-    if SLOWER in seen:
+    """1 when a phase is slower; else 5 when the answer for a phase is "cannot tell"."""
+    answers = {verdict.verdict for verdict in verdicts}
+    if SLOWER in answers:
         return EXIT_FOUND
-    return EXIT_UNKNOWN if CANNOT_TELL in seen else EXIT_OK
+    return EXIT_UNKNOWN if CANNOT_TELL in answers else EXIT_OK
 
 
 GPU_BOUND_NO_GAIN = code("gpu-bound-no-gain")
@@ -263,19 +263,19 @@ _RANDOM = frozenset(
 
 def _findings(capture: Capture, rows: Iterable[BenchRow]) -> tuple[Finding, ...]:
     """Findings of a capture that was timed."""
-    found = [one for row in rows for one in _gain(row)]
+    findings = [finding for row in rows for finding in _gain(row)]
     for graph in capture.graphs:
-        found += [*_fills(capture, graph), *_missing(capture, graph)]
-    return tuple(found)
+        findings += [*_fills(capture, graph), *_missing(capture, graph)]
+    return tuple(findings)
 
 
 def _gain(row: BenchRow) -> Iterator[Finding]:
     if row.speedup_high < _NO_GAIN and row.eager_host_ns < row.eager_ns:
         yield Finding(
             GPU_BOUND_NO_GAIN,
-            f"{row.phase}: the GPU works for {row.eager_ns / 1e3:.0f} us in eager mode and "
-            f"{row.replay_ns / 1e3:.0f} us in a replay, while the host needs only "
-            f"{row.eager_host_ns / 1e3:.0f} us to launch it: launches are hidden already",
+            f"{row.phase}: eager takes {row.eager_ns / 1e3:.0f} us and a replay "
+            f"{row.replay_ns / 1e3:.0f} us on the GPU, while the host takes only "
+            f"{row.eager_host_ns / 1e3:.0f} us to launch it: the launches are hidden already",
             phase=row.phase,
         )
 
@@ -291,8 +291,8 @@ def _fills(capture: Capture, graph: Graph) -> Iterator[Finding]:
     if random and len(graph.nodes) <= _TINY:
         yield Finding(
             REPLAY_EXTRA_FILL_KERNELS,
-            f"{graph.name} has {len(graph.nodes)} nodes and draws random numbers: two fills of "
-            "seed and offset run before every replay",
+            f"{graph.name} has {len(graph.nodes)} nodes and draws random numbers: two fills, of "
+            "seed and offset, run before every replay",
             phase=graph.phase,
             evidence=(f"random: {', '.join(dict.fromkeys(random))}",),
         )

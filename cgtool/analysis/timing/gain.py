@@ -1,7 +1,7 @@
-"""Will graphs help here, after how many replays has the capture paid for itself, and if not, why.
+"""Whether a CUDA graph helps, after how many replays its capture has paid for itself, and why not.
 
-The verdict rests on eager against replay, timed interleaved (``bench``); the reasons on what was
-measured around single replays (``Profile``) and on the time of each node.
+The verdict compares eager with replay, timed in interleaved rounds (``bench``); the reasons use the
+times of single replays (``Profile``) and of each node.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Gain(msgspec.Struct, frozen=True):
     at_most: float | None = None
     """Eager time over the time in which nodes run: more than that no graph can gain."""
     findings: tuple[Finding, ...] = ()
-    doubts: tuple[str, ...] = ()
-    """What makes the comparison with eager doubtful."""
+    warnings: tuple[str, ...] = msgspec.field(default=(), name="doubts")
+    """Reasons to doubt the comparison with eager."""
 
     @property
     def copies_sentence(self) -> str | None:
@@ -72,24 +72,27 @@ class Gain(msgspec.Struct, frozen=True):
 
 
 def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) -> Gain:
-    """``lines`` and ``paths`` hold one for each graph that is replayed by itself."""
+    """The verdict on a capture. ``lines`` and ``paths`` have an element for each graph without a
+    parent."""
     compared = bench.bench_report(capture) if capture.bench else None
     row = _whole(compared)
     copies = copies_ns(capture)
-    made = Gain(
+    gain = Gain(
         UNKNOWN,
         "Cannot tell whether a CUDA graph helps: this capture was not timed against eager.",
     )
     if row is not None:
-        busy = sum(one.busy_ns for one in lines if _covers(row, capture.graphs[one.graph]))
-        made = _verdict(row, copies, busy)
-    found = compared.findings if compared else ()
-    found += tuple(findings_of(capture, lines, paths, row, copies))
-    return msgspec.structs.replace(made, findings=found, doubts=compared.doubts if compared else ())
+        busy = sum(line.busy_ns for line in lines if _covers(row, capture.graphs[line.graph]))
+        gain = _verdict(row, copies, busy)
+    findings = compared.findings if compared else ()
+    findings += tuple(findings_of(capture, lines, paths, row, copies))
+    return msgspec.structs.replace(
+        gain, findings=findings, warnings=compared.warnings if compared else ()
+    )
 
 
 def _whole(compared: BenchReport | None) -> BenchRow | None:
-    rows = {one.phase: one for one in compared.rows} if compared else {}
+    rows = {row.phase: row for row in compared.rows} if compared else {}
     return rows.get(whole(rows))
 
 
@@ -154,14 +157,16 @@ def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | 
 
 _MANY_REPLAYS = 10_000
 _MANY_GRAPHS = 3
-"""A forward, its backward and one more: less is what most workloads have."""
+"""A forward, its backward and one more: most workloads have fewer."""
 _FIRST_NS = 100e3
 _WAIT = 0.25
-"""Share of a replay that a wait behind it adds."""
+"""Time that a synchronize adds to a replay, as a share of it, from which it is a finding."""
 _PADDED = 0.5
+"""Share of an input's rows that look like padding, from which that is a finding."""
 _MOVES = 0.4
-"""Share of the nodes' time in copies, casts and fills."""
+"""Share of the nodes' time in copies, casts and fills, from which that is a finding."""
 _COULD, _DID = 0.2, 0.25
+"""Branches that could overlap for this share of the work, and did for less than that of it."""
 _MOVING_OPS = frozenset(
     (
         "aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_",
@@ -178,7 +183,8 @@ def findings_of(
     row: BenchRow | None,
     copies: float,
 ) -> Iterator[Finding]:
-    """``row`` is the whole iteration, ``copies`` the nanoseconds in which its inputs are copied."""
+    """What else a replay costs, and what keeps graphs from helping. ``row`` is the whole iteration,
+    ``copies`` the nanoseconds that copying its inputs takes."""
     yield from _copied_inputs(capture, lines, row, copies)
     yield from _padding(capture)
     yield from _small_graphs(capture, lines)
@@ -187,93 +193,97 @@ def findings_of(
     if row is not None and row.break_even is not None and row.break_even > _MANY_REPLAYS:
         yield Finding(
             CAPTURE_TIME_NOT_AMORTISED,
-            f"a replay saves {time_text(row.eager_ns - row.replay_ns)}: the capture has paid "
-            f"for itself after {row.break_even:,} replays only",
+            f"a replay saves {time_text(row.eager_ns - row.replay_ns)}, so the capture pays for "
+            f"itself only after {row.break_even:,} replays",
             phase=row.phase,
         )
-    yield from _around(capture)
+    yield from _latency(capture)
 
 
 def copies_ns(capture: Capture) -> float:
-    """Copying every input from elsewhere on the device, one after the other."""
+    """Nanoseconds that it takes to copy every input from elsewhere on the device."""
     inputs = capture.profile.inputs if capture.profile else ()
-    return sum(_copy_ns(capture, one) for one in inputs)
+    return sum(_copy_ns(capture, copy) for copy in inputs)
 
 
-def _copy_ns(capture: Capture, one: InputCopy) -> float:
-    known = capture.profile.graphs if capture.profile else ()
-    empty = next((median(each.empty_ns) for each in known if each.empty_ns), 0.0)
-    return max(one.copy_ns - empty, 0.0)
+def _copy_ns(capture: Capture, copy: InputCopy) -> float:
+    graphs = capture.profile.graphs if capture.profile else ()
+    empty = next((median(times.empty_ns) for times in graphs if times.empty_ns), 0.0)
+    return max(copy.copy_ns - empty, 0.0)
 
 
 def _copied_inputs(
     capture: Capture, lines: Sequence[Timeline], row: BenchRow | None, copies: float
 ) -> Iterator[Finding]:
     inputs = capture.profile.inputs if capture.profile else ()
-    total = sum(one.replay_ns or 0.0 for one in lines)
+    total = sum(line.replay_ns or 0.0 for line in lines)
     if not copies or not total:
         return
-    saved = row.eager_ns - row.replay_ns if row is not None else None
-    eaten = saved is not None and 0 < saved <= copies
-    if copies < total and not eaten:
+    saved = row.eager_ns - row.replay_ns if row is not None else 0.0
+    if copies < total and not 0 < saved <= copies:
         return
-    much = f"copying the inputs takes {time_text(copies)} before each replay of {time_text(total)}"
-    if eaten and saved is not None:
-        much += f", and the replay saves {time_text(saved)}"
-    costly = sorted(inputs, key=lambda one: -one.copy_ns)[:3]
+    reason = (
+        f"copying the inputs takes {time_text(copies)} before each replay of {time_text(total)}"
+    )
+    if 0 < saved <= copies:
+        reason += f", and the replay saves {time_text(saved)}"
+    costly = sorted(inputs, key=lambda copy: -copy.copy_ns)[:3]
     yield Finding(
         INPUT_COPY_DOMINATES,
-        much,
+        reason,
         evidence=tuple(
-            f"{one.name}: {one.bytes / 2**20:.1f} MiB, {time_text(_copy_ns(capture, one))} from "
+            f"{copy.name}: {copy.bytes / 2**20:.1f} MiB, {time_text(_copy_ns(capture, copy))} from "
             "the device"
-            + (f", {time_text(one.host_copy_ns)} from pinned memory" if one.host_copy_ns else "")
-            for one in costly
+            + (f", {time_text(copy.host_copy_ns)} from pinned memory" if copy.host_copy_ns else "")
+            for copy in costly
         ),
     )
 
 
 def _padding(capture: Capture) -> Iterator[Finding]:
     padded = [
-        one
-        for one in (capture.profile.inputs if capture.profile else ())
-        if one.rows and one.padding_rows and one.padding_rows >= _PADDED * one.rows
+        copy
+        for copy in (capture.profile.inputs if capture.profile else ())
+        if copy.rows and copy.padding_rows and copy.padding_rows >= _PADDED * copy.rows
     ]
     if padded:
-        worst = max(padded, key=lambda one: (one.padding_rows or 0) / (one.rows or 1))
+        worst = max(padded, key=lambda copy: (copy.padding_rows or 0) / (copy.rows or 1))
         yield Finding(
             PADDING_WASTE,
-            f"{worst.padding_rows} of the {worst.rows} rows of {worst.name} hold one and the same "
-            "value: if that is padding, each replay computes it",
-            evidence=tuple(f"{one.name}: {one.padding_rows} of {one.rows} rows" for one in padded),
+            f"{worst.padding_rows} of the {worst.rows} rows of {worst.name} hold a single value: "
+            "if that is padding, each replay computes it",
+            evidence=tuple(
+                f"{copy.name}: {copy.padding_rows} of {copy.rows} rows" for copy in padded
+            ),
         )
 
 
 def _small_graphs(capture: Capture, lines: Sequence[Timeline]) -> Iterator[Finding]:
     small = [
-        (one, median(launches))
-        for one in lines
-        if one.replay_ns is not None
-        and (launches := capture.graphs[one.graph].launch_ns)
-        and one.replay_ns < median(launches)
+        (line, median(launches))
+        for line in lines
+        if line.replay_ns is not None
+        and (launches := capture.graphs[line.graph].launch_ns)
+        and line.replay_ns < median(launches)
     ]
     if len(small) < _MANY_GRAPHS:
         return
-    host, device = sum(launch for _, launch in small), sum(one.replay_ns or 0 for one, _ in small)
+    host = sum(launch for _, launch in small)
+    device = sum(line.replay_ns or 0 for line, _ in small)
     yield Finding(
         TOO_MANY_SMALL_GRAPHS,
-        f"{len(small)} graphs are shorter than their launch: the host needs {time_text(host)} to "
-        f"launch what the GPU ends in {time_text(device)}",
+        f"{len(small)} graphs are shorter than their launch: the host takes {time_text(host)} to "
+        f"launch {time_text(device)} of GPU work",
         evidence=tuple(
-            f"{one.name}: {one.nodes} nodes, {time_text(one.replay_ns or 0)}, launched in "
+            f"{line.name}: {line.nodes} nodes, {time_text(line.replay_ns or 0)}, launched in "
             f"{time_text(launch)}"
-            for one, launch in small[:4]
+            for line, launch in small[:4]
         ),
     )
 
 
 def _moves(capture: Capture) -> Iterator[Finding]:
-    """Copies, casts and fills by their time; by their number they are found by ``check``."""
+    """Copies, casts and fills by their time; ``check`` counts them."""
     origins: Counter[int | None] = Counter()
     total = moving = count = nodes = 0
     for graph in capture.graphs:
@@ -294,8 +304,8 @@ def _moves(capture: Capture) -> Iterator[Finding]:
     frames = origin.frames if origin is not None else ()
     yield Finding(
         MEMCPY_MEMSET_NODE_OVERHEAD,
-        f"copies, casts and fills take {time_text(moving)} of the {time_text(total)} in which "
-        f"nodes run ({moving / total:.0%}), {count} of {nodes} nodes; most of it comes from here",
+        f"copies, casts and fills take {time_text(moving)} of {time_text(total)} of GPU work "
+        f"({moving / total:.0%}, {count} of {nodes} nodes), most of it from here",
         tuple(capture.frames[frame] for frame in frames),
         module=origin.module if origin is not None else None,
     )
@@ -304,16 +314,16 @@ def _moves(capture: Capture) -> Iterator[Finding]:
 def _lost_concurrency(
     capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Branches that the edges allow to run side by side, and that ran in turn."""
+    """Branches that the edges allow to overlap, and that did not."""
     for line, path in zip(lines, paths, strict=True):
         could, did = line.work_ns - path.length_ns, line.work_ns - line.busy_ns
         if line.span_ns is None or could < _COULD * line.work_ns or did > _DID * could:
             continue
         yield Finding(
             CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,
-            f"{line.name}: branches of the graph could run side by side for {time_text(could)}, "
-            f"and did for {time_text(did)}: kernels that fill the device leave no room, or the "
-            "branches share a hardware queue",
+            f"{line.name}: branches of the graph could overlap for {time_text(could)} and did for "
+            f"{time_text(did)}: kernels that fill the GPU leave no room, or the branches share a "
+            "hardware queue",
             phase=capture.graphs[line.graph].phase,
             fix="make the kernels of one branch smaller, or leave the second stream out; "
             "CUDA_DEVICE_MAX_CONNECTIONS=32 for many branches",
@@ -324,32 +334,32 @@ def _lost_concurrency(
         )
 
 
-def _around(capture: Capture) -> Iterator[Finding]:
-    known = [
-        one
-        for one in (capture.profile.graphs if capture.profile else ())
-        if one.synced_ns and one.queued_ns
+def _latency(capture: Capture) -> Iterator[Finding]:
+    """The first replay, and a synchronize after each."""
+    measured = [
+        times
+        for times in (capture.profile.graphs if capture.profile else ())
+        if times.synced_ns and times.queued_ns
     ]
-    if not known:
+    if not measured:
         return
-    synced = sum(median(one.synced_ns) for one in known)
-    first = sum(one.first_ns or 0.0 for one in known)
-    queued = sum(one.queued_ns or 0.0 for one in known)
-    graphs = [capture.graphs[one.graph] for one in known]
-    every = "each of its graphs" if len(known) > 1 else "the graph"
-    measured = all(one.first_ns is not None for one in known)
-    if measured and first - synced >= max(_FIRST_NS, synced):
-        instantiate = sum(one.instantiate_ns or 0 for one in graphs)
+    synced = sum(median(times.synced_ns) for times in measured)
+    first = sum(times.first_ns or 0.0 for times in measured)
+    queued = sum(times.queued_ns or 0.0 for times in measured)
+    every = "each of its graphs" if len(measured) > 1 else "the graph"
+    known = all(times.first_ns is not None for times in measured)
+    if known and first - synced >= max(_FIRST_NS, synced):
+        instantiate = sum(capture.graphs[times.graph].instantiate_ns or 0 for times in measured)
         yield Finding(
             FIRST_REPLAY_LATENCY,
-            f"the first replay of {every} takes {time_text(first)} in all, later ones take "
+            f"the first replay of {every} takes {time_text(first)}, later ones take "
             f"{time_text(synced)}",
             evidence=(f"instantiating took {time_text(instantiate)} before",),
         )
     if synced - queued >= _WAIT * queued:
         yield Finding(
             PER_STEP_SYNC_AROUND_REPLAY,
-            f"a loop that waits for each replay of {every} (.item(), print, synchronize) takes "
-            f"{time_text(synced)} an iteration, one that does not {time_text(queued)}: "
+            f"a loop that synchronizes after each replay of {every} (.item(), print, synchronize) "
+            f"takes {time_text(synced)} an iteration instead of {time_text(queued)}: "
             f"{synced / queued - 1:.0%} more",
         )

@@ -1,9 +1,8 @@
-"""When a replay had the device at work, and what it waited for in between.
+"""When nodes ran in a replay, and the gaps between them.
 
-A node's own time is the same with a profiler and without; the time between nodes is not: recording
-makes it longer. So the gaps that were traced are scaled down to what is left of a replay that no
-profiler watched, once the time in which some node ran is taken off, and what a graph of a single
-kernel takes beside it.
+A profiler does not change a node's own time, but it makes the gaps between nodes longer. So traced
+gaps are scaled: to a replay without a profiler, less the time in which nodes ran, less what a graph
+of a single kernel takes before and after its node.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from cgtool.model.measurements import GraphTimes
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """No node of the graph ran."""
+    """A time in which no node of the graph ran."""
 
     graph: int
     """Index into ``Capture.graphs``."""
@@ -31,7 +30,7 @@ class Gap(msgspec.Struct, frozen=True):
     traced_ns: int
     """Under the profiler."""
     ns: float
-    """Scaled to a replay without one."""
+    """Scaled to a replay without a profiler."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -54,20 +53,20 @@ class Timeline(msgspec.Struct, frozen=True):
     busy_ns: int
     """Some node ran."""
     work_ns: int
-    """Sum of the nodes' times: more than ``busy_ns`` where nodes ran side by side."""
+    """Sum of the nodes' times: more than ``busy_ns`` where nodes ran at the same time."""
     at_once: int
     """Most nodes that ran at once."""
     gaps_ns: float
     """Between nodes, without a profiler."""
     around_ns: float
-    """Before the first node and after the last, as far as it can be told from the gaps."""
+    """Before the first node and after the last, as far as it can be separated from the gaps."""
     scale: float
     """What gaps under the profiler are multiplied with."""
     gap_count: int
     gap_median_ns: float | None
     """Of all gaps, scaled."""
     gaps: tuple[Gap, ...]
-    """The longest first; as many as were asked for."""
+    """The longest first, as many as were requested."""
 
     @property
     def total_ns(self) -> float:
@@ -92,7 +91,7 @@ def find(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
     """The time line of ``capture.graphs[index]``, with its longest gaps. Linear but for a sort."""
     graph = capture.graphs[index]
     known = capture.profile.graphs if capture.profile else ()
-    times = next((one for one in known if one.graph == index), None)
+    times = next((each for each in known if each.graph == index), None)
     replay = own_time(times)
     timed = [node for node in graph.nodes if node.duration_ns is not None]
     work = sum(node.duration_ns or 0 for node in timed)
@@ -103,8 +102,8 @@ def find(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
     scale = 1.0
     if replay is not None and idle > 0:
         scale = min(1.0, max(0.0, left - around) / idle)
-    lengths = [one[0] for one in traced]
-    longest = sorted(traced, key=lambda one: -one[0])[:shown]
+    lengths = [gap[0] for gap in traced]
+    longest = sorted(traced, key=lambda gap: -gap[0])[:shown]
     return Timeline(
         graph=index,
         name=graph.name,

@@ -1,4 +1,4 @@
-"""What ``cgtool profile`` shows: the verdict, the replays, and where their time goes."""
+"""The report of ``cgtool profile``: the verdict, the replays, and where their time goes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ON_PATH = 3
 _NEARLY_ALL = 0.95
 """A critical path with a larger share of the work needs no words."""
 _STANDS_OUT, _WORTH, _FEW = 3.0, 0.01, 3
-"""A gap is shown that is so many times the median one and such a share of the replay, or one of so
-few."""
+"""A gap is shown if it is so many times the median and such a share of the replay, or if the graph
+has no more than so few."""
 
 
 class ReplayCosts(msgspec.Struct, frozen=True):
@@ -37,17 +37,17 @@ class ReplayCosts(msgspec.Struct, frozen=True):
     launch_ns: float | None
     """Host time of one replay() on an idle stream, median."""
     queued_ns: float | None
-    """Wall time of one replay of many in a row."""
+    """Wall time of one of many replays, back to back."""
     synced_ns: float | None
-    """Wall time of one replay and a wait for it, median."""
+    """Wall time of one replay and a synchronize, median."""
     first_ns: float | None
-    """Wall time of the first one, with its upload and a wait."""
+    """Wall time of the first replay, with its upload and a synchronize."""
     traced_ns: float | None
     """First start to last end under the profiler, median."""
 
 
 class GapRow(msgspec.Struct, frozen=True):
-    """A gap, and between what it lies."""
+    """A gap, and the nodes around it."""
 
     gap: Gap
     graph: str
@@ -58,7 +58,7 @@ class GapRow(msgspec.Struct, frozen=True):
     waits_for: int
     """Nodes that ``before`` waits for directly."""
     over: str | None
-    """A node without work of the device that lies between: ``host``, ``event_wait``, ..."""
+    """Type of a node without GPU work that lies between: ``host``, ``event_wait``, ..."""
 
 
 class PathRow(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class OrderRow(msgspec.Struct, frozen=True):
 
 
 class ProfileReport(msgspec.Struct, frozen=True):
-    """Everything on the screen. Lists hold one element for each graph that is replayed."""
+    """The whole screen. Tuples hold an element for each graph that is replayed."""
 
     spec: str
     device: str
@@ -122,7 +122,7 @@ class ProfileReport(msgspec.Struct, frozen=True):
     """Those that stand out, of all graphs, the longest first."""
     tables: tuple[TimeTable, ...]
     total_ns: float
-    """What the shares in the tables are taken of: all replays, one after the other."""
+    """One replay of each graph: what the shares in the tables refer to."""
     idle_ns: float
     """Of that, the time in which no node ran."""
     untimed: int
@@ -208,20 +208,20 @@ def profile_report(
 ) -> ProfileReport:
     """The report of a capture that has times.
 
-    One table, ``by`` what is asked for, or the overview of lines and modules; ``top`` rows of it.
-    ``whole`` has every table with every row that ``by`` and ``top`` do not leave out.
+    One table, ``by`` line, module, op, kernel or node, or the overview of lines and modules;
+    ``top`` rows of each. ``whole``: every table, all rows, unless ``by`` and ``top`` say otherwise.
     """
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
     lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
     reached = [roofline.reaches(capture, graph) for graph in capture.graphs]
     paths = [critical_path(capture, index) for index in top_level]
-    overlaps = [overlap.find(capture, index) for index in top_level]
-    total = sum(one.total_ns for one in lines)
+    overlaps = [overlap.find_overlap(capture, index) for index in top_level]
+    total = sum(row.total_ns for row in lines)
     tables = Tables(capture, reached, total)
     places = Places(capture)
     profile = capture.profile
     verdict = gain.judge(capture, lines, paths)
-    longest = sorted((one for line in lines for one in _long(line)), key=lambda one: -one.ns)
+    longest = sorted((gap for line in lines for gap in _long(line)), key=lambda gap: -gap.ns)
     return ProfileReport(
         spec=capture.entry.spec,
         device=capture.environment.device,
@@ -231,18 +231,18 @@ def profile_report(
         ),
         replays=tuple(lines),
         costs=tuple(_costs(capture, index) for index in top_level),
-        bounds=tuple(roofline.judge(capture, one, reached[one.graph]) for one in lines),
+        bounds=tuple(roofline.judge(capture, bound, reached[bound.graph]) for bound in lines),
         paths=tuple(
-            PathRow(path, one, _on_path(capture, places, path))
-            for path, one in zip(paths, overlaps, strict=True)
+            PathRow(path, each, _on_path(capture, places, path))
+            for path, each in zip(paths, overlaps, strict=True)
         ),
-        gaps=tuple(_gap(capture, places, one) for one in longest[:shown_gaps]),
+        gaps=tuple(_gap(capture, places, gap) for gap in longest[:shown_gaps]),
         tables=tuple(
-            tables.table(one, top=rows, depth=depth) for one, rows in _wanted(by, top, whole)
+            tables.table(name, top=rows, depth=depth) for name, rows in _wanted(by, top, whole)
         ),
         total_ns=total,
-        idle_ns=sum(one.idle_ns for one in lines),
-        untimed=sum(one.nodes - one.timed for one in lines),
+        idle_ns=sum(line.idle_ns for line in lines),
+        untimed=sum(line.nodes - line.timed for line in lines),
         memory_bytes_per_s=profile.memory_bytes_per_s if profile else None,
         peaks=profile.peaks if profile else (),
         caveats=capture.caveats,
@@ -252,20 +252,20 @@ def profile_report(
 def _long(line: Timeline) -> Iterator[Gap]:
     """The gaps that stand out: as long as several others, and not lost in the whole."""
     least = max(_STANDS_OUT * (line.gap_median_ns or 0.0), _WORTH * line.total_ns)
-    return (one for one in line.gaps if one.ns >= 1 and (one.ns >= least or line.gap_count <= _FEW))
+    return (gap for gap in line.gaps if gap.ns >= 1 and (gap.ns >= least or line.gap_count <= _FEW))
 
 
 def _wanted(by: str | None, top: int | None, whole: bool) -> list[tuple[str, int | None]]:
     if whole:
-        return [(one, top) for one in BY if by in (None, one)]
+        return [(table, top) for table in BY if by in (None, table)]
     if by is not None:
         return [(by, top or 20)]
-    return [(one, top or rows) for one, rows in OVERVIEW.items()]
+    return [(table, top or rows) for table, rows in OVERVIEW.items()]
 
 
 def _costs(capture: Capture, index: int) -> ReplayCosts:
     known = capture.profile.graphs if capture.profile else ()
-    times = next((one for one in known if one.graph == index), GraphTimes(index))
+    times = next((each for each in known if each.graph == index), GraphTimes(index))
     return ReplayCosts(
         launch_ns=_median(capture.graphs[index].launch_ns),
         queued_ns=times.queued_ns,
@@ -280,14 +280,14 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _words(place: Place) -> str:
-    what = place.short_op or place.autograd_node or "a launch outside any op"
-    return f"{what} {file_line(place.line)}".strip()
+    name = place.short_op or place.autograd_node or "a launch outside any op"
+    return f"{name} {file_line(place.line)}".strip()
 
 
 def _gap(capture: Capture, places: Places, gap: Gap) -> GapRow:
     graph = capture.graphs[gap.graph]
     sources = [graph.nodes[edge.source] for edge in graph.edges if edge.target == gap.before]
-    idle = next((one.type for one in sources if one.duration_ns is None), None)
+    idle = next((node.type for node in sources if node.duration_ns is None), None)
     after, before = (places.of(graph.nodes[node]) for node in (gap.after, gap.before))
     return GapRow(gap, graph.name, _words(after), _words(before), len(sources), idle)
 

@@ -1,4 +1,4 @@
-"""How near each node comes to what the device can do, and what holds a graph back.
+"""How near each node comes to the limits of the device, and what limits a graph.
 
 The roofs are the bytes a second of a large copy and the operations a second of a large matmul,
 measured on the device at hand (Williams, Waterman and Patterson, Roofline, CACM 2009). Bytes are
@@ -60,7 +60,7 @@ class Reach(msgspec.Struct, frozen=True, gc=False):
 
 
 class GraphBound(msgspec.Struct, frozen=True):
-    """What holds one graph back."""
+    """What limits a graph."""
 
     graph: int
     kind: str | None
@@ -83,9 +83,9 @@ def reaches(capture: Capture, graph: Graph) -> list[Reach]:
     for node in graph.nodes:
         if node.call is not None and node.kernel is not None:
             spent[node.call] += node.duration_ns or 0
-    peaks = {one.dtype: one for one in capture.profile.peaks} if capture.profile else {}
+    peaks = {peak.dtype: peak for peak in capture.profile.peaks} if capture.profile else {}
     roof = capture.profile.memory_bytes_per_s if capture.profile else None
-    tensor_cores = [_TF32.search(one.name) is not None for one in capture.functions]
+    tensor_cores = [_TF32.search(function.name) is not None for function in capture.functions]
     return [_reach(capture, graph, node, spent, peaks, roof, tensor_cores) for node in graph.nodes]
 
 
@@ -151,16 +151,16 @@ def judge(capture: Capture, line: Timeline, reached: Sequence[Reach]) -> GraphBo
     times: Counter[str] = Counter()
     at_roofs = filled = sized = 0.0
     known = False
-    for node, one in zip(graph.nodes, reached, strict=True):
+    for node, reach in zip(graph.nodes, reached, strict=True):
         duration = node.duration_ns or 0
-        times[one.bound or "unknown"] += duration
-        best = max(one.memory or 0.0, one.compute or 0.0)
-        known |= one.bound is not None
-        at_roofs += duration * min(1.0, best) if one.bound not in (None, HOST) else duration
-        if one.waves is not None:
-            filled += duration * min(1.0, one.waves)
+        times[reach.bound or "unknown"] += duration
+        best = max(reach.memory or 0.0, reach.compute or 0.0)
+        known |= reach.bound is not None
+        at_roofs += duration * min(1.0, best) if reach.bound not in (None, HOST) else duration
+        if reach.waves is not None:
+            filled += duration * min(1.0, reach.waves)
             sized += duration
-    # Where nodes ran side by side their times are more than the replay.
+    # Where nodes ran at the same time the sum of their times is more than the replay.
     crowd = max(1.0, line.work_ns / line.busy_ns) if line.busy_ns else 1.0
     shares = {name: time / crowd / total for name, time in times.most_common() if time}
     if line.idle_ns:

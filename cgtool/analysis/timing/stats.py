@@ -42,8 +42,8 @@ def ratio_interval(
     ratios = []
     for _ in range(RESAMPLES):
         chosen = draw.choices(rounds, k=count)
-        tops = sorted(numerator[one] for one in chosen)
-        bottoms = sorted(denominator[one] for one in chosen)
+        tops = sorted(numerator[number] for number in chosen)
+        bottoms = sorted(denominator[number] for number in chosen)
         top, bottom = tops[below] + tops[above], bottoms[below] + bottoms[above]
         ratios.append(top / bottom if bottom else float("inf"))
     ratios.sort()
@@ -111,7 +111,7 @@ def rank_sum(low: Sequence[float], high: Sequence[float]) -> float:
     Exact: every order of the values is as likely as any other where both come from one
     distribution. Ties count against a difference.
     """
-    above = sum(one > other for one in high for other in low)
+    above = sum(value > lower for value in high for lower in low)
     ways = _orders(len(low), len(high))
     return sum(ways[above:]) / sum(ways)
 

@@ -22,22 +22,22 @@ _WHOLE = 1.005
 """A larger sum of shares shows as more than 100%."""
 MIXED = "mixed"
 _MOST = 0.5
-"""Of a row's time: with less in one bound, the row has several."""
+"""Share of a row's time: a bound with less of it is not the row's; the row is ``mixed``."""
 
 
 class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All nodes of one line, module, op or kernel; or one node."""
+    """All nodes of a line, module, op or kernel; or a node."""
 
     name: str
     nodes: int
     total_ns: int
-    """Device time of its nodes in one replay of each graph."""
+    """GPU time of its nodes in one replay of each graph."""
     share: float
-    """Of the replays. Where nodes ran side by side, shares add up to more than 1."""
+    """Of the replays. Where nodes ran at the same time, shares add up to more than 1."""
     backward_ns: int = 0
     """Of ``total_ns``."""
     bound: str | None = None
-    """What holds most of its time back: see ``roofline.MEANS``; ``mixed``; None: cannot tell."""
+    """What limits most of its time: see ``roofline.MEANS``; ``mixed``; None: unknown."""
     bytes_per_s: float | None = None
     """Over its nodes whose bytes are known."""
     flops_per_s: float | None = None
@@ -96,7 +96,7 @@ class TimeTable(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Sum:
-    """What a row is made from."""
+    """The sums over the nodes of a row."""
 
     nodes: int = 0
     total: int = 0
@@ -163,7 +163,7 @@ def _kernel_key(node: Node) -> int | str:
 
 
 class Tables:
-    """Groups the timed nodes of one capture; names are worked out once."""
+    """Groups the timed nodes of a capture; each name is resolved once."""
 
     def __init__(
         self, capture: Capture, reached: Sequence[Sequence[Reach]], total_ns: float
@@ -173,7 +173,7 @@ class Tables:
         self._reached = reached
         self._total = total_ns or 1.0
         self._places = Places(capture)
-        self._kernels = short_kernels(one.name for one in capture.functions)
+        self._kernels = short_kernels(function.name for function in capture.functions)
         self._lines = _Lines(capture.frames)
         self._types: dict[str, str] = {}
         """Of modules by their path, filled as they are met."""
@@ -199,34 +199,34 @@ class Tables:
             depth, sums = self._modules(depth, min(top or 16, 16))
         else:
             depth, sums = None, self._sums(by)
-        ordered = sorted(sums, key=lambda one: -one[1].total)
+        ordered = sorted(sums, key=lambda item: -item[1].total)
         chosen = ordered if top is None else ordered[:top]
         rest = ordered[len(chosen) :]
-        backward = sum(one.backward for _, one in sums)
+        backward = sum(row.backward for _, row in sums)
         return TimeTable(
             by,
             depth,
-            tuple(self._row(by, name, one) for name, one in chosen),
+            tuple(self._row(by, name, row) for name, row in chosen),
             len(rest),
-            sum(one.total for _, one in rest),
-            0 < backward < sum(one.total for _, one in sums),
+            sum(row.total for _, row in rest),
+            0 < backward < sum(row.total for _, row in sums),
         )
 
     def _longest(self, top: int | None) -> TimeTable:
-        """Nodes one by one: sums are made of those alone that are shown."""
-        ordered = sorted(self._nodes, key=lambda one: -(one[1].duration_ns or 0))
+        """The longest nodes; only those that are shown are resolved."""
+        ordered = sorted(self._nodes, key=lambda item: -(item[1].duration_ns or 0))
         chosen = ordered if top is None else ordered[:top]
         rest = ordered[len(chosen) :]
         rows = []
         for graph, node, backward, reach in chosen:
-            one = _Sum()
-            one.add(node, backward, reach)
-            rows.append(self._row(NODE, f"{graph.name} {node.id}", one))
+            row = _Sum()
+            row.add(node, backward, reach)
+            rows.append(self._row(NODE, f"{graph.name} {node.id}", row))
         left_out = sum(node.duration_ns or 0 for _, node, _, _ in rest)
         return TimeTable(NODE, None, tuple(rows), len(rest), left_out, False)
 
     def _sums(self, by: str) -> list[tuple[str, _Sum]]:
-        found: dict[str, _Sum] = {}
+        sums: dict[str, _Sum] = {}
         names: dict[int | None, str] = {}
         for _, node, backward, reach in self._nodes:
             if by == KERNEL:
@@ -236,11 +236,11 @@ class Tables:
                 if known is None:
                     known = names[node.origin] = self._name(by, self._places.of(node))
                 name = known
-            row = found.get(name)
+            row = sums.get(name)
             if row is None:
-                row = found[name] = _Sum()
+                row = sums[name] = _Sum()
             row.add(node, backward, reach)
-        return list(found.items())
+        return list(sums.items())
 
     def _name(self, by: str, place: Place) -> str:
         if by == OP:
@@ -254,7 +254,7 @@ class Tables:
         whole: dict[tuple[str, str | None, str], _Sum] = {}
         for graph, node, backward, reach in self._nodes:
             part, place = part_of(self._capture, graph), self._places.of(node)
-            # Outside every module the range tells more: the optimizer's own, or the user's.
+            # Outside every module the annotated range says more: the optimizer's or the user's.
             outside = place.annotations[0] if place.module is None and place.annotations else ""
             key = (f"{part}: " if part else "", place.module, outside)
             if place.module is not None:
@@ -263,43 +263,43 @@ class Tables:
             if row is None:
                 row = whole[key] = _Sum()
             row.add(node, backward, reach)
-        deepest = max((one.count(".") + 1 for _, one, _ in whole if one), default=1)
+        deepest = max((path.count(".") + 1 for _, path, _ in whole if path), default=1)
         chosen: dict[str, _Sum] = {}
         taken = 1
         for candidate in [depth] if depth else range(1, min(deepest, _MOST_DEEP) + 1):
-            found: dict[str, _Sum] = {}
-            for (prefix, module, outside), one in whole.items():
+            sums: dict[str, _Sum] = {}
+            for (prefix, module, outside), row in whole.items():
                 name = prefix + (f"({outside})" if outside else module_at_depth(module, candidate))
-                found.setdefault(name, _Sum()).merge(one)
-            if not depth and candidate > 1 and len(found) > limit:
+                sums.setdefault(name, _Sum()).merge(row)
+            if not depth and candidate > 1 and len(sums) > limit:
                 break
-            chosen, taken = found, candidate
+            chosen, taken = sums, candidate
         return taken, list(chosen.items())
 
-    def _row(self, by: str, name: str, one: _Sum) -> TimeRow:
+    def _row(self, by: str, name: str, row: _Sum) -> TimeRow:
         lines: Counter[Frame | None] = Counter()
         ops: Counter[str | None] = Counter()
-        for origin, time in one.origins.items():
+        for origin, time in row.origins.items():
             place = self._places.of_origin(origin)
             lines[place.line] += time
             ops[place.op] += time
         frame, op = lines.most_common(1)[0][0], ops.most_common(1)[0][0]
-        place = self._places.of_origin(one.origins.most_common(1)[0][0])
+        place = self._places.of_origin(row.origins.most_common(1)[0][0])
         return TimeRow(
             name=name,
-            nodes=one.nodes,
-            total_ns=one.total,
-            share=one.total / self._total,
-            backward_ns=one.backward,
-            bound=one.bound(),
-            bytes_per_s=one.bytes / one.bytes_ns * 1e9 if one.bytes_ns else None,
-            flops_per_s=one.flops / one.flops_ns * 1e9 if one.flops_ns else None,
-            of_roof=one.at_roof / one.roof_ns if one.roof_ns else None,
-            nearer=_nearer(one) if one.roof_ns else None,
-            filled=one.filled / one.sized_ns if one.sized_ns else None,
+            nodes=row.nodes,
+            total_ns=row.total,
+            share=row.total / self._total,
+            backward_ns=row.backward,
+            bound=row.bound(),
+            bytes_per_s=row.bytes / row.bytes_ns * 1e9 if row.bytes_ns else None,
+            flops_per_s=row.flops / row.flops_ns * 1e9 if row.flops_ns else None,
+            of_roof=row.at_roof / row.roof_ns if row.roof_ns else None,
+            nearer=_nearer(row) if row.roof_ns else None,
+            filled=row.filled / row.sized_ns if row.sized_ns else None,
             line=self._lines.name(frame),
             op="" if op is None else short_op(op),
-            kernel=self._kernel(one.kernels.most_common(1)[0][0]),
+            kernel=self._kernel(row.kernels.most_common(1)[0][0]),
             module=self._types.get(name, "") if by == MODULE else place.module or "",
             file=frame.file if frame else "",
             number=frame.line if frame else 0,
@@ -307,8 +307,8 @@ class Tables:
         )
 
 
-def _nearer(one: _Sum) -> str:
-    return COMPUTE if 2 * one.compute_ns > one.roof_ns else MEMORY
+def _nearer(row: _Sum) -> str:
+    return COMPUTE if 2 * row.compute_ns > row.roof_ns else MEMORY
 
 
 def _is_backward(graph: Graph, node: Node, backwards: Sequence[bool]) -> bool:
@@ -319,7 +319,7 @@ class _Lines:
     """``model.py:42``; with the whole path where two files share a name."""
 
     def __init__(self, frames: Iterable[Frame]) -> None:
-        short = {one.file: one.file.rpartition("/")[2] for one in frames}
+        short = {frame.file: frame.file.rpartition("/")[2] for frame in frames}
         often = Counter(short.values())
         self._shown = {file: file if often[name] > 1 else name for file, name in short.items()}
 

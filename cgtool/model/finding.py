@@ -12,6 +12,7 @@ from typing import NewType
 import msgspec
 
 from cgtool.model.capture import Caveat, Entry, Environment, Frame
+from cgtool.model.schema import Count, DurationNs
 
 REPORT_VERSION = 1
 
@@ -33,7 +34,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One sentence: what happens at this line, and what it leads to."""
     frames: tuple[Frame, ...] = ()
     """The Python call chain outside torch, innermost first; empty when no line causes it."""
-    columns: tuple[int, int] | None = None
+    columns: tuple[Count, Count] | None = None
     """The expression in the line of the innermost frame that is not an installed library's: UTF-8
     offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 where it is in a
     later line. None where only the line is known."""
@@ -49,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line each: the driver's message, two values that differ, bytes, counts."""
     severity: str | None = None
     """``error``, ``warning``, ``note``; None: the page's."""
-    times: int = 1
+    times: Count = 1
     """How often it happened at this line."""
 
 
@@ -90,7 +91,7 @@ class Report(msgspec.Struct, frozen=True):
     """What limits the answer: the simulated device, a capture that could not be tried."""
     looked_at: tuple[str, ...] = ()
     """What was done, in order: ``2 eager iterations recorded``, ``forward captured``."""
-    elapsed_ns: int = 0
+    elapsed_ns: DurationNs = 0
     schema_version: int = REPORT_VERSION
 
 

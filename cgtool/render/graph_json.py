@@ -4,7 +4,7 @@ One object: ``schema`` (``cgtool-graphs``), ``schema_version`` (1), ``entry``, `
 ``caveats`` and ``graphs``. Each graph has ``name``, ``phase``, ``node_count`` (shown or not),
 ``nodes`` and ``edges``; each edge ``[source, target, kind]`` by node id, where kind is
 ``full``, ``programmatic``, or ``hidden`` for a path through nodes that a selection left out. Where
-such paths meet and part again, a node with a negative id and the type ``hidden`` stands for them.
+such paths meet and part again, a node with a negative id and the type ``hidden`` represents them.
 
 A node has the keys of ``ResolvedNode``, and every field of ``Node``, ``KernelLaunch`` and
 ``Function`` (docs/capture-format.md) that is not an index; a new field is there by itself. A key
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from cgtool.analysis.graph.attributes import Nodes
+from cgtool.analysis.graph.attributes import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
 from cgtool.model.capture import (
     Capture,
@@ -57,7 +57,7 @@ class ResolvedNode(msgspec.Struct, omit_defaults=True, gc=False):
     annotations: tuple[str, ...] = ()
     stream: str | None = None
     kernel: str | None = None
-    """Short name, by which the kernels of this capture can be told apart."""
+    """Short name that no other kernel of this capture has."""
     kernel_demangled: str | None = None
     kernel_mangled: str | None = None
     allocations: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ class GraphsJson(msgspec.Struct):
 
 def render(capture: Capture, views: Sequence[View]) -> bytes:
     """The views, nodes one by one, newline at the end."""
-    described = Nodes(capture)
+    describer = NodeDescriber(capture)
     graphs = []
     for view in views:
         graph = capture.graphs[view.graph]
@@ -125,7 +125,7 @@ def render(capture: Capture, views: Sequence[View]) -> bytes:
             for position, item in enumerate(view.items)
         ]
         nodes = [
-            _json(described, graph.nodes[number]) if number >= 0 else NodeJson(number, "hidden")
+            _json(describer, graph.nodes[number]) if number >= 0 else NodeJson(number, "hidden")
             for number in ids
         ]
         edges = [(ids[link.source], ids[link.target], _kind(link)) for link in view.links]
@@ -142,16 +142,16 @@ def _kind(link: Link) -> str:
     return "programmatic" if link.programmatic else "full"
 
 
-def _json(described: Nodes, node: Node) -> Any:
-    capture, launch = described.capture, node.kernel
-    place = described.places.of(node)
+def _json(describer: NodeDescriber, node: Node) -> Any:
+    capture, launch = describer.capture, node.kernel
+    place = describer.places.of(node)
     frame, forward = place.frame or _NOWHERE, place.forward_frame or _NOWHERE
     names: tuple[str | None, ...] = (None, None, None)
     of_kernel: Sequence[Any] = _NO_KERNEL
     if launch is not None:
         function = capture.functions[launch.function]
         index = launch.function
-        names = (described.short_kernels[index], described.full_kernels[index], function.name)
+        names = (describer.short_kernels[index], describer.full_kernels[index], function.name)
         of_kernel = (*_launch(launch), *_function(function))
     return NodeJson(
         node.id,
@@ -169,7 +169,7 @@ def _json(described: Nodes, node: Node) -> Any:
         place.annotations,
         None if node.stream is None else capture.streams[node.stream].name,
         *names,
-        *described.arguments(node),
+        *describer.arguments(node),
         *of_kernel,
         *_node(node),
     )

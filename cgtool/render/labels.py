@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.graph.attributes import Attribute, Nodes
+from cgtool.analysis.graph.attributes import Attribute, NodeDescriber
 from cgtool.analysis.graph.places import Place, file_line
 from cgtool.analysis.graph.view import Item
 from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
@@ -36,7 +36,7 @@ class Labels:
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
-        self.nodes = Nodes(capture)
+        self.nodes = NodeDescriber(capture)
         self.places = self.nodes.places
 
     def of(self, graph: Graph, item: Item) -> Label:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cgtool import __version__
-from cgtool.analysis.graph.attributes import Nodes
+from cgtool.analysis.graph.attributes import NodeDescriber
 from cgtool.analysis.graph.places import Place
 from cgtool.analysis.timing.roofline import Reach
 from cgtool.analysis.timing.trace import GraphTrace, Lane, Span, trace
@@ -65,7 +65,7 @@ class _Writer:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._nodes = Nodes(capture)
+        self._nodes = NodeDescriber(capture)
         self._places: dict[int | None, _Args] = {}
         self._around: dict[tuple[int | None, str, int], tuple[str, _Args | None]] = {}
 

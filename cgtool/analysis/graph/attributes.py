@@ -1,7 +1,7 @@
-"""What there is to say about a node: its names, its place, and its attributes.
+"""What renderers show of a node: its names, its place, and its attributes.
 
 An attribute is a field of the node, of its launch, copy or fill, or of its kernel function. A new
-field is one without any change here: its type says how it is called and shown
+field is one without any change here: its type says its label and where it is shown
 (``cgtool.model.schema``).
 """
 
@@ -37,7 +37,7 @@ class Totals(NamedTuple):
 
 
 class _Attributes:
-    """Reads the attributes of structs. Many nodes have the same, which are made once."""
+    """Reads the attributes of structs; those of equal structs are read once."""
 
     def __init__(self) -> None:
         self._fields: dict[type, tuple[Field, ...]] = {}
@@ -50,7 +50,7 @@ class _Attributes:
         if type_ not in self._read:
             described = tuple(field for field in fields(type_) if field.is_attribute)
             self._fields[type_] = described
-            # Two names more: of a single one, attrgetter returns no tuple.
+            # The class makes the values a key; twice, because for one name there is no tuple.
             names = (*(field.name for field in described), "__class__", "__class__")
             self._read[type_] = attrgetter(*names)
         values = self._read[type_](struct)
@@ -64,8 +64,8 @@ class _Attributes:
         return known
 
 
-class Nodes:
-    """Describes the nodes of one capture; each name is worked out once."""
+class NodeDescriber:
+    """Describes the nodes of one capture; each name is looked up once."""
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture

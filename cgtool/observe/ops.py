@@ -234,16 +234,16 @@ class OpRecorder:
         return result
 
     def __enter__(self) -> OpRecorder:
-        self._entered = stack = contextlib.ExitStack()
         with contextlib.ExitStack() as entering:
-            entering.enter_context(left_alone())
             entering.enter_context(self.modules)
             self._counted.next = next_sequence_number()
             self._home = threading.get_ident()
             # One observer at a time has the key: a recorder inside another one is a mode.
             by_key = self._by_key and op_key.is_supported() and not op_key.is_watching()
+            # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
+            entering.enter_context(left_alone(first_use=by_key))
             entering.enter_context(op_key.watch(self.observe) if by_key else _Mode(self))
-            stack.push(entering.pop_all())
+            self._entered = entering.pop_all()
         return self
 
     def __exit__(self, *exc: Any) -> None:

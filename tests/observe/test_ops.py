@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 
@@ -144,3 +145,30 @@ def test_launches_belong_to_the_innermost_op_either_way():
         with recorder:
             torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
         assert [call.launches for call in recorder.record.calls if "mm" in call.name] == [(6, 7)]
+
+
+COMPILES_FIRST = """
+import torch
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpRecorder
+from cgtool.torch_compat.private import dynamo_is_loaded
+
+assert not dynamo_is_loaded()
+recorder = OpRecorder({}, Annotations(), by_key=True)
+x = torch.ones(4, requires_grad=True)
+with recorder:
+    torch.compile(lambda x: (x * 2).sin())(x).sum().backward()
+assert "aten::sin" in [call.name for call in recorder.record.calls]
+assert "aten::cos" in [call.name for call in recorder.record.calls]
+print(x.grad.tolist())
+"""
+
+
+def test_torch_compile_that_is_first_used_while_ops_are_recorded():
+    process = subprocess.run(
+        [sys.executable, "-c", COMPILES_FIRST], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    x = torch.ones(4, requires_grad=True)
+    (x * 2).sin().sum().backward()
+    assert process.stdout.strip() == str(x.grad.tolist())

@@ -1,4 +1,4 @@
-"""Findings made ready to show: joined with their pages, placed, sorted."""
+"""Findings joined with their pages: what every screen and report of findings shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.finding import NOTE, SEVERITIES, WARNING, Finding
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ExplainedFinding(msgspec.Struct, frozen=True):
     """A finding with what its page says."""
 
     code: str
@@ -35,46 +35,45 @@ class Shown(msgspec.Struct, frozen=True):
     times: int
 
 
-def _is_library(frame: Frame) -> bool:
-    return "-packages/" in frame.file
+def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...]:
+    """The findings with their pages, the worst first, then in the given order.
+
+    A code without a page, of a newer version, is its own title; it is a warning by default.
+    """
+    explained = [_explained(finding) for finding in findings]
+    return tuple(sorted(explained, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def place_of(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame that is not in an installed package; the innermost of all otherwise."""
-    own = next((one for one in frames if not _is_library(one)), None)
-    return own or (frames[0] if frames else None)
-
-
-def show(findings: Iterable[Finding]) -> tuple[Shown, ...]:
-    """The worst first, then in the order in which they were met."""
-    found = [_shown(one) for one in findings]
-    return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
-
-
-def _shown(one: Finding) -> Shown:
-    known = page(one.code)
-    place = place_of(one.frames)
-    at = one.frames.index(place) if place is not None else 0
-    severity = one.severity or (known.head.severity if known else WARNING)
-    return Shown(
-        code=one.code,
+def _explained(finding: Finding) -> ExplainedFinding:
+    known = page(finding.code)
+    place = place_of(finding.frames)
+    depth = finding.frames.index(place) if place is not None else 0
+    severity = finding.severity or (known.head.severity if known else WARNING)
+    return ExplainedFinding(
+        code=finding.code,
         severity=severity if severity in SEVERITIES else WARNING,
         category=known.head.category if known else "",
-        title=known.head.title if known else one.code,
-        reason=one.reason,
-        fix=one.fix or (known.head.fix if known else ""),
+        title=known.head.title if known else finding.code,
+        reason=finding.reason,
+        fix=finding.fix or (known.head.fix if known else ""),
         place=place,
-        columns=one.columns,
-        library=one.frames[0] if at else None,
-        chain=one.frames[at + 1 :],
-        module=one.module,
-        forward=place_of(one.forward),
-        phase=one.phase,
-        evidence=one.evidence,
-        times=one.times,
+        columns=finding.columns,
+        library=finding.frames[0] if depth else None,
+        chain=finding.frames[depth + 1 :],
+        module=finding.module,
+        forward=place_of(finding.forward),
+        phase=finding.phase,
+        evidence=finding.evidence,
+        times=finding.times,
     )
 
 
-def is_hazard(one: Shown) -> bool:
-    """Errors and warnings; a note costs time or memory, and fails nothing."""
-    return one.severity != NOTE
+def place_of(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame outside installed packages; else the innermost; None without frames."""
+    users = (frame for frame in frames if "-packages/" not in frame.file)
+    return next(users, frames[0] if frames else None)
+
+
+def is_hazard(finding: ExplainedFinding) -> bool:
+    """Errors and warnings; a note costs time or memory, but nothing fails."""
+    return finding.severity != NOTE

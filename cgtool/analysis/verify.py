@@ -7,7 +7,7 @@ from itertools import groupby
 
 import msgspec
 
-from cgtool.analysis.findings import show
+from cgtool.analysis.findings import explain_findings
 from cgtool.findings.registry import code
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import ERROR, Comparison, Finding, Report
@@ -104,7 +104,7 @@ def exit_code(report: Report) -> int:
     """1 for a tensor that differs or a finding that is an error, 5 when eager is too noisy."""
     if any(not comparison.equal for comparison in report.comparisons):
         return EXIT_FOUND
-    if any(finding.severity == ERROR for finding in show(report.findings)):
+    if any(finding.severity == ERROR for finding in explain_findings(report.findings)):
         return EXIT_FOUND
     if any(note.code == TOO_NOISY for note in report.notes):
         return EXIT_UNKNOWN

@@ -48,7 +48,7 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
-    from cgtool.analysis.findings import is_hazard, show
+    from cgtool.analysis.findings import explain_findings, is_hazard
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
     from cgtool.model.jobs import check_job
@@ -58,7 +58,7 @@ def check(
     job = check_job(entry, capture_options, tuple(arguments or ()))
     report = report_of(job, timeout=timeout, quiet=quiet)
     _print(report, format_, output, render_report, quiet=quiet)
-    if any(map(is_hazard, show(report.findings))):
+    if any(map(is_hazard, explain_findings(report.findings))):
         raise typer.Exit(1)
 
 
@@ -105,7 +105,7 @@ def _print(
     *,
     quiet: bool,
 ) -> None:
-    from cgtool.analysis.findings import show
+    from cgtool.analysis.findings import explain_findings
     from cgtool.cli.output import show_table, write_bytes
 
     if format_ is FindingsFormat.JSON:
@@ -115,6 +115,6 @@ def _print(
     elif format_ is FindingsFormat.SARIF:
         from cgtool.render import sarif
 
-        write_bytes(sarif.encode(show(report.findings)), output)
+        write_bytes(sarif.encode(explain_findings(report.findings)), output)
     elif output is not None or not quiet:
         show_table(render(report), output)

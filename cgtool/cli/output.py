@@ -153,9 +153,9 @@ def show_failure(failure: Failure) -> None:
 
 def _shown_findings(findings: Sequence[Finding]) -> list[str]:
     """The code of the cause, and what else a dry run has found, one a line."""
-    from cgtool.analysis.findings import show
+    from cgtool.analysis.findings import explain_findings
 
-    first, *more = show(findings[:1]) + show(findings[1:])
+    first, *more = explain_findings(findings[:1]) + explain_findings(findings[1:])
     lines = [f"  code: {first.code} (cgtool explain {first.code})"]
     if more:
         lines.append(f"  and {len(more)} more, found by a dry run (cgtool check says all of each):")

@@ -71,7 +71,8 @@ def code(name: str) -> Code:
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(path.stem for path in _FOLDER.glob("[a-z]*.md"))
+    # Not Path.glob, which takes milliseconds: this runs in every command.
+    return frozenset(path.stem for path in _FOLDER.iterdir() if path.name[0].islower())
 
 
 @cache
@@ -95,5 +96,7 @@ def page(name: str) -> Page | None:
     head = _HEAD.match(text)
     if head is None:
         raise ValueError(f"{path}: no head between two lines of ---")
-    row = msgspec.convert(yaml.safe_load(head[1]), Head)
+    # libyaml where PyYAML has it: `cgtool explain` reads all pages.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    row = msgspec.convert(yaml.load(head[1], Loader=loader), Head)
     return Page(name, row, text[head.end() :].lstrip("\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cgtool.analysis.findings import is_hazard, show
+from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.gate.budgets import nearest
 from cgtool.analysis.verify import exit_code, noise
 from cgtool.findings.registry import codes, page
@@ -32,7 +32,7 @@ def _verdict(report: Report) -> str:
     if apart:
         return f"{entry}: replay differs from eager in {apart} of {len(compared)} comparisons"
     if exit_code(report) == EXIT_FOUND:
-        errors = [one.code for one in show(report.findings) if one.severity == ERROR]
+        errors = [one.code for one in explain_findings(report.findings) if one.severity == ERROR]
         return f"{entry}: replay is not eager: {', '.join(errors)}"
     return f"{entry}: cannot tell: eager differs too much from itself"
 
@@ -44,7 +44,7 @@ def check(workers: Workers, allow: tuple[str, ...]) -> Report:
             raise usage(f"graph.check(): no code {code!r}{nearest(code, codes())}")
     report = workers.check(workers.entry.name)
     report = replace(report, findings=tuple(f for f in report.findings if f.code not in allow))
-    hazards = [one for one in show(report.findings) if is_hazard(one)]
+    hazards = [one for one in explain_findings(report.findings) if is_hazard(one)]
     if not hazards:
         return report
     from cgtool.render.findings import render_report

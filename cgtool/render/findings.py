@@ -21,7 +21,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from cgtool.analysis.findings import Shown, show
+from cgtool.analysis.findings import ExplainedFinding, explain_findings
 from cgtool.findings.registry import Page
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Finding, Report
@@ -34,12 +34,12 @@ _SHOWN_CALLS = 3
 
 def render(findings: Sequence[Finding]) -> RenderableType:
     """One block a finding, the worst first."""
-    return Group(*_separated(show(findings))[:-1])
+    return Group(*_separated(explain_findings(findings))[:-1])
 
 
 def render_report(report: Report) -> RenderableType:
     """The screen of ``cgtool check``."""
-    findings = show(report.findings)
+    findings = explain_findings(report.findings)
     head = plain(report.entry.spec, "bold")
     head.append_text(
         plain("  on the simulated device", WARNING)
@@ -53,11 +53,11 @@ def render_report(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def _separated(findings: Sequence[Shown]) -> list[RenderableType]:
+def _separated(findings: Sequence[ExplainedFinding]) -> list[RenderableType]:
     return [part for finding in findings for part in (_block(finding), "")]
 
 
-def _verdict(findings: Sequence[Shown]) -> Text:
+def _verdict(findings: Sequence[ExplainedFinding]) -> Text:
     if not findings:
         return plain("no findings", GOOD)
     count = Counter(finding.severity for finding in findings)
@@ -70,7 +70,7 @@ def _verdict(findings: Sequence[Shown]) -> Text:
     return plain(", ".join(parts), f"bold {_STYLE[worst]}")
 
 
-def _block(finding: Shown) -> RenderableType:
+def _block(finding: ExplainedFinding) -> RenderableType:
     head = plain(finding.severity, f"bold {_STYLE[finding.severity]}")
     head.append_text(plain(f"[{finding.code}]: {finding.title}", "bold"))
     parts: list[RenderableType] = [head]
@@ -105,7 +105,7 @@ def _hanging(lead: str, text: Text) -> RenderableType:
     return row
 
 
-def _place(finding: Shown) -> Text:
+def _place(finding: ExplainedFinding) -> Text:
     assert finding.place is not None
     details = []
     if finding.phase:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import cgtool
-from cgtool.analysis.findings import Shown
+from cgtool.analysis.findings import ExplainedFinding
 from cgtool.findings.registry import page
 from cgtool.model.capture import Frame
 from cgtool.render.json import plain
@@ -19,9 +19,9 @@ from cgtool.render.json import plain
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def encode(found: Sequence[Shown]) -> bytes:
+def encode(findings: Sequence[ExplainedFinding]) -> bytes:
     """One run with one result a finding; rules are the codes that occur."""
-    codes = sorted({one.code for one in found})
+    codes = sorted({finding.code for finding in findings})
     log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -35,7 +35,7 @@ def encode(found: Sequence[Shown]) -> bytes:
                     }
                 },
                 "originalUriBaseIds": {"%SRCROOT%": {"uri": Path.cwd().as_uri() + "/"}},
-                "results": [_result(one, codes.index(one.code)) for one in found],
+                "results": [_result(finding, codes.index(finding.code)) for finding in findings],
             }
         ],
     }
@@ -56,28 +56,31 @@ def _rule(code: str) -> dict[str, Any]:
     }
 
 
-def _result(one: Shown, rule: int) -> dict[str, Any]:
+def _result(finding: ExplainedFinding, rule: int) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "ruleId": one.code,
+        "ruleId": finding.code,
         "ruleIndex": rule,
-        "level": one.severity,
-        "message": {"text": f"{one.reason}; fix: {one.fix}"},
-        "properties": {"phase": one.phase, "module": one.module, "evidence": list(one.evidence)},
+        "level": finding.severity,
+        "message": {"text": f"{finding.reason}; fix: {finding.fix}"},
+        "properties": {
+            "phase": finding.phase,
+            "module": finding.module,
+            "evidence": list(finding.evidence),
+        },
     }
-    if one.place is not None:
-        location = _location(one.place)
-        if one.module is not None:
+    if finding.place is not None:
+        location = _location(finding.place)
+        if finding.module is not None:
             location["logicalLocations"] = [
-                {"fullyQualifiedName": one.module or "(root)", "kind": "module"}
+                {"fullyQualifiedName": finding.module or "(root)", "kind": "module"}
             ]
         result["locations"] = [location]
-        if one.chain:
-            result["stacks"] = [
-                {"frames": [{"location": _location(at)} for at in (one.place, *one.chain)]}
-            ]
-    related = [at for at in (one.forward, one.library) if at is not None]
+        if finding.chain:
+            calls = (finding.place, *finding.chain)
+            result["stacks"] = [{"frames": [{"location": _location(frame)} for frame in calls]}]
+    related = [frame for frame in (finding.forward, finding.library) if frame is not None]
     if related:
-        result["relatedLocations"] = [_location(at) for at in related]
+        result["relatedLocations"] = [_location(frame) for frame in related]
     return result
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.findings import is_hazard, show
+from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.check import check
@@ -36,7 +36,7 @@ def test_nothing_is_found(name):
         found, looked, captured = check(device, workload, CaptureOptions(), lambda _text: None, "")
     assert captured is not None, looked
     more = graph_findings(captured)
-    shown = show((*found, *more))
+    shown = explain_findings((*found, *more))
     assert [(one.code, one.place, one.reason) for one in shown if is_hazard(one)] == []
     notes = [one.code for one in shown]
     assert notes == (["code-branches-on-capturing"] if name in NOTED else [])

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cgtool.analysis.findings import show
+from cgtool.analysis.findings import explain_findings
 from cgtool.findings.registry import code, codes, page
 from cgtool.model.finding import Finding
 
@@ -86,7 +86,7 @@ def test_a_code_without_a_page_cannot_be_declared():
 
 def test_a_finding_of_a_newer_version_is_read_and_shown():
     read = msgspec.json.decode(b'{"code":"from-the-future","reason":"r"}', type=Finding)
-    (shown,) = show([read])
+    (shown,) = explain_findings([read])
     assert (shown.code, shown.title, shown.severity) == ("from-the-future",) * 2 + ("warning",)
 
 

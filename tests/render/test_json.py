@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.findings import show
+from cgtool.analysis.findings import explain_findings
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.render import sarif
@@ -36,6 +36,6 @@ def test_reports_and_sarif() -> None:
     report = encode("cgtool-check", {"findings": [ODD]})
     assert shows_nothing_odd(report)
     assert json.loads(report)["findings"] == [ODD]
-    log = sarif.encode(show([finding]))
+    log = sarif.encode(explain_findings([finding]))
     assert shows_nothing_odd(log)
     assert ODD in json.loads(log)["runs"][0]["results"][0]["message"]["text"]

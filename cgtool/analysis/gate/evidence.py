@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.findings import Shown, is_hazard, show
+from cgtool.analysis.findings import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Allocation, Capture, Entry, Frame, Node
@@ -29,7 +29,7 @@ class Measured(msgspec.Struct, frozen=True):
     unknown: dict[str, str] = {}
     """Why a metric has no figure here, by the metric's name."""
     capture: Capture | None = None
-    hazards: tuple[Shown, ...] = ()
+    hazards: tuple[ExplainedFinding, ...] = ()
     """Counted by the metric ``findings``."""
     reports: tuple[Report, ...] = ()
     notes: tuple[str, ...] = ()
@@ -254,10 +254,10 @@ def _alive_at_peak(capture: Capture) -> Callable[[Allocation], bool]:
 # --- reports and times
 
 
-def hazards_of(reports: Sequence[Report]) -> tuple[Shown, ...]:
+def hazards_of(reports: Sequence[Report]) -> tuple[ExplainedFinding, ...]:
     """Errors and warnings of ``cgtool check``. The same hazard from two reports of one entry (one
     of a GPU, one of the simulated device) counts once."""
-    shown = show(
+    shown = explain_findings(
         finding for report in reports if report.command == "check" for finding in report.findings
     )
     unique = {
@@ -273,7 +273,7 @@ def of_findings(context: Context) -> Evidence:
     return _findings(context.measured.hazards)
 
 
-def _findings(findings: Sequence[Shown]) -> Evidence:
+def _findings(findings: Sequence[ExplainedFinding]) -> Evidence:
     lines = []
     for finding in findings[:SHOWN]:
         at = f" at {file_line(finding.place)}" if finding.place else ""
@@ -304,7 +304,7 @@ def of_mismatches(context: Context) -> Evidence:
         [
             finding
             for report in reports
-            for finding in show(report.findings)
+            for finding in explain_findings(report.findings)
             if finding.severity == ERROR
         ]
     )

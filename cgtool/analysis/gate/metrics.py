@@ -13,7 +13,7 @@ from operator import truediv
 
 import msgspec
 
-from cgtool.analysis.findings import show
+from cgtool.analysis.findings import explain_findings
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
 from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
@@ -88,7 +88,7 @@ def _mismatches(reports: Sequence[Report]) -> int | None:
         return None
     return sum(
         sum(not comparison.equal for comparison in report.comparisons)
-        or sum(finding.severity == ERROR for finding in show(report.findings))
+        or sum(finding.severity == ERROR for finding in explain_findings(report.findings))
         for report in reports
     )
 

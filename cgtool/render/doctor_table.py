@@ -7,20 +7,21 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from cgtool.model.finding import Capability
-from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table
 
-_STYLE = {"available": GOOD, "degraded": WARNING, "absent": BAD}
+_STYLES = {"available": GOOD, "degraded": WARNING, "absent": BAD}
 
 
-def render(found: Sequence[Capability]) -> RenderableType:
+def render(capabilities: Sequence[Capability]) -> RenderableType:
     """One row a feature."""
-    made = table("This machine", "feature", ("state", "left"), "how", "what would bring it")
-    for one in found:
-        add(
-            made,
-            one.name,
-            plain(one.state, _STYLE.get(one.state, "")),
-            one.how,
-            one.remedy or "",
-        )
-    return made
+    return Table("This machine", COLUMNS, capabilities)
+
+
+COLUMNS: Sequence[Column[Capability]] = (
+    Column("feature", lambda row: row.name, narrowest=20),
+    Column(
+        "state", lambda row: row.state, wrap="never", style=lambda row: _STYLES.get(row.state, "")
+    ),
+    Column("how", lambda row: row.how, narrowest=24),
+    Column("how to get it", lambda row: row.remedy or "", narrowest=20),
+)

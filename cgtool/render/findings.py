@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+import rich.table
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
-from rich.table import Table
 from rich.text import Text
 
 from cgtool.analysis.findings import ExplainedFinding, explain_findings
@@ -26,7 +26,7 @@ from cgtool.findings.registry import Page
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Finding, Report
 from cgtool.render.source import shown_file, source_line, underlined
-from cgtool.render.table import BAD, GOOD, WARNING, add, plain, table
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, plain
 
 _STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
 _SHOWN_CALLS = 3
@@ -98,7 +98,7 @@ def _block(finding: ExplainedFinding) -> RenderableType:
 
 def _hanging(lead: str, text: Text) -> RenderableType:
     """The lead, and the text beside it in as many lines as it needs."""
-    row = Table.grid()
+    row = rich.table.Table.grid()
     row.add_column(no_wrap=True)
     row.add_column(overflow="fold")
     row.add_row(plain(lead, "dim"), text)
@@ -162,13 +162,16 @@ def _command(text: str) -> str:
     return f"cgtool {text}"
 
 
+PAGES: Sequence[Column[Page]] = (
+    Column("code", lambda page: page.code, wrap="never"),
+    Column("what is wrong", lambda page: page.head.title),
+)
+
+
 def render_pages(pages: Sequence[Page]) -> RenderableType:
     """The screen of ``cgtool explain``: all codes, by category."""
     parts: list[RenderableType] = []
     ordered = sorted(pages, key=lambda page: (page.head.category, page.code))
     for category, members in groupby(ordered, key=lambda page: page.head.category):
-        grid = table(category, ("code", "left"), "what is wrong")
-        for page in members:
-            add(grid, page.code, page.head.title)
-        parts += [grid, ""]
+        parts += [Table(category, PAGES, list(members)), ""]
     return Group(*parts[:-1])

@@ -181,7 +181,9 @@ class Table(Generic[Row]):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layout = self._layout(options.max_width)
-        grid = table(self.title, simulated=self.simulated)
+        title = f"{self.title} (simulated)" if self.simulated else self.title
+        grid = _Grid(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
+        grid.heading = plain(title, "bold")
         for column in layout.columns:
             numeric = column.is_numeric(self.rows)
             grid.add_column(
@@ -309,7 +311,7 @@ def _break(word: str, width: int) -> int:
     return places[-1] if places else most
 
 
-class Fitted(rich.table.Table):
+class _Grid(rich.table.Table):
     """A grid that is narrowed where it costs the fewest lines: the one long name in a column is
     broken before the twenty short ones in another. Where that is not enough, which rich would make
     up for by leaving columns out, each row is a list. Its heading may be wider than itself."""
@@ -400,33 +402,6 @@ def _width(cell: Any) -> int:
     if isinstance(cell, Words):
         return cell.text.cell_len
     return max((cell_len(line) for line in str(cell).splitlines()), default=0)
-
-
-def table(title: str, *columns: str | tuple[str, str], simulated: bool = False) -> Fitted:
-    """A table under its title; a column given as (name, "right") or
-    (name, "left") is never broken into lines. The title of what was ``simulated`` says so."""
-    grid = Fitted(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-    grid.heading = plain(f"{title} (simulated)" if simulated else title, "bold")
-    for column in columns:
-        if isinstance(column, tuple):
-            grid.add_column(
-                column[0], justify="left" if column[1] == "left" else "right", no_wrap=True
-            )
-        else:
-            grid.add_column(column, overflow="fold")
-    return grid
-
-
-def add(grid: rich.table.Table, *cells: Any) -> None:
-    """A row; strings are shown as they are."""
-    grid.add_row(
-        *(
-            (plain(cell) if grid.columns[at].no_wrap else Words(cell))
-            if isinstance(cell, str)
-            else cell
-            for at, cell in enumerate(cells)
-        )
-    )
 
 
 def labelled(rows: Iterable[tuple[str, str]], style: str = "dim") -> RenderableType:

@@ -22,7 +22,7 @@ from cgtool.model.capture_file import read
 from cgtool.model.finding import Capability
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.render import bench_table, doctor_table, pools_table, summary_table
-from cgtool.render.table import Words, add, table
+from cgtool.render.table import Column, Table, Words
 from tests.builders import capture
 from tests.gold_files import GOLD, check
 
@@ -35,6 +35,11 @@ def text_of(renderable, width):
     buffer = StringIO()
     Console(file=buffer, width=width, color_system=None, highlight=False).print(renderable)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def of_rows(rows, *headings, title="T"):
+    columns = [Column(heading, lambda row, at=at: row[at]) for at, heading in enumerate(headings)]
+    return Table(title, columns, rows)
 
 
 def compare(name, renderable, width):
@@ -130,11 +135,9 @@ def test_no_digit_is_lost_in_a_narrow_terminal(width):
 
 
 def test_the_column_with_one_long_name_gives_way():
-    made = table("T", "few", "many")
-    add(made, "a_very_long_name_that_stands_alone", "first of the many names")
-    for _ in range(5):
-        add(made, "short", "another of the many names")
-    lines = text_of(made, 50).splitlines()
+    rows = [("a_very_long_name_that_stands_alone", "first of the many names")]
+    rows += [("short", "another of the many names")] * 5
+    lines = text_of(of_rows(rows, "few", "many"), 50).splitlines()
     assert len(lines) == 3 + 6 + 1
     assert [line.split("  ")[0] for line in lines[3:5]] == [
         "a_very_long_name_that_",
@@ -143,9 +146,14 @@ def test_the_column_with_one_long_name_gives_way():
 
 
 def test_a_terminal_too_narrow_for_the_columns_shows_every_cell_in_a_list():
-    made = table("T", "line", ("nodes", "right"), ("time", "right"), ("waited for", "right"))
-    add(made, "transformer.py:37", "80", "331 us", "")
-    add(made, "transformer.py:32", "20", "133 us", "288 us")
+    columns = [
+        Column("line", lambda row: row[0]),
+        Column("nodes", lambda row: row[1]),
+        Column("time", lambda row: row[2], lambda us: f"{us} us"),
+        Column("waited for", lambda row: row[3], lambda us: f"{us} us" if us else ""),
+    ]
+    rows = [("transformer.py:37", 80, 331, None), ("transformer.py:32", 20, 133, 288)]
+    made = Table("T", columns, rows)
     lines = text_of(made, 30).splitlines()
     assert lines[2:] == [
         "transformer.py:37, nodes 80,",
@@ -168,8 +176,7 @@ def test_words_break_between_names_and_lose_nothing():
 
 
 def test_a_name_is_no_markup_and_moves_no_cursor():
-    made = table("[bold]T[/]", "name")
-    add(made, "[red]x[/]\x1b[2J")
+    made = of_rows([("[red]x[/]\x1b[2J",)], "name", title="[bold]T[/]")
     assert "[red]x[/]\\x1b[2J" in text_of(made, 60)
     assert text_of(made, 60).startswith("[bold]T[/]")
 

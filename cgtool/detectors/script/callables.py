@@ -45,17 +45,17 @@ class Callables(Detector):
     def _look_at_targets(self, event: events.CallablesGraphing) -> None:
         self._frames = event.frames
         self._copies.clear()
-        for target, callable_ in zip(event.targets, event.callables, strict=False):
+        for target, graphed in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
-                self._look_at_module(target, callable_)
+                self._look_at_module(target, graphed)
                 with no_dispatch():
                     self._copies += [
                         (weakref.ref(buffer), buffer.detach().clone())
                         for buffer in target.buffers()
                     ]
 
-    def _look_at_module(self, module: torch.nn.Module, callable_: GraphedCallable) -> None:
-        if callable_.graphed_before:
+    def _look_at_module(self, module: torch.nn.Module, graphed: GraphedCallable) -> None:
+        if graphed.again:
             self.report(
                 GRAPHED_MODULE_MUTATED_IN_PLACE,
                 "the module is graphed already: make_graphed_callables has replaced its forward",
@@ -93,8 +93,8 @@ class Callables(Detector):
         """Each callable after the first copies the output of the one before into a buffer."""
         total = sum(
             tensor.numel() * tensor.element_size()
-            for callable_ in event.callables[1:]
-            for reference in callable_.samples
+            for graphed in event.callables[1:]
+            for reference in graphed.samples
             if (tensor := reference()) is not None
         )
         if total >= _LARGE_BYTES:
@@ -144,14 +144,14 @@ class Callables(Detector):
                     )
 
     def _look_at_parameters(self, event: events.GraphedCall) -> None:
-        callable_ = event.callable
-        module = callable_.module() if callable_.module is not None else None
+        graphed = event.callable
+        module = graphed.module() if graphed.module is not None else None
         if module is None:
             return
         now = {id(own): own.requires_grad for own in module.parameters()}
-        if now.keys() != callable_.trainable.keys():
+        if now.keys() != graphed.trainable.keys():
             difference = "other parameters than at the capture"
-        elif now != callable_.trainable:
+        elif now != graphed.trainable:
             difference = "parameters whose `requires_grad` has changed since the capture"
         else:
             called = event.called
@@ -171,9 +171,9 @@ class Callables(Detector):
     @on(events.ScriptEnded)
     def _end(self, _event: events.ScriptEnded) -> None:
         self._look_at_warm_up_state()
-        for callable_, frames in self._fell_back.items():
-            if callable_ not in self._last_call:
-                mode = "train()" if callable_.training else "eval()"
+        for graphed, frames in self._fell_back.items():
+            if graphed not in self._last_call:
+                mode = "train()" if graphed.training else "eval()"
                 self.report(
                     SILENT_EAGER_FALLBACK,
                     f"the module was graphed in `{mode}` and is called in the other mode: every "

@@ -87,8 +87,8 @@ class Stream(Lane):
         self.device, self.device_index = torch.device("cuda", 0), 0
         self.cuda_stream = self.stream_id = self.number
 
-    def wait_stream(self, other: Stream) -> None:
-        self.owner.wait(self, other.joined, other.frontier)
+    def wait_stream(self, stream: Stream) -> None:
+        self.owner.wait(self, stream.joined, stream.frontier)
 
     def wait_event(self, event: Event) -> None:
         # Waiting for an event that nobody recorded is no wait.

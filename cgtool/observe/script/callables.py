@@ -38,12 +38,13 @@ class _Callables:
 
     def __init__(self, script: ObservedScript) -> None:
         self.script = script
-        self._graphing: list[GraphedCallable] | None = None
+        self._graphing: tuple[GraphedCallable, ...] | None = None
         """Callables of the ``make_graphed_callables`` that is running."""
         self._captures = 0
         self._wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
         self._running = _Running()
         self._calls: dict[GraphedCallable, int] = {}
+        """How often each was called."""
 
     def make(
         self, original: Any, callables: Any, sample_args: Any, *args: Any, **kwargs: Any
@@ -51,55 +52,53 @@ class _Callables:
         single = not isinstance(callables, tuple)
         targets = (callables,) if single else callables
         samples = (sample_args,) if single else sample_args
-        graphed = [self._described(*pair) for pair in zip(targets, samples, strict=False)]
+        graphed = tuple(self._described(*pair) for pair in zip(targets, samples, strict=False))
         frames = self.script.place()
-        self.script.publish(events.CallablesGraphing(targets, samples, tuple(graphed), frames))
+        self.script.publish(events.CallablesGraphing(targets, samples, graphed, frames))
         self._graphing, self._captures = graphed, 0
         try:
             results = call_user(original, callables, sample_args, *args, **kwargs)
         finally:
             self._graphing = None
-        self.script.publish(events.CallablesGraphed(tuple(graphed), self._captures))
-        followed = tuple(
-            self._follow(result, callable_)
-            for result, callable_ in zip((results,) if single else results, graphed, strict=False)
-        )
+        self.script.publish(events.CallablesGraphed(graphed, self._captures))
+        pairs = zip((results,) if single else results, graphed, strict=False)
+        followed = tuple(self._follow(*pair) for pair in pairs)
         return followed[0] if single else followed
 
-    def _follow(self, result: Any, callable_: GraphedCallable) -> Any:
+    def _follow(self, result: Any, graphed: GraphedCallable) -> Any:
         """What the script calls instead of ``result``; a module stays, with another forward."""
         if isinstance(result, torch.nn.Module):
-            result.forward = self._called(callable_, result.forward)
+            result.forward = self._follow_calls(result.forward, graphed)
             return result
-        return self._called(callable_, result)
+        return self._follow_calls(result, graphed)
 
-    def _called(self, callable_: GraphedCallable, graphed: Callable[..., Any]) -> Any:
-        @functools.wraps(graphed)
+    def _follow_calls(self, function: Callable[..., Any], graphed: GraphedCallable) -> Any:
+        @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            module = callable_.module() if callable_.module is not None else None
-            if module is not None and module.training != callable_.training:
+            module = graphed.module() if graphed.module is not None else None
+            if module is not None and module.training != graphed.training:
                 # PyTorch calls the original forward.
-                self.script.publish(events.GraphedCallFellBack(callable_, self.script.place()))
-                return call_user(graphed, *args, **kwargs)
+                self.script.publish(events.GraphedCallFellBack(graphed, self.script.place()))
+                return call_user(function, *args, **kwargs)
             running = self._running
-            outer, running.call = running.call, (callable_, args)
+            outer, running.call = running.call, (graphed, args)
             try:
-                result = call_user(graphed, *args, **kwargs)
+                result = call_user(function, *args, **kwargs)
             finally:
                 running.call = outer
-            self._follow_backward(callable_, result)
+            self._follow_backward(result, graphed)
             return result
 
         self._wrappers.add(call)
         return call
 
-    def _follow_backward(self, callable_: GraphedCallable, result: Any) -> None:
-        number = self._calls.get(callable_, 0)
+    def _follow_backward(self, result: Any, graphed: GraphedCallable) -> None:
+        number = self._calls.get(graphed)
 
         def backward_begins(_gradients: Any) -> None:
-            if self._calls[callable_] != number:
-                callable_.called_twice = True
-                self.script.publish(events.GraphedBackwardTooLate(callable_))
+            if self._calls.get(graphed) != number:
+                graphed.called_twice = True
+                self.script.publish(events.GraphedBackwardTooLate(graphed))
 
         with no_torch_function():
             for tensor in tensors_in(result):
@@ -122,11 +121,11 @@ class _Callables:
         running = self._running
         if running.call is None or event.graph.callable is not running.call[0]:
             return
-        callable_, arguments = running.call
-        self._calls[callable_] = self._calls.get(callable_, 0) + 1
+        graphed, arguments = running.call
+        self._calls[graphed] = self._calls.get(graphed, 0) + 1
         self.script.publish(
             events.GraphedCall(
-                callable_,
+                graphed,
                 tuple(pytree.tree_leaves(arguments)),
                 running.modules[-1] if running.modules else None,
                 self.script.place(),
@@ -142,16 +141,16 @@ class _Callables:
 
     def _described(self, target: Any, samples: Any) -> GraphedCallable:
         leaves = list(tensors_in(samples))
-        callable_ = GraphedCallable(
+        graphed = GraphedCallable(
             samples=tuple(weakref.ref(tensor) for tensor in leaves),
             static_keys=frozenset(key_of(tensor) for tensor in leaves),
         )
         if isinstance(target, torch.nn.Module):
-            callable_.module = weakref.ref(target)
-            callable_.training = target.training
-            callable_.trainable = {id(own): own.requires_grad for own in target.parameters()}
-            callable_.graphed_before = target.__dict__.get("forward") in self._wrappers
-        return callable_
+            graphed.module = weakref.ref(target)
+            graphed.training = target.training
+            graphed.trainable = {id(own): own.requires_grad for own in target.parameters()}
+            graphed.again = target.__dict__.get("forward") in self._wrappers
+        return graphed
 
 
 def observe_callables(script: ObservedScript, patches: Patches) -> None:

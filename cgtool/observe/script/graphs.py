@@ -148,7 +148,8 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         return script.device.stream() if stream is None else int(stream.cuda_stream)
 
     def after(owner: Any, name: str, note: Callable[..., None]) -> None:
-        """Calls of ``owner.name`` outside captures are followed by ``note(result, *args)``."""
+        """Calls of ``owner.name`` outside captures are followed by ``note(result, self, ...)``,
+        whose other parameters have PyTorch's names: the script may pass them by keyword."""
 
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
             result = call_user(original, *args, **kwargs)
@@ -163,36 +164,37 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
         if not called_by_pytorch():
             script.host_synchronized("torch.cuda.synchronize")
 
-    def synchronize_stream(_result: Any, stream: Any) -> None:
-        order.host_waits(stream.cuda_stream)
+    def synchronize_stream(_result: Any, self: Any) -> None:
+        order.host_waits(self.cuda_stream)
         script.host_synchronized("Stream.synchronize")
 
-    def synchronize_event(_result: Any, event: Any) -> None:
-        order.host_waits_for_event(event)
+    def synchronize_event(_result: Any, self: Any) -> None:
+        order.host_waits_for_event(self)
         script.host_synchronized("Event.synchronize")
 
-    def query_stream(done: bool, stream: Any) -> None:
+    def query_stream(done: bool, self: Any) -> None:
         if done:
-            order.host_waits(stream.cuda_stream)
+            order.host_waits(self.cuda_stream)
 
-    def query_event(done: bool, event: Any) -> None:
+    def query_event(done: bool, self: Any) -> None:
         if done:
-            order.host_waits_for_event(event)
+            order.host_waits_for_event(self)
 
-    def wait_stream(_result: Any, stream: Any, other: Any) -> None:
-        order.wait_stream(stream.cuda_stream, other.cuda_stream)
+    def wait_stream(_result: Any, self: Any, stream: Any) -> None:
+        order.wait_stream(self.cuda_stream, stream.cuda_stream)
 
-    def wait_event(_result: Any, stream: Any, event: Any) -> None:
-        order.wait_event(stream.cuda_stream, event)
+    def wait_event(_result: Any, self: Any, event: Any) -> None:
+        order.wait_event(self.cuda_stream, event)
 
-    def record_event(result: Any, stream: Any, _event: Any = None) -> None:
-        order.record(result, stream.cuda_stream)
+    def record_event(result: Any, self: Any, event: Any = None) -> None:
+        # PyTorch returns the event, made if need be.
+        order.record(event or result, self.cuda_stream)
 
-    def record(_result: Any, event: Any, stream: Any = None) -> None:
-        order.record(event, handle(stream))
+    def record(_result: Any, self: Any, stream: Any = None) -> None:
+        order.record(self, handle(stream))
 
-    def wait(_result: Any, event: Any, stream: Any = None) -> None:
-        order.wait_event(handle(stream), event)
+    def wait(_result: Any, self: Any, stream: Any = None) -> None:
+        order.wait_event(handle(stream), self)
 
     after(torch.cuda, "synchronize", synchronize)
     after(torch.cuda.Stream, "synchronize", synchronize_stream)

@@ -125,7 +125,7 @@ class GraphedCallable:
     training: bool = True
     trainable: dict[int, bool] = field(default_factory=dict)
     """``requires_grad`` of each parameter at the capture, by identity."""
-    graphed_before: bool = False
+    again: bool = False
     """Its forward was a graph already."""
     called_twice: bool = False
     """It was called again before the backward of the call before."""

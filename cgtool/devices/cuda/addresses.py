@@ -148,7 +148,7 @@ def require_live_inputs(capture: Capture) -> None:
     Raises CgtoolError: exit 4 for a node that does, exit 5 when the addresses of some nodes could
     not be read and those of the others are valid.
     """
-    dead = {index for index, one in enumerate(capture.memory.tensors) if one.kind == FREED}
+    dead = {index for index, tensor in enumerate(capture.memory.tensors) if tensor.kind == FREED}
     unread: list[tuple[Graph, Node, str]] = []
     for graph in capture.graphs:
         for node in graph.nodes:

@@ -67,7 +67,7 @@ def assemble(
     Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
     """
     table = OriginTable(session.workload.entry_frame())
-    templates = [cu.CUgraph(one.graph.raw_cuda_graph()) for one in session.captured]
+    templates = [cu.CUgraph(graph.graph.raw_cuda_graph()) for graph in session.captured]
     # Labelled before provenance is joined, which may run the workload again and replace tensors.
     tensors, unnamed = named_tensors(session)
     names = labels(session)
@@ -90,7 +90,7 @@ def assemble(
     raw: dict[str, str] = {}
     contents: list[GraphContents] = []
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        for index, (one, template, provenance) in enumerate(
+        for index, (captured, template, provenance) in enumerate(
             zip(session.captured, templates, joined, strict=True)
         ):
             calls, call_of = numbered(provenance.calls)
@@ -105,17 +105,17 @@ def assemble(
                     raw[part] = text
             graphs.append(
                 Graph(
-                    name=one.name,
-                    phase=one.phase,
-                    callable=one.callable,
-                    pool=one.pool_index,
+                    name=captured.name,
+                    phase=captured.phase,
+                    callable=captured.callable,
+                    pool=captured.pool_index,
                     nodes=tuple(read.nodes),
                     edges=read.edges,
-                    capture_ns=one.capture_ns,
-                    instantiate_ns=one.instantiate_ns,
-                    upload_ns=one.upload_ns,
+                    capture_ns=captured.capture_ns,
+                    instantiate_ns=captured.instantiate_ns,
+                    upload_ns=captured.upload_ns,
                     launch_ns=tuple(launch_ns[index]) if index < len(launch_ns) else (),
-                    exec_bytes=one.exec_bytes,
+                    exec_bytes=captured.exec_bytes,
                     raw_dot=part,
                     eager_launches=provenance.eager_launches,
                     calls=calls,
@@ -146,7 +146,7 @@ def assemble(
         warmup_iters=warmup_iters,
         warmup_ns=session.warmup_ns,
         recorder="in-capture"
-        if any(one.exact is not None for one in session.captured)
+        if any(graph.exact is not None for graph in session.captured)
         else "node-callbacks",
         caveats=tuple(caveats),
     )
@@ -157,19 +157,19 @@ def _caveats(
     session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
 ) -> list[Caveat]:
     empty = [
-        one.name
-        for one, provenance in zip(session.captured, joined, strict=True)
+        graph.name
+        for graph, provenance in zip(session.captured, joined, strict=True)
         if not provenance.origins
     ]
-    found = describe.caveats(session, empty)
+    caveats = describe.caveats(session, empty)
     unmatched = between = 0
-    for one, provenance in zip(session.captured, joined, strict=True):
-        if one.exact is None:
+    for captured, provenance in zip(session.captured, joined, strict=True):
+        if captured.exact is None:
             unmatched += len(provenance.unmatched)
         else:
             between += len(provenance.unmatched)
     if unmatched:
-        found.append(
+        caveats.append(
             Caveat(
                 "ops-unmatched",
                 f"{unmatched} nodes match no launch of the recorded warm-up: their line is known, "
@@ -177,16 +177,16 @@ def _caveats(
             )
         )
     if between:
-        found.append(
+        caveats.append(
             Caveat(
                 "place-unknown",
                 f"{between} nodes were launched between two ops (Triton, a custom extension): "
                 "a recorder inside the capture does not see their line, module and stream",
             )
         )
-    if any(one.exact is not None for one in session.captured):
+    if any(graph.exact is not None for graph in session.captured):
         why = session.problem or "there was no warm-up iteration to record"
-        found.append(
+        caveats.append(
             Caveat(
                 "recorded-in-capture",
                 f"ops were recorded during the capture, which slows it down ({why})",
@@ -194,7 +194,7 @@ def _caveats(
         )
     dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
     if dead:
-        found.append(
+        caveats.append(
             Caveat(
                 "dead-input",
                 f"nodes point into {dead} blocks that were already freed when the capture ended: "
@@ -202,8 +202,8 @@ def _caveats(
             )
         )
     if session.trace.problem:
-        found.append(Caveat("no-allocator-trace", session.trace.problem))
-    return found
+        caveats.append(Caveat("no-allocator-trace", session.trace.problem))
+    return caveats
 
 
 def _on_gpu(tensor: torch.Tensor) -> bool:
@@ -233,8 +233,8 @@ def named_allocations(
     """The allocations of the trace, each with its node and its origin. Those that are alive at the
     end get their label from ``names``, by address."""
     owner: dict[int, tuple[int, int | None]] = {}
-    for index, (one, provenance) in enumerate(zip(session.captured, joined, strict=True)):
-        nodes = memory.owners(session.trace, index, provenance.times_ns, one.window.end_ns)
+    for index, (graph, provenance) in enumerate(zip(session.captured, joined, strict=True)):
+        nodes = memory.owners(session.trace, index, provenance.times_ns, graph.window.end_ns)
         for position, node in nodes.items():
             owner[position] = (node, provenance.origins[node])
     result: list[Allocation] = []

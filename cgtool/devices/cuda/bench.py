@@ -161,14 +161,14 @@ def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
     graphs = session.captured
 
     def of(phase: str) -> Once:
-        return _back_to_back([one.graph.replay for one in graphs if one.phase == phase])
+        return _back_to_back([graph.graph.replay for graph in graphs if graph.phase == phase])
 
     if session.workload.kind == "step":
         return {"step": (of("step"), None)}
     phases: dict[str, tuple[Once, Once | None]] = {"forward": (of("forward"), None)}
-    if any(one.phase == "backward" for one in graphs):
+    if any(graph.phase == "backward" for graph in graphs):
         phases["backward"] = (of("backward"), of("forward"))
-        phases["both"] = (_back_to_back([one.graph.replay for one in graphs]), None)
+        phases["both"] = (_back_to_back([graph.graph.replay for graph in graphs]), None)
     return phases
 
 
@@ -177,8 +177,8 @@ def _back_to_back(calls: Sequence[Once]) -> Once:
         return calls[0]
 
     def call_all() -> None:
-        for each in calls:
-            each()
+        for replay in calls:
+            replay()
 
     return call_all
 

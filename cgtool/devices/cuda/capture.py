@@ -78,15 +78,15 @@ def time_launches(session: CudaSession) -> list[tuple[int, ...]]:
     times: list[list[int]] = [[] for _ in session.captured]
     try:
         for _ in range(LAUNCHES):
-            for index, one in enumerate(session.captured):
+            for index, graph in enumerate(session.captured):
                 session.device.synchronize()
                 clock = time.perf_counter_ns()
-                one.graph.replay()
+                graph.graph.replay()
                 times[index].append(time.perf_counter_ns() - clock)
         session.device.synchronize()
     except RuntimeError as error:
         raise _replay_failed(session, error) from error
-    return [tuple(one) for one in times]
+    return [tuple(times_ns) for times_ns in times]
 
 
 def _replay_failed(session: CudaSession, error: RuntimeError) -> Exception:

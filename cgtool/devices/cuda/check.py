@@ -64,11 +64,11 @@ class Dry(CaptureInProgress):
     def lane(self, stream: Any) -> Lane:
         """The model of a real stream."""
         handle = int(stream.cuda_stream)
-        found = self._lanes.get(handle)
-        if found is None:
+        lane = self._lanes.get(handle)
+        if lane is None:
             name = f"stream {len(self._lanes)}"
-            found = self._lanes[handle] = Lane(name, chain_of(sys._getframe(1)))
-        return found
+            lane = self._lanes[handle] = Lane(name, chain_of(sys._getframe(1)))
+        return lane
 
     def follow(self) -> None:
         """Make the current stream of the model the one of PyTorch."""
@@ -87,19 +87,19 @@ class _Recorder(OpRecorder):
     ) -> Any:
         dry = self.dry
         tensors = [
-            one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
         ]
         dry.call, dry.record = call, self.record
-        dry.on_host = bool(tensors) and not any(one.is_cuda for one in tensors)
+        dry.on_host = bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
         known = len(dry.findings)
         try:
             refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
             made = self.run(func, args, kwargs)
-            results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+            results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])
-            on_gpu = any(one.is_cuda for one in touched)
+            on_gpu = any(tensor.is_cuda for tensor in touched)
             if on_gpu and not effect.view and launches(call.name, touched):
                 dry.follow()
                 dry.add_node(call)
@@ -119,10 +119,12 @@ class _Recorder(OpRecorder):
 
 def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
     """True when a result has memory of its own."""
-    known = {storage_key(one.untyped_storage()) for one in given if one.layout == torch.strided}
+    known = {
+        storage_key(tensor.untyped_storage()) for tensor in given if tensor.layout == torch.strided
+    }
     return any(
-        one.layout == torch.strided and storage_key(one.untyped_storage()) not in known
-        for one in results
+        tensor.layout == torch.strided and storage_key(tensor.untyped_storage()) not in known
+        for tensor in results
     )
 
 
@@ -232,13 +234,16 @@ def _reported_in_dry_run(dry: Dry, finding: Finding) -> bool:
     another one on the same line."""
     place = finding.frames[:1]
     return any(
-        one.code == finding.code or (place and one.frames[:1] == place) for one in dry.findings
+        known.code == finding.code or (place and known.frames[:1] == place)
+        for known in dry.findings
     )
 
 
 def _reported_line(dry: Dry, frames: tuple[Frame, ...]) -> bool:
     """True when a rule has reported this line already."""
-    return any(one.frames[:1] == frames[:1] and one.phase == dry.phase for one in dry.findings)
+    return any(
+        finding.frames[:1] == frames[:1] and finding.phase == dry.phase for finding in dry.findings
+    )
 
 
 def check(

@@ -72,7 +72,7 @@ def segments(device: int) -> list[dict[str, Any]]:
     """The allocator's segments on one device."""
     if not keeps_history():
         return []
-    return [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
+    return [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == device]
 
 
 def _blocks(raw: dict[str, Any]) -> tuple[Block, ...]:
@@ -107,14 +107,14 @@ def read(
     if not keeps_history():
         return Trace(problem="the allocator is cudaMallocAsync, whose pools PyTorch cannot list")
     snapshot = memory_snapshot()
-    raw_segments = [one for one in snapshot["segments"] if one["device"] == device]
+    raw_segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
     by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}
     others: list[Segment] = []
     for raw in raw_segments:
         key = tuple(raw.get("segment_pool_id", (0, 0)))
         by_pool.get(key, others).append(_segment(raw, streams))
     pools = tuple(
-        Pool(key, name, tuple(sorted(by_pool[key], key=lambda one: one.address)))
+        Pool(key, name, tuple(sorted(by_pool[key], key=lambda segment: segment.address)))
         for key, name in zip(by_pool, pool_names, strict=True)
     )
     trace = Trace(pools=pools, others=tuple(others))
@@ -198,15 +198,15 @@ def moments(trace: Trace, node_times_ns: Sequence[int]) -> list[int]:
 
 def owners(trace: Trace, graph: int, node_times_ns: Sequence[int], end_ns: int) -> dict[int, int]:
     """Allocation index to the id of the first node of ``graph`` created after it."""
-    found: dict[int, int] = {}
+    owner: dict[int, int] = {}
     for index, allocation in enumerate(trace.allocations):
         if allocation.graph != graph:
             continue
         time_ns = trace.event_times_ns[allocation.allocated_at]
         node = bisect_left(node_times_ns, time_ns)
         if node < len(node_times_ns) and time_ns <= end_ns:
-            found[index] = node
-    return found
+            owner[index] = node
+    return owner
 
 
 def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:

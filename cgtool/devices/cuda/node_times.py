@@ -95,10 +95,15 @@ class Tracer:
         return _BUFFER_BYTES, 0
 
     def _completed(self, activities: Iterable[Any]) -> None:
-        for one in activities:
-            if one.graph_node_id:
+        for activity in activities:
+            if activity.graph_node_id:
                 self._records.append(
-                    _Record(one.graph_node_id, one.start, one.end, one.correlation_id)
+                    _Record(
+                        activity.graph_node_id,
+                        activity.start,
+                        activity.end,
+                        activity.correlation_id,
+                    )
                 )
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -121,7 +126,9 @@ class Tracer:
         """
         indices = [self._index(graph) for graph in graphs]
         types = [_types(graph) for graph in graphs]
-        working = [number for number, some in enumerate(types) if some.intersection(TIMED)]
+        working = [
+            number for number, node_types in enumerate(types) if node_types.intersection(TIMED)
+        ]
         count = max(3, min(replays, _MOST_RECORDS // max(1, sum(map(len, indices)))))
         whole = self._replays(graphs, indices, working, self._all, count)
         if working and not any(whole):
@@ -130,14 +137,14 @@ class Tracer:
                 "that ran earlier in this process does"
             )
         kernels: list[list[dict[int, Span]]] = [[] for _ in graphs]
-        if any(not some.isdisjoint(("memcpy", "memset")) for some in types):
+        if any(not node_types.isdisjoint(("memcpy", "memset")) for node_types in types):
             launching = [number for number in working if "kernel" in types[number]]
             kernels = self._replays(graphs, indices, launching, self._kernels, count)
         return [
-            Trace(_medians(one), _medians(alone), _lengths(alone))
+            Trace(_medians(everything), _medians(alone), _lengths(alone))
             if alone
-            else Trace(_medians(one), None, _lengths(one))
-            for one, alone in zip(whole, kernels, strict=True)
+            else Trace(_medians(everything), None, _lengths(everything))
+            for everything, alone in zip(whole, kernels, strict=True)
         ]
 
     def _index(self, graph: Any) -> dict[int, int]:
@@ -202,13 +209,13 @@ class Tracer:
                 number = numbers.get(executable)
             if number is None:
                 continue
-            first = min(one.start for one in records)
+            first = min(record.start for record in records)
             index = indices[number]
             found[number].append(
                 {
-                    index[one.node & _LOW]: Span(one.start - first, one.end - one.start)
-                    for one in records
-                    if one.node & _LOW in index
+                    index[record.node & _LOW]: Span(record.start - first, record.end - record.start)
+                    for record in records
+                    if record.node & _LOW in index
                 }
             )
         return found
@@ -220,7 +227,7 @@ def _types(graph: Any) -> set[str]:
 
 def _lengths(replays: Iterable[dict[int, Span]]) -> tuple[float, ...]:
     return tuple(
-        float(max(one.start_ns + one.duration_ns for one in spans.values()))
+        float(max(span.start_ns + span.duration_ns for span in spans.values()))
         for spans in replays
         if spans
     )
@@ -234,8 +241,8 @@ def _medians(replays: Sequence[dict[int, Span]]) -> dict[int, Span]:
             starts[node].append(span.start_ns)
             durations[node].append(span.duration_ns)
     return {
-        node: Span(round(median(some)), round(median(durations[node])))
-        for node, some in starts.items()
+        node: Span(round(median(starts_ns)), round(median(durations[node])))
+        for node, starts_ns in starts.items()
     }
 
 
@@ -252,9 +259,11 @@ def _placed(
     for node in sorted(set(whole) - set(kernels)):
         length = whole[node].duration_ns
         ends = [
-            placed[one].start_ns + placed[one].duration_ns for one in sources[node] if one in placed
+            placed[neighbour].start_ns + placed[neighbour].duration_ns
+            for neighbour in sources[node]
+            if neighbour in placed
         ]
-        nexts = [placed[one].start_ns for one in targets[node] if one in placed]
+        nexts = [placed[neighbour].start_ns for neighbour in targets[node] if neighbour in placed]
         if ends:
             start = max(ends)
         elif nexts:
@@ -262,8 +271,8 @@ def _placed(
         else:
             start = whole[node].start_ns
         placed[node] = Span(start, length)
-    first = min((one.start_ns for one in placed.values()), default=0)
-    return {node: Span(one.start_ns - first, one.duration_ns) for node, one in placed.items()}
+    first = min((span.start_ns for span in placed.values()), default=0)
+    return {node: Span(span.start_ns - first, span.duration_ns) for node, span in placed.items()}
 
 
 CUPTI, PROFILER = "cupti", "profiler"
@@ -282,14 +291,14 @@ class NodeTimes(msgspec.Struct, frozen=True):
     def spans_ns(self) -> tuple[tuple[float, ...], ...]:
         """First start of a node to last end, by graph and replay."""
         if self.route == CUPTI:
-            return tuple(one.spans_ns for one in self.traces)
-        return tuple(tuple(profiler_times.lengths(one)) for one in self.replays)
+            return tuple(trace.spans_ns for trace in self.traces)
+        return tuple(tuple(profiler_times.lengths(replays)) for replays in self.replays)
 
     def add(self, capture: Capture) -> Capture:
         """The capture of that session with times on its nodes, and a caveat on nodes without."""
         if self.route == PROFILER:
             timed = profiler_times.add(capture, self.replays)
-            if self.instead_of and any(one.code == "untimed" for one in timed.caveats):
+            if self.instead_of and any(caveat.code == "untimed" for caveat in timed.caveats):
                 timed = _with(timed, Caveat("times-by-order", self.instead_of))
             return timed
         graphs = list(capture.graphs)
@@ -318,7 +327,7 @@ def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> 
         tracer = Tracer()
         progress("time nodes")
         with torch.cuda.stream(session.stream):
-            traces = tracer.trace([one.graph for one in session.captured], replays)
+            traces = tracer.trace([graph.graph for graph in session.captured], replays)
         return NodeTimes(CUPTI, tuple(traces))
     except CuptiBusy:
         raise

@@ -55,7 +55,7 @@ def type_of(node: Any) -> str:
 
 Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
-Found = dict[str, Any]
+NodeFields = dict[str, Any]
 """Fields of ``Node`` that a getter fills."""
 _UNKNOWN: Provenance = (None, None, None)
 
@@ -111,13 +111,13 @@ class GraphReader:
         if reader is None:
             return Node(position, name, *provenance)
         try:
-            found = reader(self, position, handle, graph_index, children)
+            fields = reader(self, position, handle, graph_index, children)
         except (RuntimeError, ValueError, OSError) as error:
             # The other nodes can still be read.
-            found = {"detail": f"parameters not readable: {error}"}
-        return Node(position, name, *provenance, **found)
+            fields = {"detail": f"parameters not readable: {error}"}
+        return Node(position, name, *provenance, **fields)
 
-    def _kernel(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+    def _kernel(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
         params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(handle))
         function = self.functions.resolve(params)
         block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
@@ -153,7 +153,7 @@ class GraphReader:
             return (), "passed through `extra`, which has no table of parameters"
         lookup = self.addresses.lookup
         low, high = self.addresses.low, self.addresses.high
-        found: list[PointerArgument] = []
+        pointers: list[PointerArgument] = []
         starts = (ctypes.c_void_p * len(layout)).from_address(table)
         for position, (_offset, size) in enumerate(layout):
             start = starts[position]
@@ -164,10 +164,10 @@ class GraphReader:
                 if low <= word < high:
                     place = lookup(word, graph_index, node)
                     if place is not None:
-                        found.append(PointerArgument(position, index * 8, word, *place))
-        return tuple(found), None
+                        pointers.append(PointerArgument(position, index * 8, word, *place))
+        return tuple(pointers), None
 
-    def _memcpy(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+    def _memcpy(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
         params = check("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(handle))
         source, source_kind = _end(params, "src")
         destination, destination_kind = _end(params, "dst")
@@ -186,7 +186,7 @@ class GraphReader:
         )
         return {"copy": copy}
 
-    def _memset(self, node: int, handle: Any, graph_index: int, _children: Any) -> Found:
+    def _memset(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
         params = check("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(handle))
         place = self.addresses.lookup(int(params.dst), graph_index, node) or (None, None)
         fill = Fill(
@@ -198,20 +198,22 @@ class GraphReader:
         )
         return {"fill": fill}
 
-    def _host(self, node: int, handle: Any, _graph_index: int, _children: Any) -> Found:
+    def _host(self, node: int, handle: Any, _graph_index: int, _children: Any) -> NodeFields:
         params = check("cuGraphHostNodeGetParams", cu.cuGraphHostNodeGetParams(handle))
         return {"detail": f"host function at {int(params.fn):#x}"}
 
-    def _child(self, node: int, handle: Any, _graph_index: int, children: dict[int, Any]) -> Found:
+    def _child(
+        self, node: int, handle: Any, _graph_index: int, children: dict[int, Any]
+    ) -> NodeFields:
         graph = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
         children[node] = graph
         return {}
 
-    def _conditional(self, _node: int, *_: Any) -> Found:
+    def _conditional(self, _node: int, *_: Any) -> NodeFields:
         return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
 
 
-_READERS: dict[str, Callable[..., Found]] = {
+_READERS: dict[str, Callable[..., NodeFields]] = {
     "kernel": GraphReader._kernel,
     "memcpy": GraphReader._memcpy,
     "memset": GraphReader._memset,
@@ -345,7 +347,7 @@ def _read_layout(function: Any) -> tuple[tuple[int, int], ...] | None:
     query: Any = getattr(cu, "cuFuncGetParamInfo", None)
     if query is None:
         return None
-    found: list[tuple[int, int]] = []
+    parameters: list[tuple[int, int]] = []
     for position in range(_MAX_PARAMETERS):
         try:
             code, offset, size = query(function, position)
@@ -356,5 +358,5 @@ def _read_layout(function: Any) -> tuple[tuple[int, int], ...] | None:
             break
         if int(code) != 0:
             return None
-        found.append((int(offset), int(size)))
-    return tuple(found)
+        parameters.append((int(offset), int(size)))
+    return tuple(parameters)

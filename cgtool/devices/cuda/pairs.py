@@ -113,16 +113,16 @@ def measure(
     phase = options.phase or ""
     try:
         progress("first pair")
-        for one in entries:
-            phase = once(one, stream, device, options)
-        for one in entries:
-            one.forget()
+        for entry in entries:
+            phase = once(entry, stream, device, options)
+        for entry in entries:
+            entry.forget()
         for number in range(_MOST_PAIRS):
             progress(f"pair {number + 1}")
             clock.sample()
             pads.move()
-            for one in order.sample(entries, 2):
-                phase = once(one, stream, device, options)
+            for entry in order.sample(entries, 2):
+                phase = once(entry, stream, device, options)
             done = number + 1
             if _precise_enough(done, entries, options.precision):
                 break
@@ -143,49 +143,49 @@ def measure(
     return Bench(
         samples=tuple(
             Samples(
-                one.name,
+                entry.name,
                 phase,
-                tuple(one.device_ns),
-                tuple(one.host_ns),
-                iterations=one.repeats if one.behind is None else 1,
-                pairs=1 if one.behind is None else one.repeats,
-                captures=len(one.device_ns) // _ROUNDS,
-                behind=one.behind,
+                tuple(entry.device_ns),
+                tuple(entry.host_ns),
+                iterations=entry.repeats if entry.behind is None else 1,
+                pairs=1 if entry.behind is None else entry.repeats,
+                captures=len(entry.device_ns) // _ROUNDS,
+                behind=entry.behind,
             )
-            for one in entries
+            for entry in entries
         ),
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )
 
 
-def once(one: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> str:
+def once(entry: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> str:
     """Load, capture, time and drop an entry. Returns the phase that was timed."""
-    workload = one.load()
-    seed_all(one.options.seed)
-    iterations, _ = warmup_iters(workload, one.options)
-    session = CudaSession(workload, one.options, device=device, stream=stream, keep_graph=False)
+    workload = entry.load()
+    seed_all(entry.options.seed)
+    iterations, _ = warmup_iters(workload, entry.options)
+    session = CudaSession(workload, entry.options, device=device, stream=stream, keep_graph=False)
     stream.wait_stream(torch.cuda.current_stream(device.index))
     with torch.cuda.stream(stream):
         warm_up(session, iterations, quiet, explain)
     device.synchronize()
     session.capture_phases()
-    found = replays(session)
-    phase = options.phase or whole(found)
-    if phase not in found:
-        raise usage(f"--phase {phase}: {workload.spec} has {', '.join(found)}")
-    side = Side(one.name, phase, *found[phase])
+    phases = replays(session)
+    phase = options.phase or whole(phases)
+    if phase not in phases:
+        raise usage(f"--phase {phase}: {workload.spec} has {', '.join(phases)}")
+    side = Side(entry.name, phase, *phases[phase])
     with user_errors(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
-        one.repeats = one.repeats or repeats_for(side, device.index, options.min_round_ms)
-        one.behind = None if side.before is None else "forward"
-        side.repeats = one.repeats
+        entry.repeats = entry.repeats or repeats_for(side, device.index, options.min_round_ms)
+        entry.behind = None if side.before is None else "forward"
+        side.repeats = entry.repeats
         for _ in range(_ROUNDS):
             device_ns, host_ns = measure_round(side, device.index)
-            one.device_ns.append(device_ns)
-            one.host_ns.append(host_ns)
-    one.addresses.update(_first_address(workload))
+            entry.device_ns.append(device_ns)
+            entry.host_ns.append(host_ns)
+    entry.addresses.update(_first_address(workload))
     # Before the next entry is loaded.
-    del side, found, session, workload
+    del side, phases, session, workload
     gc.collect()
     return phase
 
@@ -201,12 +201,12 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
     return [
         Caveat(
             "same-weights",
-            f"the weights of {'ENTRY' if one.name == 'replay' else 'the other entry'} had one "
+            f"the weights of {'ENTRY' if entry.name == 'replay' else 'the other entry'} had one "
             "address in all captures, and a difference below 0.5 % may come from it: make the "
             "model inside the factory, so that each capture gets new weights",
         )
-        for one in entries
-        if len(one.addresses) == 1 and len(one.device_ns) > _ROUNDS
+        for entry in entries
+        if len(entry.addresses) == 1 and len(entry.device_ns) > _ROUNDS
     ]
 
 
@@ -216,18 +216,18 @@ def _precise_enough(done: int, entries: tuple[Entry, Entry], precision: float) -
     return looked and _error(*entries) <= precision
 
 
-def _error(one: Entry, other: Entry) -> float:
+def _error(entry: Entry, against: Entry) -> float:
     """Relative standard error of the ratio, from the spread of the pairs."""
     ratios = [
         math.log(median(top) / median(bottom))
-        for top, bottom in zip(by_capture(one), by_capture(other), strict=True)
+        for top, bottom in zip(by_capture(entry), by_capture(against), strict=True)
     ]
     return stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
 
 
-def by_capture(one: Entry) -> list[list[float]]:
-    count = len(one.device_ns)
-    return [one.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]
+def by_capture(entry: Entry) -> list[list[float]]:
+    count = len(entry.device_ns)
+    return [entry.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]
 
 
 class Pads:

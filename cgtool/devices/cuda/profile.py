@@ -44,7 +44,7 @@ _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
 
 
 def run(
-    workload: Workload, options: CaptureOptions, asked: ProfileOptions, progress: Progress
+    workload: Workload, options: CaptureOptions, profile_options: ProfileOptions, progress: Progress
 ) -> tuple[Capture, dict[str, str]]:
     """Capture, measure, and return the capture with times on its nodes.
 
@@ -54,21 +54,21 @@ def run(
     started = time.perf_counter()
     with user_errors(workload.parts[0], "profile", explain):
         progress("first replay")
-        first = [_first_ns(session, one) for one in session.captured]
+        first = [_first_ns(session, graph) for graph in session.captured]
         launches = time_launches(session)
         compared = bench.measure(
             session,
             bench.sides_of(session),
-            BenchOptions(rounds=asked.rounds, max_seconds=asked.max_seconds),
+            BenchOptions(rounds=profile_options.rounds, max_seconds=profile_options.max_seconds),
             caveats,
             progress,
         )
         progress("time replays")
-        graphs = list(_times(session, first, asked.replays))
+        graphs = list(_times(session, first, profile_options.replays))
         progress("time copies of inputs")
         inputs = tuple(_inputs(session))
         try:
-            timed = node_times.record(session, progress, asked.replays)
+            timed = node_times.record(session, progress, profile_options.replays)
         except CuptiUnavailable as error:
             raise machine(
                 "the nodes of a replay cannot be timed on this machine",
@@ -85,10 +85,12 @@ def run(
     profile = Profile(
         route=timed.route,
         graphs=tuple(
-            msgspec.structs.replace(one, traced_ns=spans)
-            for one, spans in zip(graphs, timed.spans_ns(), strict=True)
+            msgspec.structs.replace(graph, traced_ns=spans)
+            for graph, spans in zip(graphs, timed.spans_ns(), strict=True)
         ),
-        around_ns=node_times.around_ns(asked.replays) if timed.route == node_times.CUPTI else None,
+        around_ns=node_times.around_ns(profile_options.replays)
+        if timed.route == node_times.CUPTI
+        else None,
         memory_bytes_per_s=memory_roof(),
         peaks=compute_roofs(dtypes or {"float32"}),
         inputs=inputs,
@@ -97,10 +99,10 @@ def run(
     return msgspec.structs.replace(capture, bench=compared, profile=profile), raw
 
 
-def _first_ns(session: CudaSession, one: CudaGraph) -> float | None:
+def _first_ns(session: CudaSession, graph: CudaGraph) -> float | None:
     """Wall time of the first launch of a new executable graph, including synchronization, in ns;
     None for a graph that cannot be instantiated twice."""
-    template = cu.CUgraph(one.graph.raw_cuda_graph())
+    template = cu.CUgraph(graph.graph.raw_cuda_graph())
     if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
         return None
     stream = cu.CUstream(session.stream.cuda_stream)
@@ -134,18 +136,18 @@ def _times(
     with torch.cuda.stream(session.stream):
         empty = empty_ns(replays)
         for _ in range(replays):
-            for number, one in enumerate(session.captured):
-                alone[number].append(once_ns(one.graph.replay))
+            for number, graph in enumerate(session.captured):
+                alone[number].append(once_ns(graph.graph.replay))
         for _ in range(replays):
-            for number, one in enumerate(session.captured):
+            for number, graph in enumerate(session.captured):
                 clock = time.perf_counter_ns()
-                one.graph.replay()
+                graph.graph.replay()
                 session.device.synchronize()
                 synced[number].append(float(time.perf_counter_ns() - clock))
         clock = time.perf_counter_ns()
         for _ in range(_QUEUED):
-            for one in session.captured:
-                one.graph.replay()
+            for graph in session.captured:
+                graph.graph.replay()
         session.device.synchronize()
         queued = (time.perf_counter_ns() - clock) / _QUEUED
     typical = [median(times_ns) for times_ns in alone]
@@ -166,9 +168,9 @@ def _inputs(session: CudaSession) -> Iterator[InputCopy]:
         prefix = f"{part.name}." if len(session.workload.parts) > 1 else ""
         for name, tensor in tensors_in((part.args, dict(part.kwargs))):
             if tensor.is_cuda and tensor.layout == torch.strided and tensor.numel():
-                found = _input(session, f"{prefix}input{name}", tensor)
-                if found is not None:
-                    yield found
+                copy = _input(session, f"{prefix}input{name}", tensor)
+                if copy is not None:
+                    yield copy
 
 
 def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy | None:

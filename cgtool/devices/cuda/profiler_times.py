@@ -76,14 +76,14 @@ def _replayed(session: CudaSession, number: int) -> list[Record]:
 def lengths(replays: Replays) -> list[float]:
     """First start to last end of each replay, in nanoseconds."""
     return [
-        float(max(one.start_ns + one.duration_ns for one in records) - records[0].start_ns)
+        float(max(record.start_ns + record.duration_ns for record in records) - records[0].start_ns)
         for records in replays
     ]
 
 
 def add(capture: Capture, recorded: Sequence[Replays]) -> Capture:
     """The capture with a time on every node whose record is certain, and a caveat on the others."""
-    names = [_bare(_demangled(one.name)) for one in capture.functions]
+    names = [_bare(_demangled(function.name)) for function in capture.functions]
     graphs = [
         msgspec.structs.replace(graph, nodes=_timed(graph, replays, names))
         for graph, replays in zip(capture.graphs, recorded, strict=False)

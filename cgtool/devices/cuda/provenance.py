@@ -35,25 +35,25 @@ class Joined(msgspec.Struct):
 def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
     """Of every captured graph. ``handles`` are those of its nodes in creation order."""
     joined = [
-        _join_stamps(session, one, numbers, table)
-        if one.exact is None
-        else _join_in_capture(session, one, len(numbers), table)
-        for one, numbers in zip(session.captured, handles, strict=True)
+        _join_stamps(session, graph, numbers, table)
+        if graph.exact is None
+        else _join_in_capture(session, graph, len(numbers), table)
+        for graph, numbers in zip(session.captured, handles, strict=True)
     ]
     if any(
-        provenance.unmatched and one.exact is None
-        for one, provenance in zip(session.captured, joined, strict=True)
+        provenance.unmatched and graph.exact is None
+        for graph, provenance in zip(session.captured, joined, strict=True)
     ):
         _capture_again(session, joined, table)
     return joined
 
 
 def _join_stamps(
-    session: CudaSession, one: CudaGraph, handles: list[int], table: OriginTable
+    session: CudaSession, graph: CudaGraph, handles: list[int], table: OriginTable
 ) -> Joined:
-    stamps = place_stamps(handles, one.stamps)
+    stamps = place_stamps(handles, graph.stamps)
     present = [stamp for stamp in stamps if stamp is not None]
-    recorded = one.recorded
+    recorded = graph.recorded
     launches = recorded.launches if recorded is not None else []
     aligned = align(launches, present)
     partners = iter(aligned)
@@ -90,7 +90,7 @@ def _join_stamps(
             )
         )
         calls.append(None)
-    last = one.window.start_ns
+    last = graph.window.start_ns
     times = []
     for stamp in stamps:
         last = stamp.time_ns if stamp is not None else last
@@ -99,10 +99,12 @@ def _join_stamps(
     joined = Joined(origins, calls, streams, times, unmatched)
     if recorded is not None:
         used = {index for index in aligned if index is not None}
-        left = [one for index, one in enumerate(launches) if index not in used]
+        left = [launch for index, launch in enumerate(launches) if index not in used]
         joined.eager_launches = len(launches)
         joined.eager_only = tuple(
-            table.add(one.call, recorded.record) for one in left[:_FEW] if one.call is not None
+            table.add(launch.call, recorded.record)
+            for launch in left[:_FEW]
+            if launch.call is not None
         )
     return joined
 
@@ -118,19 +120,19 @@ def _stamp_origin(stamp: Stamp, table: OriginTable) -> int:
 
 
 def _join_in_capture(
-    session: CudaSession, one: CudaGraph, count: int, table: OriginTable
+    session: CudaSession, graph: CudaGraph, count: int, table: OriginTable
 ) -> Joined:
     """Provenance from the recorder that ran during the capture."""
-    assert one.exact is not None
-    made_by = makers(one.exact_calls, count)
-    origins = [table.add(call, one.exact) if call is not None else None for call in made_by]
+    assert graph.exact is not None
+    made_by = makers(graph.exact_calls, count)
+    origins = [table.add(call, graph.exact) if call is not None else None for call in made_by]
     return Joined(
         origins,
         calls=made_by,
         streams=[
             session.streams[call.extra.stream] if call is not None else None for call in made_by
         ],
-        times_ns=times_ns(one.exact_calls, made_by, one.window.end_ns),
+        times_ns=times_ns(graph.exact_calls, made_by, graph.window.end_ns),
         unmatched=[node for node, call in enumerate(made_by) if call is None],
     )
 

@@ -61,9 +61,9 @@ class _Device:
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(
-            int(one["total_size"])
-            for one in torch.cuda.memory_snapshot()
-            if tuple(one.get("segment_pool_id", ())) == pool
+            int(segment["total_size"])
+            for segment in torch.cuda.memory_snapshot()
+            if tuple(segment.get("segment_pool_id", ())) == pool
         )
 
     def keeps_graph(self, graph: Any) -> bool:
@@ -118,8 +118,8 @@ def contents(handle: int) -> Hashable:
     nodes = nodes_of(graph)
     functions = FunctionTable()
     return (
-        tuple(_node(one, functions) for one in nodes),
-        tuple(edges(graph, [int(one) for one in nodes])),
+        tuple(_node(node, functions) for node in nodes),
+        tuple(edges(graph, [int(node) for node in nodes])),
     )
 
 

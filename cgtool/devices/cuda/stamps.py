@@ -128,13 +128,13 @@ contradict the order, the nodes between them are not placed."""
 
 
 def _stamper(
-    seen: list[tuple[Any, ...]],
+    stamps: list[tuple[Any, ...]],
     annotations: Annotations,
     device: int,
 ) -> cupti.NodeCallback:
     """The callback. It runs once a node, between two launches, so it uses local names only, looks
     nothing up twice, and keeps a plain tuple in the order of Stamp."""
-    append = seen.append
+    append = stamps.append
     getframe = sys._getframe
     now = time.time_ns
     stream_of: Callable[[int], int] = current_raw_stream
@@ -148,7 +148,7 @@ def _stamper(
     def created(_user: Any, _domain: int, _id: int, data: int) -> None:
         time_ns = now()
         handle = None
-        count = len(seen)
+        count = len(stamps)
         if count < HANDLES_READ or not count % HANDLE_EVERY:
             descriptor: Any = pointer_at(data + to_descriptor).value
             handle = pointer_at(descriptor + to_node).value
@@ -204,15 +204,15 @@ class Watch:
 def watch_capture(annotations: Annotations, device: int) -> Iterator[Watch]:
     """Stamp every node that is created while the context is entered."""
     watch = Watch()
-    seen: list[tuple[Any, ...]] = []
-    callback = _stamper(seen, annotations, device)
+    stamps: list[tuple[Any, ...]] = []
+    callback = _stamper(stamps, annotations, device)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(cupti.watch_nodes(callback))
         except cupti.CuptiUnavailable as error:
             watch.problem = str(error)
         yield watch
-    watch.stamps.extend(map(Stamp._make, seen))
+    watch.stamps.extend(map(Stamp._make, stamps))
 
 
 def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp | None]:
@@ -327,12 +327,12 @@ class InCaptureRecorder(OpRecorder):
 
 def makers(calls: Sequence[OpCall], count: int) -> list[OpCall | None]:
     """The innermost op that launched each of ``count`` nodes; None for those between two ops."""
-    found: list[OpCall | None] = [None] * count
+    launched_by: list[OpCall | None] = [None] * count
     for call in calls:
         for node in range(call.launches[0], min(call.launches[1], count)):
             # Ops nest: the innermost comes last in the record and wins.
-            found[node] = call
-    return found
+            launched_by[node] = call
+    return launched_by
 
 
 def times_ns(calls: Sequence[OpCall], made_by: Sequence[OpCall | None], end_ns: int) -> list[int]:

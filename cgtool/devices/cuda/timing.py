@@ -109,11 +109,11 @@ class ClockWatch:
         except Exception:
             # "Not found" when no process used the GPU, "not supported" where NVML cannot report it.
             return None
-        mine = os.getpid()
-        seen = {int(one.pid) for one in samples if one.smUtil > 0}
+        own = os.getpid()
+        pids = {int(sample.pid) for sample in samples if sample.smUtil > 0}
         # In a container the driver's process ids differ from those that the process sees: one of
         # those that used the GPU is this one.
-        return len(seen - {mine}) if mine in seen else max(0, len(seen) - 1)
+        return len(pids - {own}) if own in pids else max(0, len(pids) - 1)
 
     def result(self) -> Clock | None:
         if not self._sm:

@@ -124,7 +124,7 @@ class SimulatedSession(Session[CapturedOps]):
 
     def is_empty(self) -> bool:
         """True when no graph has a node."""
-        return not any(one.graph.nodes for one in self.captured)
+        return not any(graph.graph.nodes for graph in self.captured)
 
 
 def prepare(
@@ -145,11 +145,11 @@ def prepare(
         raise user_code(
             f"{workload.spec}: nothing was captured, the graph is empty",
             why="every op ran on CPU tensors, which a graph does not hold"
-            if any(one.graph.host_ops for one in session.captured)
+            if any(graph.graph.host_ops for graph in session.captured)
             else "the callable ran no op that would launch work: it returned a cached result or "
             "an input",
             fix="put tensors and modules on the device that the factory is given"
-            if any(one.graph.host_ops for one in session.captured)
+            if any(graph.graph.host_ops for graph in session.captured)
             else "check that the callable computes anew on every call",
             phase="capture",
         )
@@ -181,10 +181,10 @@ def build(
     separate = options.pool == "separate"
     pool_of_graph = [index if separate else 0 for index in range(len(session.captured))]
     graphs = tuple(
-        _graph(one, table, streams, pool_of_graph[index])
-        for index, one in enumerate(session.captured)
+        _graph(graph, table, streams, pool_of_graph[index])
+        for index, graph in enumerate(session.captured)
     )
-    pool_names = [one.name for one in session.captured] if separate else ["graphs"]
+    pool_names = [graph.name for graph in session.captured] if separate else ["graphs"]
     tensors, unnamed = describe.tensors(workload)
     modelled = memory.predict(
         recorder.lives,
@@ -192,7 +192,7 @@ def build(
         table,
         pool_of_graph,
         pool_names,
-        [one.phase == "backward" for one in session.captured],
+        [graph.phase == "backward" for graph in session.captured],
         labels,
         tuple(tensors),
         streams,
@@ -206,7 +206,7 @@ def build(
     ]
     caveats += unnamed
     caveats += describe.caveats(
-        session, [one.name for one in session.captured if not one.graph.nodes]
+        session, [graph.name for graph in session.captured if not graph.graph.nodes]
     )
     return Capture(
         entry=describe.entry(workload, options),
@@ -225,32 +225,32 @@ def build(
     )
 
 
-def _graph(one: CapturedOps, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
-    names = [streams.setdefault(name, len(streams)) for name in one.graph.stream_names]
-    calls, call_of = numbered([node.call for node in one.graph.nodes])
+def _graph(captured: CapturedOps, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
+    names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
+    calls, call_of = numbered([node.call for node in captured.graph.nodes])
     nodes = tuple(
         Node(
             id=index,
             type="op",
-            origin=table.add(node.call, one.record),
+            origin=table.add(node.call, captured.record),
             call=call,
             stream=names[node.stream],
             shape=node.shape,
         )
-        for index, (node, call) in enumerate(zip(one.graph.nodes, call_of, strict=True))
+        for index, (node, call) in enumerate(zip(captured.graph.nodes, call_of, strict=True))
     )
     edges = tuple(
         Edge(source, target)
-        for target, node in enumerate(one.graph.nodes)
+        for target, node in enumerate(captured.graph.nodes)
         for source in node.dependencies
     )
     return Graph(
-        name=one.name,
-        phase=one.phase,
-        callable=one.callable,
+        name=captured.name,
+        phase=captured.phase,
+        callable=captured.callable,
         pool=pool,
         nodes=nodes,
         edges=edges,
-        capture_ns=one.capture_ns,
+        capture_ns=captured.capture_ns,
         calls=calls,
     )

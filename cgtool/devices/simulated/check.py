@@ -33,8 +33,8 @@ def check(
     def dry(annotations: Annotations) -> Sequence[OpCall]:
         recorder, labels = session.follow_lifetimes(annotations)
         session.capture(annotations, progress)
-        for one in session.captured:
-            for finding in findings_of_graph(one.lanes, one.record):
+        for graph in session.captured:
+            for finding in findings_of_graph(graph.lanes, graph.record):
                 device.findings.add(finding)
         captures.append(build(session, 1, recorder, labels, why))
         return session.captured[0].record.calls if session.captured else ()

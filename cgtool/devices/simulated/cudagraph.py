@@ -134,7 +134,7 @@ class CUDAGraph:
             device.invalid = False
             recorder.stop()
         self._graph = recorder.graph
-        self._graph.stream_names = [one.name for one in device.streams]
+        self._graph.stream_names = [stream.name for stream in device.streams]
         if not self._graph.nodes:
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be "

@@ -59,11 +59,13 @@ class SimulatedGraph:
     def replay(self) -> None:
         """Run the record again, in order, on the recorded storages."""
         # Results that were made in inference mode may only be written in it.
-        inference = any(one.is_inference() for step in self.steps for one in step.results)
+        inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
                 made = call_user(step.func, *step.args, **step.kwargs)
-                fresh = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+                fresh = [
+                    leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)
+                ]
                 for old, new in zip(step.results, fresh, strict=True):
                     _overwrite(old, new)
 
@@ -71,10 +73,10 @@ class SimulatedGraph:
 def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
     """Write a result over that of the capture: part by part where it is made of other tensors."""
     pairs = zip(strided_parts(old), strided_parts(new), strict=True)
-    for (_, one), (_, other) in pairs:
+    for (_, old_part), (_, new_part) in pairs:
         # What was written in place is the recorded storage itself.
-        if one.data_ptr() != other.data_ptr():
-            one.copy_(other)
+        if old_part.data_ptr() != new_part.data_ptr():
+            old_part.copy_(new_part)
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,8 +92,8 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
 
 def _shape(tensors: list[torch.Tensor]) -> str:
     return ", ".join(
-        f"{str(one.dtype).removeprefix('torch.')}[{','.join(map(str, one.shape))}]"
-        for one in tensors[:3]
+        f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+        for tensor in tensors[:3]
     )
 
 
@@ -147,17 +149,17 @@ class CaptureRecorder(OpRecorder):
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return made
-        results = [one for one in pytree.tree_leaves(made) if isinstance(one, torch.Tensor)]
+        results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
         # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
         # must not reach the record.
         with no_dispatch():
-            kept = [_alias(one) for one in results]
+            kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
         touched = results
         if effect.writes and not results:
             # Multi-tensor ops return nothing; what they write is what they are given first.
-            touched = [one for one in pytree.tree_leaves(args) if isinstance(one, torch.Tensor)]
+            touched = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
         if launches(call.name, touched):
             self._node(call, touched)
             if self.accesses is not None:

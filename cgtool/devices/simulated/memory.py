@@ -58,7 +58,7 @@ def predict(
     events += [
         _Event(life.died, index, True) for index, life in enumerate(lives) if life.died is not None
     ]
-    events.sort(key=lambda one: one.at)
+    events.sort(key=lambda event: event.at)
     placed: dict[int, PoolBlock] = {}
     found: list[Allocation] = []
     slots: dict[int, int] = {}
@@ -302,7 +302,7 @@ class LifetimeRecorder(OpRecorder):
         current = self.device.current
         # What runs on the default stream now is captured on the capturing stream.
         stream = "capture stream" if current is self.device.default else current.name
-        before = {storage_key(one) for one in _storages((args, kwargs))}
+        before = {storage_key(storage) for storage in _storages((args, kwargs))}
         made = self.run(func, args, kwargs)
         for storage in _storages(made):
             key = storage_key(storage)
@@ -324,6 +324,6 @@ class LifetimeRecorder(OpRecorder):
 
 def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
     """Of all tensors in ``value``, also of those that are made of others (sparse, jagged)."""
-    for one in pytree.tree_leaves(value):
-        if isinstance(one, torch.Tensor):
-            yield from (part.untyped_storage() for _, part in strided_parts(one))
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield from (part.untyped_storage() for _, part in strided_parts(leaf))

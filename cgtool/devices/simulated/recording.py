@@ -37,9 +37,9 @@ class Owners:
         self._wrapper = _wrapper_counts()
 
     def hold(self, value: Any, change: int = 1) -> None:
-        for one in pytree.tree_leaves(value):
-            if isinstance(one, torch.Tensor):
-                storage = storage_of(one)
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                storage = storage_of(leaf)
                 if storage is not None:
                     key = storage_key(storage)
                     self.counts[key] = self.counts.get(key, 0) + change
@@ -126,15 +126,15 @@ class ScriptRecorder(CaptureRecorder):
                 continue
             if storage_key(storage) not in self._before:
                 self._before[storage_key(storage)] = (storage, storage.clone())
-        given = {_key(one) for one in pytree.tree_leaves((args, kwargs))}
+        given = {_key(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
         steps = len(self.graph.steps)
         made = super().execute(call, func, args, kwargs)
         for step in self.graph.steps[steps:]:
             self.owners.hold((step.args, step.kwargs, step.results))
         if not device.on_host:
-            for one in pytree.tree_leaves(made):
-                if isinstance(one, torch.Tensor) and _key(one) not in given:
-                    storage = storage_of(one)
+            for leaf in pytree.tree_leaves(made):
+                if isinstance(leaf, torch.Tensor) and _key(leaf) not in given:
+                    storage = storage_of(leaf)
                     if storage is not None and storage_key(storage) not in self.fresh:
                         self.fresh.add(storage_key(storage))
                         self.places.allocate(storage, self.pool)
@@ -143,10 +143,13 @@ class ScriptRecorder(CaptureRecorder):
         return made
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
-        for one in pytree.tree_leaves((args, kwargs)):
-            if isinstance(one, Generator):
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, Generator):
                 # Ops get a new Python object, of the base class, for the same generator.
-                if generator_key(one) in (*self.generators, generator_key(torch.default_generator)):
+                if generator_key(leaf) in (
+                    *self.generators,
+                    generator_key(torch.default_generator),
+                ):
                     continue
                 device = self.script
                 device.call, device.record = call, self.record

@@ -61,7 +61,7 @@ class _Device:
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         model = self._device.pools[pool]
-        return sum(one.bytes for first in model.segments for one in model.blocks(first))
+        return sum(block.bytes for first in model.segments for block in model.blocks(first))
 
     def keeps_graph(self, graph: Any) -> bool:
         return bool(graph.keep_graph)

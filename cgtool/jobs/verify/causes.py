@@ -102,7 +102,7 @@ class Eager:
             self._iterate()
         with SteppingOptimizers() as steps:
             self._iterate()
-            before = {key: _numbers_of(one) for key, (one, _) in steps.steps.items()}
+            before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.steps.items()}
             self._iterate()
         found: list[Finding] = []
         for key, (optimizer, stepped) in steps.steps.items():
@@ -116,9 +116,9 @@ class Eager:
             if moved:
                 found += [
                     msgspec.structs.replace(
-                        one, evidence=(*one.evidence, *moved[:3]), severity=ERROR
+                        finding, evidence=(*finding.evidence, *moved[:3]), severity=ERROR
                     )
-                    for one in findings_of(optimizer, stepped)
+                    for finding in findings_of(optimizer, stepped)
                 ]
         return found
 
@@ -131,14 +131,14 @@ class Eager:
             return found
         return [
             msgspec.structs.replace(
-                one,
+                finding,
                 code=RNG_FROZEN_SEED,
                 reason="the host draws another random number in each call: every replay repeats "
                 "that of the capture",
             )
-            if one.code == PYTHON_SCALAR_FROZEN
-            else one
-            for one in found
+            if finding.code == PYTHON_SCALAR_FROZEN
+            else finding
+            for finding in found
         ]
 
 
@@ -146,22 +146,23 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
     """Numbers of an optimizer's options and state that are on the host, by name."""
     found: list[tuple[str, Any]] = []
     for group in optimizer.param_groups:
-        found += [(key, one) for key, one in group.items() if isinstance(one, int | float)]
+        found += [(key, value) for key, value in group.items() if isinstance(value, int | float)]
     for number, state in enumerate(optimizer.state.values()):
-        for key, one in state.items():
-            host = isinstance(one, torch.Tensor) and on_host(one) and one.dim() == 0
-            if host or isinstance(one, int | float):
-                found.append((f"{key} of parameter {number}", float(one)))
+        for key, value in state.items():
+            host = isinstance(value, torch.Tensor) and on_host(value) and value.dim() == 0
+            if host or isinstance(value, int | float):
+                found.append((f"{key} of parameter {number}", float(value)))
     return found
 
 
 def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
     """Findings with one of the codes; a line of host work is reported once."""
-    host = {one.frames[:1] for one in findings if one.code == CPU_WORK_IN_REGION}
+    host = {finding.frames[:1] for finding in findings if finding.code == CPU_WORK_IN_REGION}
     return [
-        one
-        for one in findings
-        if one.code in codes and not (one.code == PYTHON_SCALAR_FROZEN and one.frames[:1] in host)
+        finding
+        for finding in findings
+        if finding.code in codes
+        and not (finding.code == PYTHON_SCALAR_FROZEN and finding.frames[:1] in host)
     ]
 
 
@@ -210,52 +211,52 @@ class Liveness:
     def joined(self, known: list[Finding], found: list[Finding]) -> Iterator[Finding]:
         """``found``, and the memory that was freed. Where ``known`` reports at the same line that a
         tensor was replaced, both have one cause and are reported once."""
-        rebound = {one.frames[:1]: one for one in known if one.code in _REBOUND}
+        rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
         freed_inputs = list(self.findings())
-        freed = {one.frames[:1] for one in freed_inputs}
+        freed = {finding.frames[:1] for finding in freed_inputs}
         told = set()
-        for one in (*found, *rebound.values()):
-            place = one.frames[:1]
-            if one.code in _REBOUND and place in freed:
+        for finding in (*found, *rebound.values()):
+            place = finding.frames[:1]
+            if finding.code in _REBOUND and place in freed:
                 if place in told:
                     continue
                 told.add(place)
                 yield msgspec.structs.replace(
-                    one,
-                    evidence=(*one.evidence, "the first one is freed when the call returns"),
+                    finding,
+                    evidence=(*finding.evidence, "the first one is freed when the call returns"),
                 )
-            elif one in found:
-                yield one
-        yield from (one for one in freed_inputs if one.frames[:1] not in rebound)
+            elif finding in found:
+                yield finding
+        yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
 
     def findings(self) -> Iterator[Finding]:
         """Memory from before the iteration that it read and that was freed at its end."""
-        for one in self.freed_inputs:
-            what = f"{one.dtype}{list(one.shape)}"
+        for read in self.freed_inputs:
+            tensor = f"{read.dtype}{list(read.shape)}"
             if self._caches:
                 finding = Finding(
                     AUTOCAST_WEIGHT_CACHE,
-                    f"{one.call.name} reads a cast from autocast's cache: a replay reads it even "
+                    f"{read.call.name} reads a cast from autocast's cache: a replay reads it even "
                     "after the weight has changed and the cache was cleared",
-                    evidence=(f"the cast is {what}",),
+                    evidence=(f"the cast is {tensor}",),
                 )
             else:
                 finding = Finding(
                     INPUT_FREED_BEFORE_REPLAY,
-                    f"{one.call.name} reads {what} from before the call, which is freed when the "
-                    "call returns: a replay reads freed memory",
+                    f"{read.call.name} reads {tensor} from before the call, which is freed when "
+                    "the call returns: a replay reads freed memory",
                 )
-            yield at_call(finding, one.call, self.record)
+            yield at_call(finding, read.call, self.record)
 
 
 def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
     """Static inputs that the callable writes."""
-    at_line = [one for one in found if one.code == IN_PLACE_ON_STATIC_INPUT]
-    for one in at_line[:1] if len(names) == 1 else at_line:
+    at_line = [finding for finding in found if finding.code == IN_PLACE_ON_STATIC_INPUT]
+    for finding in at_line[:1] if len(names) == 1 else at_line:
         yield msgspec.structs.replace(
-            one,
+            finding,
             severity=WARNING,
-            evidence=(*one.evidence, f"changed by a replay: {', '.join(names)}"),
+            evidence=(*finding.evidence, f"changed by a replay: {', '.join(names)}"),
         )
     if not at_line:
         yield Finding(

@@ -72,9 +72,9 @@ def magnitude(tensor: torch.Tensor) -> float:
 def spread(runs: Sequence[torch.Tensor]) -> Difference:
     """The largest difference of any two runs."""
     worst = EQUAL
-    for index, one in enumerate(runs):
-        for other in runs[:index]:
-            found = difference(one, other)
+    for index, run in enumerate(runs):
+        for earlier in runs[:index]:
+            found = difference(run, earlier)
             if found.largest is None:
                 return found
             worst = Difference(
@@ -85,7 +85,7 @@ def spread(runs: Sequence[torch.Tensor]) -> Difference:
 
 def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:
     """The difference to the run that is nearest."""
-    found = [difference(one, tensor) for one in runs]
+    found = [difference(run, tensor) for run in runs]
     return min(
         found, key=lambda one: (not one.exact, math.inf if one.largest is None else one.largest)
     )
@@ -129,14 +129,26 @@ class TrialResult:
             return self
         return replace(
             self,
-            comparisons=[one for one in self.comparisons if (one.kind, one.name) not in keys],
-            differing=[one for one in self.differing if (one[1].kind, one[1].name) not in keys],
-            noisy=[one for one in self.noisy if (one.kind, one.name) not in keys],
+            comparisons=[
+                comparison
+                for comparison in self.comparisons
+                if (comparison.kind, comparison.name) not in keys
+            ],
+            differing=[
+                comparison
+                for comparison in self.differing
+                if (comparison[1].kind, comparison[1].name) not in keys
+            ],
+            noisy=[
+                comparison
+                for comparison in self.noisy
+                if (comparison.kind, comparison.name) not in keys
+            ],
         )
 
     @property
     def exact(self) -> bool:
-        return all(one.exact for one in self.comparisons)
+        return all(comparison.exact for comparison in self.comparisons)
 
 
 def compare_runs(
@@ -159,7 +171,7 @@ def compare_runs(
         keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
         for kind, name in keys:
             sides = [_value(run, number, kind, name, base) for run in eager]
-            expected = [one for one in sides if one is not None]
+            expected = [value for value in sides if value is not None]
             got = _value(replay, number, kind, name, base)
             if got is None and kind == "state":
                 result.only_eager.add(name)
@@ -215,8 +227,8 @@ def _compare(
     found = nearest(expected, got)
     allowed = 0.0 if noise.largest is None else SLACK * noise.largest
     if not found.exact and rounding:
-        moved = [difference(expected[0], one).largest for one in rounding]
-        allowed = max(allowed, *(SLACK * one for one in moved if one is not None), 0.0)
+        moved = [difference(expected[0], value).largest for value in rounding]
+        allowed = max(allowed, *(SLACK * value for value in moved if value is not None), 0.0)
     return Comparison(
         name=name,
         kind=kind,

@@ -132,7 +132,7 @@ class Divergence:
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
             if call.name.startswith(EMPTY):
                 continue
-            if not all(is_finite(one) for one in values):
+            if not all(is_finite(tensor) for tensor in values):
                 return _node(call, number, self.probes.record)
         return None
 

@@ -128,18 +128,18 @@ def _unlike_itself(facts: VerifyState, first: TrialResult) -> Iterator[Finding]:
         )
 
 
-def _differing(one: Run, other: Run) -> list[str]:
+def _differing(run: Run, other: Run) -> list[str]:
     """Names of the tensors that differ between two runs."""
     return [
         name
-        for values, again in zip(one.values, other.values, strict=True)
+        for values, again in zip(run.values, other.values, strict=True)
         for (kind, name), tensor in values.items()
         if (kind, name) in again and not state.unchanged(tensor, again[kind, name])
     ]
 
 
 def _worst_noise(result: TrialResult) -> float:
-    return max((one.noise or 0.0 for one in result.comparisons), default=0.0)
+    return max((comparison.noise or 0.0 for comparison in result.comparisons), default=0.0)
 
 
 def _noise(target: VerifyTarget, facts: VerifyState, result: TrialResult) -> Finding:
@@ -179,7 +179,7 @@ def _report_kept_outputs(result: TrialResult, log: VerifyLog) -> None:
 def first_not_finite(result: TrialResult) -> int | None:
     """The first iteration whose replay left a NaN or an infinity; None for none."""
     for number, values in enumerate(result.replay.values):
-        if not all(is_finite(one) for one in values.values()):
+        if not all(is_finite(tensor) for tensor in values.values()):
             return number
     return None
 
@@ -216,7 +216,10 @@ def _report_first_difference(
     divergence: Divergence, result: TrialResult, captured: TrialResult, log: VerifyLog
 ) -> None:
     iteration, comparison = result.differing[0]
-    noise = max((one.relative or 0.0 for one in captured.comparisons if one.equal), default=0.0)
+    noise = max(
+        (comparison.relative or 0.0 for comparison in captured.comparisons if comparison.equal),
+        default=0.0,
+    )
     difference = divergence.find(result.trial, iteration, noise)
     if difference.node is None:
         log.note("first-parting-node", f"{comparison.name} differs: {difference.detail}")
@@ -267,4 +270,4 @@ class VerifyLog:
 
     def places(self) -> set[tuple[Frame, ...]]:
         """The innermost frames of the findings so far."""
-        return {one.frames[:1] for one in self.findings}
+        return {finding.frames[:1] for finding in self.findings}

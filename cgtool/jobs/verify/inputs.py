@@ -95,7 +95,7 @@ def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[T
             for tensor in tensors.values()
             if (value := runner.value_at_start(tensor, trial)) is not None
         ]
-        others = [one for one in trial.writes if id(one[0]) not in tensors]
+        others = [write for write in trial.writes if id(write[0]) not in tensors]
         found.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))
     return found
 

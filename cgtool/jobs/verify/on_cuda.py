@@ -57,7 +57,7 @@ class Cuda(VerifyTarget):
             self._session.capture(annotations, progress)
         if not self.is_empty():
             self._session.instantiate(progress)
-        pools = {tuple(one) for one in self._session.pool_ids}
+        pools = {tuple(pool) for pool in self._session.pool_ids}
         self._pools = [
             range(segment["address"], segment["address"] + segment["total_size"])
             for segment in torch.cuda.memory_snapshot()
@@ -73,8 +73,8 @@ class Cuda(VerifyTarget):
 
     def uncaptured_work(self, differs: bool) -> list[Finding]:
         fewer = any(
-            one.recorded is not None and one.node_count() < len(one.recorded.launches)
-            for one in self._session.captured
+            graph.recorded is not None and graph.node_count() < len(graph.recorded.launches)
+            for graph in self._session.captured
         )
         if not differs and not fewer:
             return []
@@ -91,7 +91,11 @@ class Cuda(VerifyTarget):
         with contextlib.suppress(CgtoolError, RuntimeError):
             again = self._again()
             again.capture_phases(observe)
-        return [finding for one in recorders for finding in findings_of(one, sure_only=not differs)]
+        return [
+            finding
+            for recorder in recorders
+            for finding in findings_of(recorder, sure_only=not differs)
+        ]
 
     def _again(self) -> CudaSession:
         """A session for a second capture: into one pool, and on a stream, of its own."""
@@ -150,12 +154,12 @@ class _ProbeRecorder(OpRecorder):
         results = written(func, args, made)
         if results is None:
             return made
-        size = sum(one.nbytes for one in strided(results))
+        size = sum(tensor.nbytes for tensor in strided(results))
         kept = None
         if size <= self.budget[0]:
             self.budget[0] -= size
             with torch.no_grad():
-                kept = [one.detach().clone() for one in results]
+                kept = [tensor.detach().clone() for tensor in results]
         self.seen.append((call, kept))
         return made
 
@@ -180,14 +184,14 @@ class _Probes:
 
         again.capture_phases(observe)
         self._session = again
-        self.calls = [call for one in self._recorders for call, _ in one.seen]
+        self.calls = [call for recorder in self._recorders for call, _ in recorder.seen]
 
     def replay(self) -> None:
-        for one in self._session.captured:
-            one.graph.replay()
+        for graph in self._session.captured:
+            graph.graph.replay()
 
     def values(self) -> list[list[torch.Tensor] | None]:
-        return [kept for one in self._recorders for _, kept in one.seen]
+        return [kept for recorder in self._recorders for _, kept in recorder.seen]
 
 
 @dataclass
@@ -271,30 +275,30 @@ class MissedRecorder(OpRecorder):
 
 def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Finding]:
     """``sure_only``: leave out what only the counts say."""
-    for one in recorder.missed:
+    for launch in recorder.missed:
         # On a capturing stream only an op without a node is sure: cuDNN launches work there that
         # is counted, and makes none.
-        if one.capturing and (sure_only or one.nodes):
+        if launch.capturing and (sure_only or launch.nodes):
             continue
-        name = one.call.name if one.call is not None else "a kernel outside any op"
-        on_side = not one.capturing and one.stream != 0
+        name = launch.call.name if launch.call is not None else "a kernel outside any op"
+        on_side = not launch.capturing and launch.stream != 0
         where = "a stream that takes no part in the capture" if on_side else "the default stream"
-        if one.capturing:
+        if launch.capturing:
             where = "another stream than the current one"
         finding = Finding(
             SIDE_STREAM_NOT_FORKED if on_side else KERNEL_ON_STREAM_ZERO,
             f"{name} ran on {where}: at once, while the graph was captured, and in no replay",
             phase="capture",
-            evidence=(f"{one.launches} launched, {one.nodes} nodes added",),
+            evidence=(f"{launch.launches} launched, {launch.nodes} nodes added",),
         )
-        if one.call is not None:
-            finding = at_call(finding, one.call, recorder.record)
-        elif one.launch is not None:
+        if launch.call is not None:
+            finding = at_call(finding, launch.call, recorder.record)
+        elif launch.launch is not None:
             finding = Finding(
                 finding.code,
                 finding.reason,
-                frames_of(one.launch.chain),
-                module=one.launch.module[0] if one.launch.module else None,
+                frames_of(launch.launch.chain),
+                module=launch.launch.module[0] if launch.launch.module else None,
                 phase="capture",
                 evidence=finding.evidence,
             )

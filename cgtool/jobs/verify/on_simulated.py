@@ -40,8 +40,8 @@ class Simulated(VerifyTarget):
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
             self._session.capture(annotations, progress)
-        for one in self._session.captured:
-            for step in one.graph.steps:
+        for graph in self._session.captured:
+            for step in graph.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
                     self._written |= {
                         part.untyped_storage().data_ptr()
@@ -102,7 +102,7 @@ class _Probes:
         """Holds the tensors that the graphs replay on."""
         self.record = again.record
         self._values: list[list[torch.Tensor] | None] = []
-        self.calls = [call for one in self._recorders for call in one.owners]
+        self.calls = [call for recorder in self._recorders for call in recorder.owners]
 
     def replay(self) -> None:
         self._values = []
@@ -111,11 +111,11 @@ class _Probes:
                 SimulatedGraph(steps=[step]).replay()
                 with torch.inference_mode():
                     written = step.results or [
-                        one
-                        for one in pytree.tree_leaves(step.args[:1])
-                        if isinstance(one, torch.Tensor)
+                        leaf
+                        for leaf in pytree.tree_leaves(step.args[:1])
+                        if isinstance(leaf, torch.Tensor)
                     ]
-                    self._values.append([one.clone() for one in written])
+                    self._values.append([tensor.clone() for tensor in written])
 
     def values(self) -> list[list[torch.Tensor] | None]:
         return self._values

@@ -88,7 +88,7 @@ class _Procedure:
                     "between eager runs: the comparison proves little",
                 )
         log = self.log
-        comparisons = tuple(one for result in results for one in result.comparisons)
+        comparisons = tuple(comparison for result in results for comparison in result.comparisons)
         return Outcome(log.findings.all(), comparisons, tuple(log.notes), tuple(log.looked_at))
 
     def _try(self, facts: VerifyState, results: list[TrialResult]) -> None:
@@ -141,7 +141,7 @@ class _Procedure:
         if target.is_empty():
             raise _empty(target.workload)
         self.log.looked_at.append(
-            ", ".join(one.name for one in target.session.captured) + " captured"
+            ", ".join(graph.name for graph in target.session.captured) + " captured"
         )
         runner = TrialRunner(target, start)
         target.device.overwrite_free_memory()
@@ -210,7 +210,7 @@ class _Procedure:
 
     def _by_distribution(self, facts: VerifyState, result: TrialResult) -> TrialResult:
         """Where random draws differ, compare their distributions."""
-        keys = {(one.kind, one.name) for _, one in result.differing}
+        keys = {(comparison.kind, comparison.name) for _, comparison in result.differing}
         if any(kind == "state" for kind, _ in keys):
             return result
         if not randomness.alike(self.target, facts.runner, facts.captured, keys):
@@ -240,7 +240,9 @@ class _Procedure:
                 result = compare_runs(runner, trial, runs, replay, noise_counts=facts.noise_counts)
         result = self._with_more_runs(facts, result)
         if result.differing and rounding and self._rounds(facts):
-            others = [runner.eager(one) for one in perturbed(self.target, runner, trial)]
+            others = [
+                runner.eager(moved_trial) for moved_trial in perturbed(self.target, runner, trial)
+            ]
             result = compare_runs(runner, trial, runs, replay, rounding=others)
         return result.accepting(facts.random)
 
@@ -300,7 +302,7 @@ class _Procedure:
         if target.simulated or len(target.workload.parts) < 2 or target.options.pool != "shared":
             return
         trial = Trial("another order", order=_one_by_one)
-        backward = any(one.phase == "backward" for one in target.session.captured)
+        backward = any(graph.phase == "backward" for graph in target.session.captured)
         if not backward and randomness.is_random(target, facts.runner, facts.captured):
             # In another order a forward draws the numbers that another one draws in eager.
             return
@@ -319,7 +321,7 @@ class _Procedure:
 
 
 def _noisy(result: TrialResult) -> bool:
-    return any(one.noise != 0.0 for one in result.comparisons)
+    return any(comparison.noise != 0.0 for comparison in result.comparisons)
 
 
 def _changed(values: torch.Tensor) -> torch.Tensor:
@@ -346,6 +348,6 @@ def _empty(workload: Workload) -> CgtoolError:
 
 def _one_by_one(graphs: Sequence[Any]) -> Sequence[Any]:
     """Each callable's forward and backward before the next; without backward, the last first."""
-    if not any(one.phase == "backward" for one in graphs):
+    if not any(graph.phase == "backward" for graph in graphs):
         return list(reversed(graphs))
     return sorted(graphs, key=lambda one: (one.callable, one.phase == "backward"))

@@ -43,7 +43,7 @@ def _drawn(
         results = once()
         runner.target.device.synchronize()
         with raw():
-            found.append({key: one.detach().clone() for key, one in results.items()})
+            found.append({key: tensor.detach().clone() for key, tensor in results.items()})
     return found
 
 
@@ -63,7 +63,7 @@ def draws(
 
 
 def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
-    return any(key in one and not unchanged(runs[0][key], one[key]) for one in runs[1:])
+    return any(key in run and not unchanged(runs[0][key], run[key]) for run in runs[1:])
 
 
 def is_random(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> bool:
@@ -122,4 +122,4 @@ def _same_mean(
 
 def _variance(values: list[float]) -> float:
     middle = sum(values) / len(values)
-    return sum((one - middle) ** 2 for one in values) / (len(values) - 1)
+    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)

@@ -76,8 +76,8 @@ class _Walker:
         elif isinstance(value, set):
             yield from self._items(path, SetPlace(value), len(value))
         elif isinstance(value, tuple | frozenset):
-            for index, one in enumerate(list(value)[:_MOST_ITEMS]):
-                yield _joined(path, index), one
+            for index, item in enumerate(list(value)[:_MOST_ITEMS]):
+                yield _joined(path, index), item
         elif isinstance(value, types.FunctionType):
             yield from self._function(path, value)
         elif isinstance(value, types.MethodType):
@@ -96,8 +96,8 @@ class _Walker:
         if size > _MOST_ITEMS:
             return
         self.reachable.found.append(place)
-        for key, one in place.items().items():
-            yield _joined(path, key), one
+        for key, value in place.items().items():
+            yield _joined(path, key), value
             if isinstance(key, torch.Tensor):
                 yield path, key
 
@@ -123,8 +123,8 @@ class _Walker:
             self._seen[id(cell)] = cell
             place = CellPlace(cell)
             self.reachable.found.append(place)
-            for one in place.items().values():
-                yield _joined("", name), one
+            for value in place.items().values():
+                yield _joined("", name), value
         code = function.__code__
         arguments = code.co_varnames[: code.co_argcount]
         defaults = function.__defaults__ or ()
@@ -178,8 +178,10 @@ class _Walker:
         for base in kind.__mro__:
             if not is_users(base):
                 continue
-            for one in list(vars(base).values()):
-                function = one.__func__ if isinstance(one, staticmethod | classmethod) else one
+            for member in list(vars(base).values()):
+                function = (
+                    member.__func__ if isinstance(member, staticmethod | classmethod) else member
+                )
                 if isinstance(function, types.FunctionType):
                     yield path, function
 
@@ -238,8 +240,8 @@ class Place(ABC):
         """Put back what is not there any more; a place that did not change is not touched."""
         now = self.items()
         if len(now) == len(items) and all(
-            (key is other or _equal(key, other)) and value is one
-            for (key, value), (other, one) in zip(items.items(), now.items(), strict=True)
+            (key is current_key or _equal(key, current_key)) and value is current
+            for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
         ):
             return
         self.put(items)

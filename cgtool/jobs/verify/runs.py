@@ -83,15 +83,15 @@ def _prefixed(workload: Workload, part: Part, name: str) -> str:
     return f"{part.name}: {name}" if len(workload.parts) > 1 else name
 
 
-def results_of(one: Phases) -> Results:
+def results_of(phases: Phases) -> Results:
     """Outputs and gradients of all parts under one name each."""
-    workload = one.workload
+    workload = phases.workload
     found: Results = {}
-    for index, named in one.outputs.items():
+    for index, named in phases.outputs.items():
         for name, tensor in named:
             found["output", _prefixed(workload, workload.parts[index], name)] = tensor
-    for index, made in one.gradients.items():
-        for (name, _), gradient in zip(one.surfaces[index].inputs, made, strict=True):
+    for index, made in phases.gradients.items():
+        for (name, _), gradient in zip(phases.surfaces[index].inputs, made, strict=True):
             if gradient is not None:
                 full = _prefixed(workload, workload.parts[index], f"gradient of {name}")
                 found["gradient", full] = gradient
@@ -118,9 +118,11 @@ def eager_iteration(
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         if phase == "backward" and index in static:
-            for one, other in zip(phases.incoming[index], static[index], strict=False):
-                if one.shape == other.shape:
-                    one.copy_(other)
+            for gradient, static_gradient in zip(
+                phases.incoming[index], static[index], strict=False
+            ):
+                if gradient.shape == static_gradient.shape:
+                    gradient.copy_(static_gradient)
         if hold is not None and phase == "backward":
             hold.extend(phases.incoming[index])
         with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
@@ -306,7 +308,7 @@ class TrialRunner:
                 run.unwritten = [
                     name
                     for (_, name), tensor in results.items()
-                    if any(tensor is one for one in self.made) and holds_sentinel(tensor)
+                    if any(tensor is made for made in self.made) and holds_sentinel(tensor)
                 ]
             self._collect(run, results, trial)
         changed = {name for values in run.values for _, name in values}

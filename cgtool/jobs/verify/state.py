@@ -138,10 +138,12 @@ class Snapshot:
         self.layout = Layout.of(self.reachable)
         self.tensors = [tensor for _, tensor in self.reachable.tensors.values()]
         with raw():
-            self.values = {id(one): one.detach().clone() for one in self.tensors}
+            self.values = {id(tensor): tensor.detach().clone() for tensor in self.tensors}
         self.arrays = [(array, array.copy()) for array in self.reachable.arrays]
-        self.generators = [(one, one.get_state()) for one in self.reachable.generators]
-        self.randoms = [(one, _state_of(one)) for one in self.reachable.randoms]
+        self.generators = [
+            (generator, generator.get_state()) for generator in self.reachable.generators
+        ]
+        self.randoms = [(source, _state_of(source)) for source in self.reachable.randoms]
         self.python = random.getstate()
         numpy = sys.modules.get("numpy")
         self.numpy = numpy.random.get_state() if numpy is not None else None
@@ -165,8 +167,8 @@ class Snapshot:
             array[...] = values
         for generator, state in self.generators:
             generator.set_state(state)
-        for one, state in self.randoms:
-            _set_state(one, state)
+        for source, state in self.randoms:
+            _set_state(source, state)
         self.restore_random()
 
     def restore_random(self) -> None:
@@ -184,7 +186,7 @@ def host_random_state(start: Snapshot) -> str:
         (
             random.getstate(),
             [str(part) for part in numpy.random.get_state()[1:]] if numpy is not None else None,
-            [_state_of(one) for one in start.reachable.randoms],
+            [_state_of(source) for source in start.reachable.randoms],
         )
     )
 

@@ -38,11 +38,11 @@ _NOTHING = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::i
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    return [one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def strided(value: Any) -> list[torch.Tensor]:
-    return [one for one in tensors(value) if one.layout == torch.strided]
+    return [tensor for tensor in tensors(value) if tensor.layout == torch.strided]
 
 
 def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
@@ -51,8 +51,10 @@ def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
     if schema is not None:
         if schema.name.startswith(_NOTHING) or torch.Tag.inplace_view in func.tags:
             return None
-        writes = any(one.alias_info and one.alias_info.is_write for one in schema.arguments)
-        if not writes and any(one.alias_info for one in schema.returns):
+        writes = any(
+            argument.alias_info and argument.alias_info.is_write for argument in schema.arguments
+        )
+        if not writes and any(result.alias_info for result in schema.returns):
             return None
     results = strided(made)
     # Multi-tensor ops return nothing; what they write is what they are given first.
@@ -62,9 +64,9 @@ def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
 def _held() -> dict[int, StorageWeakRef]:
     """Storages of all tensors that are alive in Python, by identity, held weakly."""
     found = {}
-    for one in gc.get_objects():
-        if type(one) in (torch.Tensor, torch.nn.Parameter) and one.layout == torch.strided:
-            storage = one.untyped_storage()
+    for tensor in gc.get_objects():
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
             found[storage_key(storage)] = StorageWeakRef(storage)
     return found
 
@@ -94,19 +96,19 @@ class LivenessRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = [one.untyped_storage() for one in strided((args, kwargs))]
+        given = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
         known = {storage_key(storage) for storage in given}
         made = self.run(func, args, kwargs)
         self.uses_empty |= call.name.startswith(EMPTY)
-        for one in strided(made):
-            storage = one.untyped_storage()
+        for tensor in strided(made):
+            storage = tensor.untyped_storage()
             if storage_key(storage) not in known:
                 # The reference keeps the identity from being used again.
                 self._made[storage_key(storage)] = StorageWeakRef(storage)
         if self.target.device.is_host_work(made if tensors(made) else args):
             return made
-        for one in strided((args, kwargs)):
-            storage = one.untyped_storage()
+        for tensor in strided((args, kwargs)):
+            storage = tensor.untyped_storage()
             key = storage_key(storage)
             if key in self._made or key in self.outside or not storage.nbytes():
                 continue
@@ -116,15 +118,15 @@ class LivenessRecorder(OpRecorder):
             self.outside[key] = Outside(
                 call,
                 StorageWeakRef(storage),
-                tuple(one.shape),
-                str(one.dtype).removeprefix("torch."),
+                tuple(tensor.shape),
+                str(tensor.dtype).removeprefix("torch."),
             )
         return made
 
     def freed_inputs(self) -> list[Outside]:
         """What was freed meanwhile."""
         gc.collect()
-        return [one for one in self.outside.values() if one.reference.expired()]
+        return [read for read in self.outside.values() if read.reference.expired()]
 
 
 class ProbeRecorder(OpRecorder):
@@ -143,7 +145,7 @@ class ProbeRecorder(OpRecorder):
             results = written(func, args, made)
             if results is not None:
                 with torch.no_grad():
-                    self.seen.append((call, [one.detach().clone() for one in results]))
+                    self.seen.append((call, [tensor.detach().clone() for tensor in results]))
         return made
 
 
@@ -162,11 +164,11 @@ class SpoilRecorder(OpRecorder):
     ) -> Any:
         made = self.run(func, args, kwargs)
         if call.name.startswith(EMPTY):
-            for one in strided(made):
+            for tensor in strided(made):
                 if self.only is None or self.only == len(self.calls):
-                    fill_sentinel(one)
+                    fill_sentinel(tensor)
                 else:
-                    one.detach().zero_()
+                    tensor.detach().zero_()
             self.calls.append(call)
         return made
 
@@ -193,14 +195,14 @@ def _run(
         results = eager_iteration(target, recorder)
     target.device.synchronize()
     with raw():
-        return {key: one.detach().clone() for key, one in results.items()}, recorder
+        return {key: tensor.detach().clone() for key, tensor in results.items()}, recorder
 
 
-def _apart(one: Results, other: Results) -> float:
+def _largest_difference(first: Results, second: Results) -> float:
     """The largest difference; infinite where one is not a number."""
     worst = 0.0
-    for key in one.keys() & other.keys():
-        found = difference(one[key], other[key])
+    for key in first.keys() & second.keys():
+        found = difference(first[key], second[key])
         if found.largest is None:
             return math.inf
         worst = max(worst, found.largest)
@@ -213,11 +215,14 @@ def reads_uninitialised(target: VerifyTarget, runner: TrialRunner, trial: Trial)
     if not recorder.calls:
         return []
     # With zeros everywhere, what is left is the noise of the ops.
-    noise = SLACK * _apart(clean, _run(target, runner, trial, -1)[0])
-    if not math.isfinite(noise) or _apart(clean, _run(target, runner, trial, None)[0]) <= noise:
+    noise = SLACK * _largest_difference(clean, _run(target, runner, trial, -1)[0])
+    if (
+        not math.isfinite(noise)
+        or _largest_difference(clean, _run(target, runner, trial, None)[0]) <= noise
+    ):
         return []
     for number, call in enumerate(recorder.calls[:_MOST]):
-        if _apart(clean, _run(target, runner, trial, number)[0]) > noise:
+        if _largest_difference(clean, _run(target, runner, trial, number)[0]) > noise:
             finding = Finding(
                 STALE_ACCUMULATOR_OR_UNINITIALISED,
                 f"results depend on what is in the memory that {call.name} hands out here: in a "

@@ -1,16 +1,18 @@
-"""What an op does to its arguments: which it writes, and whether it looks at their values."""
+"""What an op does to memory, by its schema, tags and name: what it reads, writes and launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-from cgtool.torch_compat.private import schema_of
+from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat.private import schema_of, storage_key
 
-# Batch norm moves its statistics without saying so in its schema.
+# Batch norm updates its statistics, which its schema does not say.
 _STATISTICS = {
     "aten::batch_norm": (3, 4, 5),
     "aten::instance_norm": (3, 4, 5),
@@ -19,21 +21,84 @@ _STATISTICS = {
     "aten::miopen_batch_norm": (3, 4, 5),
 }
 """Positions of the running mean, the running variance, and of the flag of training."""
+_OVERWRITES = frozenset(
+    (
+        "aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
+        "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_",
+        "aten::bernoulli_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_", "aten::eye_",
+    )
+)  # fmt: skip
+"""In-place ops that read nothing of what they write."""
+_WRITES_PART = (
+    "scatter", "index_put", "index_copy", "index_fill", "masked_scatter", "masked_fill", "put_",
+    "set_", "resize_", "slice_scatter", "select_scatter",
+)  # fmt: skip
+"""They write a part of a tensor and add nothing: code that fills a tensor piece by piece."""
+_LAUNCHES_NOTHING = (
+    "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
+    "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
+    "aten::record_stream", "aten::_unsafe_view",
+)  # fmt: skip
+_READS_SHAPES = (
+    "aten::empty_like", "aten::new_empty", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+    "aten::rand_like", "aten::randn_like", "aten::new_zeros", "aten::new_ones", "aten::new_full",
+    "aten::detach", "aten::alias", "aten::lift_fresh", "aten::record_stream", "aten::set_",
+    "aten::resize_", "aten::is_", "aten::_unsafe_view", "aten::_reshape_alias", "profiler::",
+    "prim::",
+)  # fmt: skip
+_READS_ONLY_SHAPES = (
+    "_like", "aten::new_", "aten::empty", "aten::detach", "aten::is_", "aten::sym_",
+)  # fmt: skip
+UNINITIALISED = ("aten::empty", "aten::new_empty")
+"""How the names of ops begin whose result is uninitialised memory."""
+
+
+@dataclass(slots=True, frozen=True)
+class Effect:
+    """What an op does to memory."""
+
+    writes: bool
+    """It changes an argument."""
+    view: bool
+    """Results alias arguments, or only a tensor's own shape changes: nothing to run again."""
+
+
+@cache
+def effect_of(func: Any) -> Effect:
+    """By schema and tags; an op without a schema does neither."""
+    schema = schema_of(func)
+    if schema is None:
+        return Effect(False, False)
+    if torch.Tag.inplace_view in getattr(func, "tags", ()):
+        return Effect(False, True)
+    writes = any(_written_positions(func))
+    return Effect(writes, not writes and _returns_alias(func))
+
+
+def launches(name: str, touched: Sequence[torch.Tensor]) -> bool:
+    """Whether an op launches work on the device, which makes a node in a capture. ``touched``: its
+    results, or what an op that returns nothing writes."""
+    return not name.startswith(_LAUNCHES_NOTHING) and any(tensor.numel() for tensor in touched)
 
 
 @cache
 def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Positions and names of the arguments that the schema marks as written."""
     schema = schema_of(func)
-    if schema is None:
-        return (), ()
     positions: list[int] = []
     names: list[str] = []
-    for index, one in enumerate(schema.arguments):
-        if one.alias_info is not None and one.alias_info.is_write:
-            names.append(one.name)
-            if not one.kwarg_only:
-                positions.append(index)
+    for position, argument in enumerate(() if schema is None else schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            names.append(argument.name)
+            if not argument.kwarg_only:
+                positions.append(position)
     return tuple(positions), tuple(names)
+
+
+@cache
+def _returns_alias(func: Any) -> bool:
+    schema = schema_of(func)
+    return schema is not None and any(one.alias_info is not None for one in schema.returns)
 
 
 def may_write(func: Any) -> bool:
@@ -42,36 +107,27 @@ def may_write(func: Any) -> bool:
     return any(_written_positions(func)) or (schema is not None and schema.name in _STATISTICS)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
-
-
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Tensors among the arguments that the op writes in place."""
     positions, names = _written_positions(func)
-    for index in positions:
-        if index < len(args):
-            yield from _tensors(args[index])
+    for position in positions:
+        if position < len(args):
+            yield from _listed(args[position])
     for name in names:
         if name in kwargs:
-            yield from _tensors(kwargs[name])
+            yield from _listed(kwargs[name])
     schema = schema_of(func)
     statistics = _STATISTICS.get(schema.name) if schema is not None else None
     if statistics is not None and len(args) > statistics[2] and args[statistics[2]]:
-        yield from _tensors(list(args[statistics[0] : statistics[1] + 1]))
+        yield from _listed(list(args[statistics[0] : statistics[1] + 1]))
 
 
-_OVERWRITES = frozenset(
-    (
-        "aten::zero_", "aten::fill_", "aten::copy_", "aten::_foreach_zero_", "aten::_foreach_copy_",
-        "aten::normal_", "aten::uniform_", "aten::random_", "aten::exponential_",
-        "aten::bernoulli_",
-    )
-)  # fmt: skip
+def _listed(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _listed(item)
 
 
 def overwrites(name: str) -> bool:
@@ -79,30 +135,76 @@ def overwrites(name: str) -> bool:
     return name.partition(".")[0] in _OVERWRITES or name.endswith((".out", "_out"))
 
 
-_LOOKS_AT_SHAPES = (
-    "aten::empty_like", "aten::new_empty", "aten::zeros_like", "aten::ones_like", "aten::full_like",
-    "aten::rand_like", "aten::randn_like", "aten::new_zeros", "aten::new_ones", "aten::new_full",
-    "aten::detach", "aten::alias", "aten::lift_fresh", "aten::record_stream", "aten::set_",
-    "aten::resize_", "aten::is_", "aten::_unsafe_view", "aten::_reshape_alias", "profiler::",
-    "prim::",
-)  # fmt: skip
-
-
-@cache
-def _is_view(func: Any) -> bool:
-    schema = schema_of(func)
-    if schema is None:
-        return False
-    if any(one.alias_info is not None and one.alias_info.is_write for one in schema.arguments):
-        return False
-    return any(one.alias_info is not None for one in schema.returns)
-
-
 def looks_at_shapes(name: str) -> bool:
-    """True for ops that look at the shapes of their arguments alone."""
-    return name.startswith(_LOOKS_AT_SHAPES)
+    """True for ops that read the shapes of their arguments and no values."""
+    return name.startswith(_READS_SHAPES)
 
 
 def reads_values(func: Any, name: str) -> bool:
-    """False for views, and for ops that look at the shapes of their arguments alone."""
-    return not looks_at_shapes(name) and not _is_view(func)
+    """False for views, and for ops that read only the shapes of their arguments."""
+    if looks_at_shapes(name):
+        return False
+    return any(_written_positions(func)) or not _returns_alias(func)
+
+
+def _is_view(func: Any) -> bool:
+    """True where a result aliases an argument that it does not write."""
+    schema = schema_of(func)
+    return schema is not None and any(
+        one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
+    )
+
+
+def _ignores_input(kwargs: Any, name: str) -> bool:
+    """``addmm``, ``baddbmm`` and their like read no input when beta is 0."""
+    if not any(part in name for part in ("addmm", "baddbmm", "addbmm", "addmv", "addr")):
+        return False
+    return bool(kwargs.get("beta", 1) == 0)
+
+
+class Uninitialised:
+    """Memory that was allocated and not written yet, by its storage."""
+
+    def __init__(self) -> None:
+        self._allocated: dict[int, int] = {}
+        """Storage to the index of the call that allocated it."""
+
+    def made(self, call: int, result: Any) -> None:
+        """After an op that allocates memory and writes nothing to it."""
+        for tensor in tensors_in(result):
+            if tensor.layout == torch.strided:
+                self._allocated[storage_key(tensor.untyped_storage())] = call
+
+    def read_by(self, func: Any, name: str, args: Any, kwargs: Any) -> int | None:
+        """Before an op: the call whose memory it reads though nothing was written there."""
+        if not self._allocated or _is_view(func):
+            return None
+        base = name.partition(".")[0]
+        writes = {
+            id(one): one for one in written_by(func, args, kwargs) if one.layout == torch.strided
+        }
+        found: int | None = None
+        out = {id(one) for one in tensors_in(kwargs.get("out"))}
+        for tensor in tensors_in((args, kwargs)):
+            if tensor.layout != torch.strided:
+                continue
+            storage = storage_key(tensor.untyped_storage())
+            call = self._allocated.get(storage)
+            if call is None:
+                continue
+            is_written = id(tensor) in writes
+            is_out = id(tensor) in out or base.endswith(("_out", ".out")) or ".out" in name
+            if is_written and (
+                base in _OVERWRITES or is_out or any(part in base for part in _WRITES_PART)
+            ):
+                continue
+            if any(part in base for part in _READS_ONLY_SHAPES) or _ignores_input(kwargs, base):
+                continue
+            found = call
+        for tensor in writes.values():
+            self._allocated.pop(storage_key(tensor.untyped_storage()), None)
+        if found is not None:
+            self._allocated = {
+                key: value for key, value in self._allocated.items() if value != found
+            }
+        return found

@@ -16,10 +16,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import written_by
+from cgtool.observe.effects import UNINITIALISED, Uninitialised, written_by
 from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
-from cgtool.observe.op_memory import UNINITIALISED, Uninitialised
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.placement import on_host
 from cgtool.torch_compat.private import pytree, storage_key

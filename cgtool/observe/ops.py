@@ -10,22 +10,27 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from cgtool.model.capture import Call
 from cgtool.observe.access import UNKNOWN, AccessLog
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import Site, call_op, chain_of
-from cgtool.observe.modules import ModuleStack
 from cgtool.torch_compat import op_key
+from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     TorchDispatchMode,
+    dynamo_is_loaded,
+    load_dynamo,
     next_sequence_number,
     running_autograd_node,
     schema_of,
@@ -101,6 +106,95 @@ class Record:
     def forward_of(self, call: OpCall) -> OpCall | None:
         """For a call in backward: the forward call that made its autograd node."""
         return self.maker_of(call.autograd_sequence)
+
+
+Running = tuple[str, str]
+"""Path and type name of the module that is running."""
+
+
+def paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
+    """``id(module)`` to path, for every module under the roots; the first name found wins."""
+    names: dict[int, str] = {}
+    for prefix, root in roots.items():
+        for name, module in root.named_modules():
+            full = ".".join(part for part in (prefix, name) if part)
+            names.setdefault(id(module), full)
+    return names
+
+
+class ModuleStack(threading.local):
+    """While entered, ``current()`` names the innermost module that is running on this thread.
+
+    It is kept by two of PyTorch's global module hooks, which add two Python calls a module.
+    ``torch.utils.module_tracker`` also puts a hook on every tensor, to follow backward; that would
+    change the autograd graph which is about to be captured. Here sequence numbers lead from
+    backward to forward instead.
+    """
+
+    def __init__(self, roots: Mapping[str, torch.nn.Module]) -> None:
+        # threading.local runs __init__ once a thread, with the same arguments.
+        self._paths = paths(roots)
+        self.stack: list[Running] = []
+
+    def current(self) -> Running | None:
+        stack = self.stack
+        return stack[-1] if stack else None
+
+    def _push(self, module: torch.nn.Module, _args: Any) -> None:
+        kind = type(module).__name__
+        path = self._paths.get(id(module))
+        if path is None:
+            # Made inside forward, so it has no path of its own: named under its parent.
+            parent = self.current()
+            path = f"{parent[0]}.<{kind}>".lstrip(".") if parent else f"<{kind}>"
+        self.stack.append((path, kind))
+
+    def _pop(self, _module: torch.nn.Module, _args: Any, _out: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+
+    def __enter__(self) -> ModuleStack:
+        # always_call pops also when forward raises.
+        self._hooks = (
+            register_module_forward_pre_hook(self._push),
+            register_module_forward_hook(self._pop, always_call=True),
+        )
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self.stack.clear()
+
+
+@contextlib.contextmanager
+def left_alone(first_use: bool = False) -> Iterator[None]:
+    """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.
+
+    A recorder and its module hooks fail those guards; compiling for them would trace the recorder
+    itself, and what is captured next would no longer be the user's compiled code. ``first_use``
+    holds for code that uses ``torch.compile`` for the first time here, too.
+    """
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    with Patches() as patches:
+        # Importing torch._dynamo takes more than a second: not where nothing was compiled.
+        if set_stance is not None and dynamo_is_loaded():
+            patches.enter_context(set_stance("eager_on_recompile"))
+        elif set_stance is not None and first_use:
+
+            def compile_eagerly(original: Any, *args: Any, **kwargs: Any) -> Any:
+                if not dynamo_is_loaded():
+                    load_dynamo()
+                    patches.enter_context(set_stance("eager_on_recompile"))
+                return original(*args, **kwargs)
+
+            patches.wrap(torch, "compile", compile_eagerly)
+        yield
 
 
 class _Mode(TorchDispatchMode):

@@ -26,8 +26,8 @@ from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
-from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
+from cgtool.observe.ops import left_alone
 from cgtool.observe.script import callables as calls
 from cgtool.observe.script import graphs, libraries, ops
 from cgtool.observe.script.script import ObservedScript

@@ -32,8 +32,8 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
-from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.inputs import seed_all
 from cgtool.program.phases import roots_of

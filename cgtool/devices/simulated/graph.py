@@ -17,8 +17,8 @@ import torch
 from cgtool.detectors.op_rules import is_host_work, refuse_op
 from cgtool.devices.simulated.device import Device
 from cgtool.observe.access import AccessLog
+from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
-from cgtool.observe.launches import effect_of, launches
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
 from cgtool.observe.storage import strided_parts

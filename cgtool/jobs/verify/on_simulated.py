@@ -13,7 +13,7 @@ from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.launches import effect_of
+from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.storage import strided_parts
 from cgtool.program.inputs import seed_all

@@ -16,8 +16,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.observe.compiled import left_alone
 from cgtool.observe.frames import call_user
+from cgtool.observe.ops import left_alone
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.torch_compat.patches import Patches

@@ -1,4 +1,4 @@
-"""A workload as it travels in the capture file: the same on a GPU and on the simulated device."""
+"""The workload as the capture file has it, on a GPU and on the simulated device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgtool.program.workload import Workload
 
 
 def entry(workload: Workload, options: CaptureOptions) -> Entry:
-    """The entry point and the options that were asked for."""
+    """The entry point and the capture options."""
     return Entry(
         spec=workload.spec,
         kind=workload.kind,
@@ -29,7 +29,7 @@ def entry(workload: Workload, options: CaptureOptions) -> Entry:
 
 
 def tensor(name: str, kind: str, value: torch.Tensor) -> Tensor:
-    """A tensor that has a storage: all of that storage from its first element on."""
+    """A tensor with a storage; its bytes are the storage from its first element on."""
     offset = int(value.storage_offset()) * value.itemsize
     return Tensor(
         name,
@@ -44,9 +44,9 @@ def tensor(name: str, kind: str, value: torch.Tensor) -> Tensor:
 def tensors(
     workload: Workload, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory, each piece once under the first of its names, and what could not
-    be told of it."""
-    found: list[Tensor] = []
+    """The workload's own memory, each range once under its first name, and caveats on tensors that
+    have none."""
+    tensors: list[Tensor] = []
     caveats: list[Caveat] = []
     seen: set[tuple[int, int]] = set()
     for name, kind, value in named_tensors(workload):
@@ -58,31 +58,31 @@ def tensors(
                 Caveat(
                     "no-storage",
                     f"{name} ({value.layout}, {type(value).__name__}) has no storage of its own: "
-                    "pointers into the tensors that it is made of have no name",
+                    "pointers into the tensors that it consists of have no name",
                 )
             )
             continue
         if start == 0:
             continue
-        one = tensor(name, kind, value)
-        if (one.address, one.bytes) not in seen:
-            seen.add((one.address, one.bytes))
-            found.append(one)
-    return found, caveats
+        described = tensor(name, kind, value)
+        if (described.address, described.bytes) not in seen:
+            seen.add((described.address, described.bytes))
+            tensors.append(described)
+    return tensors, caveats
 
 
 def labels(
     session: Phases, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> dict[int, str]:
-    """Address of a storage to the name of the output or gradient that lies there."""
-    found: dict[int, str] = {}
+    """By the address of a storage, the name of the output or gradient in it."""
+    names: dict[int, str] = {}
     several = len(session.workload.parts) > 1
 
     def add(index: int, label: str, value: torch.Tensor | None) -> None:
         address = address_of(value) if value is not None and wanted(value) else None
         if address:
             where = f"{session.workload.parts[index].name}: " if several else ""
-            found.setdefault(address, f"{where}{label}")
+            names.setdefault(address, f"{where}{label}")
 
     for index, gradients in session.gradients.items():
         for (name, _), gradient in zip(session.surfaces[index].inputs, gradients, strict=True):
@@ -93,18 +93,18 @@ def labels(
     for name, kind, value in named_tensors(session.workload):
         address = address_of(value) if kind == "gradient" and wanted(value) else None
         if address:
-            found.setdefault(address, name)
-    return found
+            names.setdefault(address, name)
+    return names
 
 
 def caveats(session: Phases, empty: Sequence[str]) -> list[Caveat]:
-    """What the workload itself makes the reader know; ``empty`` names the graphs without nodes."""
-    found = [Caveat("note", note) for note in session.workload.notes]
-    found += [
+    """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
+    caveats = [Caveat("note", note) for note in session.workload.notes]
+    caveats += [
         Caveat("empty-graph", f"{name} launches nothing: its graph is empty") for name in empty
     ]
     if wants_backward(session):
-        found += [
+        caveats += [
             Caveat(
                 "no-backward",
                 f"{part.name}: no output requires grad, so there is no backward graph",
@@ -112,4 +112,4 @@ def caveats(session: Phases, empty: Sequence[str]) -> list[Caveat]:
             for index, part in enumerate(session.workload.parts)
             if index not in session.surfaces
         ]
-    return found
+    return caveats

@@ -83,17 +83,17 @@ def render(spec: InputSpec) -> str:
 
 
 class _Reader:
-    """One text being parsed: every error points at a character of it."""
+    """Parses one text; every error points at a character of it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.values: dict[str, object] = {}
 
-    def wrong(self, position: int, what: str) -> NoReturn:
+    def wrong(self, position: int, why: str) -> NoReturn:
         # The text as Python would quote it: the caret must stand under an escaped character too.
         column = len(repr(self.text[:position])) - 1
         raise usage(
-            f"--input {self.text!r}: {what}",
+            f"--input {self.text!r}: {why}",
             why=f"at character {position + 1}:\n{self.text!r}\n{' ' * column}^",
             fix="write it as\n" + GRAMMAR.rstrip(),
         )
@@ -104,7 +104,7 @@ class _Reader:
             self.wrong(len(self.text), "expected NAME=")
         is_position = re.fullmatch(r"[0-9]{1,3}", name) is not None
         if not (is_position or name.isidentifier()) or keyword.iskeyword(name):
-            self.wrong(0, f"{name!r} is no parameter name")
+            self.wrong(0, f"{name!r} is not a parameter name")
         start = len(name) + 1
         body, *attributes = rest.split("?")
         dtype, shape = self._tensor(start, body) if body else ("", ())
@@ -122,10 +122,10 @@ class _Reader:
         tensor = _TENSOR.fullmatch(body)
         if tensor is None:
             at += body.index("]") + 1 if "]" in body and "[" in body else 0
-            self.wrong(at, f"{body!r} is no DTYPE[SHAPE]")
+            self.wrong(at, f"{body!r} is not DTYPE[SHAPE]")
         dtype = DTYPES.get(tensor["dtype"], "")
         if not dtype:
-            self.wrong(at, f"{tensor['dtype']!r} is no dtype; there are {', '.join(DTYPES)}")
+            self.wrong(at, f"{tensor['dtype']!r} is not a dtype; use one of {', '.join(DTYPES)}")
         return dtype, self._shape(at + tensor.start("shape"), tensor["shape"])
 
     def _shape(self, at: int, inner: str) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ class _Reader:
         elements = 1
         for piece in inner.split(","):
             if not re.fullmatch(r"\s*[0-9]{1,18}\s*", piece):
-                self.wrong(at, f"{piece.strip()!r} is no size")
+                self.wrong(at, f"{piece.strip()!r} is not a size")
             sizes.append(int(piece))
             elements *= max(1, sizes[-1])
             if elements > MAX_ELEMENTS:
@@ -152,12 +152,14 @@ class _Reader:
         name, scalar, number = attribute.partition("scalar=")
         if not name and scalar:
             if dtype or self.values:
-                self.wrong(at, "?scalar= stands alone, as NAME=?scalar=0.5")
+                self.wrong(at, "?scalar= cannot be combined: NAME=?scalar=0.5")
             self._set(at, "scalar", self._number(at + len(scalar), number))
             return
         if not dtype:
-            what = "stands alone" if "scalar" in self.values else "needs DTYPE[SHAPE] before it"
-            self.wrong(at, f"?{attribute} {what}" if name else "expected DTYPE[SHAPE]")
+            wrong = "needs DTYPE[SHAPE] before it"
+            if "scalar" in self.values:
+                wrong = "cannot be combined with ?scalar"
+            self.wrong(at, f"?{attribute} {wrong}" if name else "expected DTYPE[SHAPE]")
         if attribute == "grad":
             if not is_floating(dtype):
                 self.wrong(at, f"{dtype} cannot require grad")
@@ -169,7 +171,8 @@ class _Reader:
         elif attribute.startswith("int<"):
             self._below(at, attribute[4:], dtype)
         else:
-            self.wrong(at, f"?{attribute} is none of ?grad, ?zeros, ?ones, ?int<N, ?scalar=NUMBER")
+            names = "?grad, ?zeros, ?ones, ?int<N, ?scalar=NUMBER"
+            self.wrong(at, f"?{attribute} is not one of {names}")
 
     def _below(self, at: int, digits: str, dtype: str) -> None:
         if dtype not in _INTEGER_BITS:
@@ -177,7 +180,7 @@ class _Reader:
         if "fill" in self.values:
             self.wrong(at, f"?int< contradicts ?{self.values['fill']}")
         if not re.fullmatch(r"[1-9][0-9]{0,19}", digits):
-            self.wrong(at + 4, f"{digits!r} is no positive whole number")
+            self.wrong(at + 4, f"{digits!r} is not a positive integer")
         if int(digits) > 1 << _INTEGER_BITS[dtype] or int(digits) >= 1 << 63:
             self.wrong(at + 4, f"{dtype} does not hold integers up to {digits}")
         self._set(at, "below", int(digits))
@@ -186,12 +189,12 @@ class _Reader:
         if text in ("True", "False"):
             return text == "True"
         if not _NUMBER.fullmatch(text):
-            self.wrong(at, f"{text!r} is no number, True or False")
+            self.wrong(at, f"{text!r} is not a number, True or False")
         return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 def parse(text: str) -> InputSpec:
-    """Parse one ``--input``. Raises CgtoolError (exit 2) that points at the character."""
+    """Parse one ``--input``. Raises CgtoolError (exit 2), which points at the character."""
     return _Reader(text).read()
 
 
@@ -201,7 +204,7 @@ def parse_all(texts: tuple[str, ...]) -> tuple[InputSpec, ...]:
     Raises CgtoolError (exit 2).
     """
     specs = tuple(parse(text) for text in texts)
-    names = [int(one.name) if one.name.isdigit() else one.name for one in specs]
+    names = [int(spec.name) if spec.name.isdigit() else spec.name for spec in specs]
     for index, name in enumerate(names):
         if name in names[:index]:
             raise usage(f"--input {texts[index]!r}: {name} is given twice")

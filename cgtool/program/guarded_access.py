@@ -1,7 +1,7 @@
-"""Ask an object of the user's what it is, when the answer may be an exception.
+"""Look at an object of the user's whose ``__class__`` or attributes may raise.
 
 Proxies, mocks and lazy objects run code for ``__class__`` and for every attribute, and that code
-may raise anything. What cannot answer is taken for its bare type, without the attribute.
+may raise anything. Then the bare type counts, without the attribute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two entries in one process: each finds its own modules, or the attempt ends.
+"""Two entries in one process: each imports its own modules, or the job fails.
 
-Python keeps one module a name. When both entries import ``layers``, each from its own folder, the
-second would silently run the first one's, and be timed with it.
+Python keeps one module of a name. When both entries import ``layers``, each from its own folder,
+the second would silently run the module of the first, and be timed with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.observe.frames import call_user
 from cgtool.program.spec import EntrySpec, parse
 from cgtool.torch_compat.patches import Patches
 
@@ -33,14 +34,14 @@ def folder_of(spec: EntrySpec) -> Path:
 class Beside:
     """Watches the imports of two entries that take turns."""
 
-    def __init__(self, one: str, other: str) -> None:
-        self._folders = {spec: folder_of(parse(spec)) for spec in (one, other)}
-        self._turn = one
+    def __init__(self, first: str, second: str) -> None:
+        self._folders = {spec: folder_of(parse(spec)) for spec in (first, second)}
+        self._turn = first
         self._own: dict[tuple[Path, str], str | None] = {}
         self._checking = False
 
     def turn(self, spec: str) -> None:
-        """From now on this entry's code runs; what it imports is looked for in its folder first."""
+        """From now on this entry's code runs, and its folder is searched first."""
         self._turn = spec
         folder = str(self._folders[spec])
         if folder in sys.path and sys.path[0] != folder:
@@ -50,11 +51,11 @@ class Beside:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """While this is open, an import that finds the other entry's module raises CgtoolError
-        (exit 2). Imports through ``importlib`` are not seen."""
+        (exit 2). Imports by ``importlib`` are not checked."""
         if len(set(self._folders.values())) == 1:
             yield
             return
-        before = builtins.__import__
+        original = builtins.__import__
 
         def checked(
             name: str,
@@ -63,15 +64,15 @@ class Beside:
             fromlist: Sequence[str] | None = (),
             level: int = 0,
         ) -> ModuleType:
-            found = before(name, globals, locals, fromlist or (), level)
-            # What looks into an import may import itself (pathlib does, in Python 3.12).
+            module = call_user(original, name, globals, locals, fromlist or (), level)
+            # _check may import too (pathlib does, in Python 3.12).
             if level == 0 and globals is not None and not self._checking:
                 self._checking = True
                 try:
                     self._check(name.partition(".")[0], globals.get("__file__"))
                 finally:
                     self._checking = False
-            return found
+            return module
 
         with Patches() as patches:
             patches.set(builtins, "__import__", checked)
@@ -104,7 +105,7 @@ def _place(spec: Any) -> str | None:
     if spec is None:
         return None
     places = [spec.origin, *(spec.submodule_search_locations or ())]
-    for one in places:
-        if isinstance(one, str) and Path(one).exists():
-            return str(Path(one).resolve())
+    for place in places:
+        if isinstance(place, str) and Path(place).exists():
+            return str(Path(place).resolve())
     return None

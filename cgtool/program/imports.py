@@ -25,11 +25,11 @@ from cgtool.program.boundary import load_error
 from cgtool.program.spec import FORMS, EntrySpec
 
 
-class _InstalledOne(importlib.abc.MetaPathFinder):
-    """Keeps ``import random`` the installed module when the user's file is ``random.py``.
+class _InstalledFirst(importlib.abc.MetaPathFinder):
+    """Makes ``import random`` find the installed module when the user's file is ``random.py``.
 
-    The user's folder is first on ``sys.path``; without this a library that imports the module of
-    that name later would run the user's file a second time, and take it for the module.
+    The user's folder is first on ``sys.path``. Without this, a library that imports ``random``
+    later would get the user's file, which would run a second time.
     """
 
     def __init__(self, name: str, folder: str) -> None:
@@ -41,8 +41,8 @@ class _InstalledOne(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name or path is not None:
             return None
-        rest = [one for one in sys.path if str(Path(one).absolute()) != self._folder]
-        return PathFinder.find_spec(fullname, rest)
+        others = [each for each in sys.path if str(Path(each).absolute()) != self._folder]
+        return PathFinder.find_spec(fullname, others)
 
 
 def _is_installed(name: str) -> bool:
@@ -50,14 +50,14 @@ def _is_installed(name: str) -> bool:
     if name in sys.stdlib_module_names:
         return True
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return name in sys.modules
-    if found is None:
+    if spec is None:
         return False
     roots = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    place = found.origin or next(iter(found.submodule_search_locations or ()), "")
-    return any(place.startswith(f"{root}/") for root in roots)
+    location = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    return any(location.startswith(f"{root}/") for root in roots)
 
 
 def _file_of(module: ModuleType | None) -> Path | None:
@@ -66,7 +66,7 @@ def _file_of(module: ModuleType | None) -> Path | None:
 
 
 def _own_name(path: Path) -> str:
-    """A module name for a file that cannot have its stem: the same in every run."""
+    """A module name for a file whose stem is taken or not a name; the same in every run."""
     stem = re.sub(r"\W", "_", path.stem)
     return f"cgtool_entry_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
@@ -95,7 +95,7 @@ def _import_file(spec: EntrySpec) -> ModuleType:
     if not stem.isidentifier() or stem in sys.modules or _is_installed(stem):
         name = own
         if _is_installed(stem):
-            sys.meta_path.insert(0, _InstalledOne(stem, str(path.parent)))
+            sys.meta_path.insert(0, _InstalledFirst(stem, str(path.parent)))
     _first_on_path(path.parent)
     loader = SourceFileLoader(name, str(path))
     module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -122,7 +122,7 @@ def _import_from_package(spec: EntrySpec, path: Path, root: Path, package: list[
         sys.path.append(str(path.parent))
     top = package[0]
     known = sys.modules.get(top)
-    folders = [str(Path(one).resolve()) for one in getattr(known, "__path__", ())]
+    folders = [str(Path(folder).resolve()) for folder in getattr(known, "__path__", ())]
     if known is not None and str(root / top) not in folders:
         top = _package_under_own_name(root / top)
     names = [top, *package[1:]]
@@ -135,17 +135,17 @@ def _package_under_own_name(folder: Path) -> str:
     """For a package whose name another module already has (``code``, ``test``)."""
     name = _own_name(folder)
     if name not in sys.modules:
-        # The name of the parent alone; its __init__ runs when the import below reaches it.
+        # Only the name is set here; __init__ runs when the module in it is imported.
         module_spec = importlib.util.spec_from_file_location(
             name, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert module_spec is not None, "__init__.py was seen"
-        sys.meta_path.insert(0, _OneSpec(module_spec))
+        sys.meta_path.insert(0, _FindOnly(module_spec))
     return name
 
 
-class _OneSpec(importlib.abc.MetaPathFinder):
-    """Finds one package under a name that no folder has."""
+class _FindOnly(importlib.abc.MetaPathFinder):
+    """Finds one package by a name that no folder has."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         self._spec = spec
@@ -176,17 +176,17 @@ def _import_module(name: str, spec: EntrySpec) -> ModuleType:
 
 
 def _public(owner: Any) -> list[str]:
-    """What could be an entry point among the names of a module or class."""
+    """The names in a module or class that may be entry points."""
     own = getattr(owner, "__name__", "")
     return sorted(
         key
-        for key, one in vars(owner).items()
-        if callable(one)
+        for key, value in vars(owner).items()
+        if callable(value)
         and not key.startswith("_")
         and (
             not isinstance(owner, ModuleType)
-            or not isinstance(one, type | types.FunctionType | types.BuiltinFunctionType)
-            or getattr(one, "__module__", own) == own
+            or not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType)
+            or getattr(value, "__module__", own) == own
         )
     )
 
@@ -194,18 +194,18 @@ def _public(owner: Any) -> list[str]:
 def _no_such_name(spec: EntrySpec, owner: Any, piece: str, path: Sequence[str]) -> CgtoolError:
     names = _public(owner) if hasattr(owner, "__dict__") else []
     near = difflib.get_close_matches(piece, names, 3)
-    before = "".join(f"{one}." for one in path)
+    prefix = "".join(f"{name}." for name in path)
     if near:
-        fix = f"did you mean {' or '.join(before + one for one in near)}?"
+        fix = f"did you mean {' or '.join(prefix + name for name in near)}?"
     elif names:
-        fix = f"it has {', '.join(before + one for one in names[:10])}"
+        fix = f"it has {', '.join(prefix + name for name in names[:10])}"
     else:
-        fix = "it defines nothing to call"
-    return usage(f"{spec.target} has no {before}{piece}", fix=fix)
+        fix = "it defines nothing that can be called"
+    return usage(f"{spec.target} has no {prefix}{piece}", fix=fix)
 
 
 def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
-    """The user's module, what owns the last name of the ENTRY, and what that name is.
+    """The user's module, the object that has the last name of the ENTRY, and that name's value.
 
     Raises CgtoolError: exit 2 when there is no such module or name, 4 for what its code raises.
     """
@@ -213,7 +213,7 @@ def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
         module = _import_file(spec)
     else:
         if not all(spec.target.split(".")):
-            raise usage(f"{spec.target} is no module name", fix=FORMS)
+            raise usage(f"{spec.target} is not a module name", fix=FORMS)
         here = str(Path.cwd())
         if "" not in sys.path and here not in sys.path:
             sys.path.insert(0, here)

@@ -1,5 +1,5 @@
-"""What a plain function can reach by name: modules, optimizers and tensors that it closes over,
-is bound to, has as defaults, or loads from its globals."""
+"""The modules, optimizers and tensors that a function can reach by name: in its closure, its bound
+object, its defaults and its globals."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cgtool.program.guarded_access import attribute, is_a
 
 Module = torch.nn.Module
 _DEPTH = 3
-"""Function, helper function that it calls, and a container or an object in either."""
+"""The function, a helper function, and a container or an object in either."""
 _MANY = 1000
-"""Containers beyond this hold data, not the parts of a model."""
+"""Larger containers hold data, not the parts of a model."""
 
 
 @dataclass
 class Reach:
-    """By the name that the user's code has for them."""
+    """By the names in the user's code."""
 
     modules: dict[str, Module] = field(default_factory=dict)
     """Outermost owners only. ``{"": module}`` when the function is a module, or bound to one."""
@@ -48,14 +48,14 @@ def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
 
 def _loaded_globals(code: types.CodeType) -> Iterator[tuple[str, str | None]]:
     """(global, the attribute of it that is read next or None), nested functions included."""
-    waiting: str | None = None
-    for one in _instructions(code):
-        if waiting is not None:
-            is_attribute = one.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            yield waiting, str(one.argval) if is_attribute else None
-            waiting = None
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            waiting = str(one.argval)
+    name: str | None = None
+    for instruction in _instructions(code):
+        if name is not None:
+            is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            yield name, str(instruction.argval) if is_attribute else None
+            name = None
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            name = str(instruction.argval)
 
 
 def _is_users(function: types.FunctionType) -> bool:
@@ -65,7 +65,7 @@ def _is_users(function: types.FunctionType) -> bool:
 
 class _Walk:
     def __init__(self) -> None:
-        self.found = Reach()
+        self.reach = Reach()
         self._seen: set[int] = set()
 
     def value(self, value: Any, name: str, depth: int) -> None:
@@ -74,25 +74,25 @@ class _Walk:
                 return
             self._seen.add(id(value))
             if is_a(value, Module):
-                _keep(self.found.modules, name, value)
+                _keep(self.reach.modules, name, value)
             elif is_a(value, torch.Tensor):
-                _keep(self.found.tensors, name, value)
+                _keep(self.reach.tensors, name, value)
             else:
-                _keep(self.found.optimizers, name, value)
+                _keep(self.reach.optimizers, name, value)
         elif depth > 0:
-            # An object of the user's that will not be looked into has nothing that can be named.
+            # An object whose attributes raise has nothing that can be named.
             with contextlib.suppress(Exception):
                 self._inside(value, name, depth - 1)
 
     def _inside(self, value: Any, name: str, depth: int) -> None:
         if is_a(value, dict):
             if len(value) <= _MANY:
-                for key, one in list(value.items()):
-                    self.value(one, f"{name}.{key}", depth)
+                for key, item in list(value.items()):
+                    self.value(item, f"{name}.{key}", depth)
         elif is_a(value, list | tuple):
             if len(value) <= _MANY:
-                for index, one in enumerate(value):
-                    self.value(one, f"{name}.{index}", depth)
+                for index, item in enumerate(value):
+                    self.value(item, f"{name}.{index}", depth)
         elif is_a(value, types.FunctionType | types.MethodType | functools.partial):
             self.function(value, depth)
         elif not is_a(value, type | types.ModuleType | types.BuiltinFunctionType):
@@ -104,15 +104,15 @@ class _Walk:
             return
         attributes = attribute(value, "__dict__")
         if isinstance(attributes, dict) and len(attributes) <= _MANY:
-            for key, one in list(attributes.items()):
-                self.value(one, f"{name}.{key}".removeprefix("self."), depth)
+            for key, item in list(attributes.items()):
+                self.value(item, f"{name}.{key}".removeprefix("self."), depth)
 
     def function(self, function: Any, depth: int) -> None:
         if is_a(function, functools.partial):
-            for index, one in enumerate(function.args):
-                self.value(one, f"{index}", depth)
-            for key, one in function.keywords.items():
-                self.value(one, key, depth)
+            for index, argument in enumerate(function.args):
+                self.value(argument, f"{index}", depth)
+            for key, argument in function.keywords.items():
+                self.value(argument, key, depth)
             self.function(function.func, depth)
         elif is_a(function, types.MethodType):
             self.value(function.__self__, "self", depth + 1)
@@ -123,7 +123,7 @@ class _Walk:
             self._seen.add(id(function))
             if _is_users(function):
                 self._variables(function, depth)
-            # torch.compile, torch.no_grad and functools.wraps say what they wrap.
+            # torch.compile, torch.no_grad and functools.wraps set __wrapped__.
             inner = attribute(function, "__wrapped__")
             if inner is not None:
                 self.function(inner, depth)
@@ -175,7 +175,7 @@ def _bound_module(function: Any) -> Module | None:
 
 
 def reach(function: Callable[..., Any]) -> Reach:
-    """What ``function`` can reach by name; an object that has two names keeps the first."""
+    """What ``function`` can reach by name; an object with two names has the first."""
     if is_a(function, Module):
         return Reach(modules={"": cast(Module, function)})
     walk = _Walk()
@@ -183,22 +183,22 @@ def reach(function: Callable[..., Any]) -> Reach:
     if bound is not None:
         walk.value(bound, "", 0)
     walk.function(function, _DEPTH)
-    found = walk.found
+    reached = walk.reach
     inner = {
         id(child)
-        for module in found.modules.values()
+        for module in reached.modules.values()
         for child in module.modules()
         if child is not module
     }
-    found.modules = {
-        name: module for name, module in found.modules.items() if id(module) not in inner
+    reached.modules = {
+        name: module for name, module in reached.modules.items() if id(module) not in inner
     }
     owned = {
         id(tensor)
-        for module in found.modules.values()
+        for module in reached.modules.values()
         for tensor in (*module.parameters(), *module.buffers())
     }
-    found.tensors = {
-        name: tensor for name, tensor in found.tensors.items() if id(tensor) not in owned
+    reached.tensors = {
+        name: tensor for name, tensor in reached.tensors.items() if id(tensor) not in owned
     }
-    return found
+    return reached

@@ -17,7 +17,7 @@ FORMS = "ENTRY is path/to/file.py:name or package.module:name"
 
 
 class EntrySpec(msgspec.Struct, frozen=True):
-    """The two halves of an ENTRY. ``is_file`` tells a path from a module's dotted name."""
+    """The two halves of an ENTRY; ``is_file``: ``target`` is a path, not a module's dotted name."""
 
     target: str
     name: str
@@ -33,15 +33,15 @@ def _dotted(text: str) -> bool:
 
 
 def _top_level_names(path: Path) -> list[str]:
-    """Functions, classes and variables of a file, read and not run: for a hint only."""
+    """The functions and classes of a file, parsed and not run: for a hint."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     names = [
-        one.name
-        for one in body
-        if isinstance(one, ast.FunctionDef | ast.ClassDef) and not one.name.startswith("_")
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     ]
     return sorted(names, key=lambda name: name != "build")
 
@@ -49,7 +49,7 @@ def _top_level_names(path: Path) -> list[str]:
 def parse(text: str) -> EntrySpec:
     """Split an ENTRY. Nothing is imported.
 
-    Raises CgtoolError (exit 2) when it is no ENTRY, or names a file that is not there.
+    Raises CgtoolError (exit 2) when it is not an ENTRY, or the file does not exist.
     """
     if text.endswith(".cgt") or text.rpartition(":")[0].endswith(".cgt"):
         raise usage(f"{text} is a capture file, not an ENTRY", fix=FORMS)
@@ -57,7 +57,7 @@ def parse(text: str) -> EntrySpec:
     if not colon or not target or not name:
         raise _no_name(text.removesuffix(":"))
     if not _dotted(name):
-        raise usage(f"{text}: {name!r} is no Python name", fix=FORMS)
+        raise usage(f"{text}: {name!r} is not a Python name", fix=FORMS)
     is_file = os.sep in target or not _dotted(target) or target.endswith(".py")
     is_file = is_file or files.is_file(Path(target))
     if is_file:
@@ -80,8 +80,8 @@ def _no_name(target: str) -> CgtoolError:
 
 
 def _folder(target: str, name: str) -> CgtoolError:
-    files = sorted(one.name for one in Path(target).glob("*.py"))
-    near = [f"{Path(target) / one}:{name}" for one in files[:5]]
+    files = sorted(file.name for file in Path(target).glob("*.py"))
+    near = [f"{Path(target) / file}:{name}" for file in files[:5]]
     return usage(
         f"{target} is a folder, not a Python file",
         fix=f"write {' or '.join(near)}" if near else FORMS,
@@ -96,9 +96,9 @@ def _check_file(target: str, name: str) -> None:
         near: Iterable[str] = ()
         parent = Path(target).parent
         if os.path.isdir(parent):  # noqa: PTH112
-            files = [one.name for one in parent.glob("*.py")]
+            files = [file.name for file in parent.glob("*.py")]
             near = difflib.get_close_matches(Path(target).name, files, 3)
-        hints = [f"{parent / one}:{name}" for one in near]
+        hints = [f"{parent / file}:{name}" for file in near]
         raise usage(
             f"{target}: no such file",
             fix=f"did you mean {' or '.join(hints)}?" if hints else FORMS,

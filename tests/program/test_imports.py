@@ -219,7 +219,7 @@ def test_no_such_name(write):
     assert failure_of(f"{path}:zzz").fix == "it has Model, build, net"
     assert failure_of(f"{path}:Model.forwrad").fix == "did you mean Model.forward?"
     assert failure_of(f"{write('x = 1', 'empty.py', bare=True)}:f").fix == (
-        "it defines nothing to call"
+        "it defines nothing that can be called"
     )
 
 

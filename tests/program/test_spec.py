@@ -79,7 +79,7 @@ def test_not_python(write):
 
 @pytest.mark.parametrize("name", ["2x", "a-b", "a.", ".a", "a b", "a..b", "f()", "a\nb"])
 def test_no_python_name(write, name):
-    assert "is no Python name" in wrong(f"{write('')}:{name}").what
+    assert "is not a Python name" in wrong(f"{write('')}:{name}").what
 
 
 def test_paths_that_the_system_refuses():

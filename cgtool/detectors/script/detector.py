@@ -11,7 +11,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.reporting import FindingLog
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
-from cgtool.observe.frames import exception_frames
+from cgtool.observe.frames import columns_of, exception_frames, frames_of
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 
@@ -57,12 +57,13 @@ class Detector:
         module: str | None = None,
     ) -> None:
         """Add a finding; without ``frames`` it is at the line of the script that runs now."""
-        place = self.script.place() if frames is None else frames
+        chain = self.script.chain() if frames is None else ()
         self.findings.add(
             Finding(
                 code,
                 reason,
-                place,
+                frames_of(chain) if frames is None else frames,
+                columns=columns_of(chain),
                 module=module,
                 phase=phase,
                 fix=fix,

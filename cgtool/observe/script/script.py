@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import overwrites, written_by
-from cgtool.observe.frames import chain_of, frames_of, here, is_internal, package_part
+from cgtool.observe.frames import Site, chain_of, frames_of, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.names import region_of
@@ -139,9 +139,14 @@ class ObservedScript(events.Publisher):
         self.clock = 0
         """Counts writes and replays."""
 
+    def chain(self) -> tuple[Site, ...]:
+        """The user's call chain now; on autograd's threads that of the call that waits for them."""
+        running = chain_of(sys._getframe(1))
+        return running or chain_of(sys._current_frames().get(self._main_thread))
+
     def place(self) -> tuple[Frame, ...]:
-        """The user's frames now; on autograd's threads those of the call that waits for them."""
-        return here() or frames_of(chain_of(sys._current_frames().get(self._main_thread)))
+        """The frames of ``chain``."""
+        return frames_of(self.chain())
 
     def frame(self) -> types.FrameType | None:
         """The innermost user frame, on the thread that runs the script.

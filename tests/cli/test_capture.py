@@ -60,7 +60,7 @@ def test_the_main_job(tmp_path):
     done = attempt(tmp_path, "")
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
-    assert "Nodes with op 100 %, line 100 %" in done.stdout
+    assert "Nodes with a known op 100%, line 100%" in done.stdout
     capture = read(tmp_path / "model-build.cgt")
     assert [graph.phase for graph in capture.graphs] == ["forward", "backward"]
     assert capture.environment.simulated

@@ -20,6 +20,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
+from cgtool.observe.script.events import Publisher
 from cgtool.program.guarded_access import short, text_of
 from cgtool.program.workload import Part
 
@@ -85,10 +86,12 @@ def _is_own(code: CodeType) -> bool:
 
 def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
     """True when the user's line called this in place of a function of PyTorch's: it raises where
-    that function would raise."""
+    that function would raise. What subscribes to events replaces nothing."""
     callers = callers.copy()
     while callers and _is_own(callers[-1]):
         code = callers.pop()
+        if code is Publisher.publish.__code__:
+            return False
     is_called_by_user = bool(callers) and not is_internal(callers[-1])
     return is_called_by_user and code.co_name not in _MODE_METHODS
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.detectors.script import capture_misuse
 from cgtool.devices.simulated import script
 from cgtool.model.failure import CgtoolError
 
@@ -18,6 +19,7 @@ def _process_as_it_was() -> Iterator[None]:
     kept = sys.modules["__main__"], sys.argv, list(sys.path), Path.cwd()
     yield
     sys.modules["__main__"], sys.argv, sys.path[:], folder = kept
+    sys.modules.pop("beside", None)
     os.chdir(folder)
 
 
@@ -104,6 +106,18 @@ def test_a_file_that_does_not_compile(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "x = (\n").failure
     assert failure.exit_code == 4
     assert "SyntaxError" in failure.what
+
+
+def test_a_bug_in_a_detector_is_not_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_misuse, "disabled_caching", None)
+    with pytest.raises(TypeError, match="NoneType"):
+        _check(
+            tmp_path,
+            "import torch\ng = torch.cuda.CUDAGraph()\n"
+            "with torch.cuda.stream(torch.cuda.Stream()):\n    g.capture_begin()\n",
+        )
 
 
 def _patched_owners() -> list[dict[str, object]]:

@@ -24,6 +24,7 @@ import torch
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     FUNCTORCH_LEVELS,
+    PUSH_SAVED_TENSORS_HOOKS,
     DispatchKey,
     TorchDispatchMode,
     dispatch_library,
@@ -230,6 +231,22 @@ def _mode_instead(level: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         exclude_key(_KEY, False)
 
 
+def _push_saved_tensors_hooks(push: Any, pack: Any, unpack: Any) -> Any:
+    """Ops that save a tensor call ``pack`` from within: what it calls are ops of their own."""
+
+    @functools.wraps(pack)
+    def observed_pack(tensor: torch.Tensor) -> Any:
+        if _watched.observer is None or not key_is_excluded(_KEY):
+            return pack(tensor)
+        exclude_key(_KEY, False)
+        try:
+            return pack(tensor)
+        finally:
+            exclude_key(_KEY, True)
+
+    return push(observed_pack, unpack)
+
+
 @contextlib.contextmanager
 def watch(observer: Observer) -> Iterator[None]:
     """``observer`` runs every op of this thread, and of autograd's threads for it.
@@ -242,6 +259,7 @@ def watch(observer: Observer) -> Iterator[None]:
     with Patches() as patches:
         for point in FUNCTORCH_LEVELS:
             patches.wrap(*point, _mode_instead)
+        patches.wrap(*PUSH_SAVED_TENSORS_HOOKS, _push_saved_tensors_hooks)
         _watched.observer = observer
         exclude_key(_KEY, False)
         include_key(_KEY, True)

@@ -207,6 +207,11 @@ FUNCTORCH_LEVELS = tuple(
     for name in ("grad_increment_nesting", "jvp_increment_nesting")
 )
 """Context managers around what ``torch.func`` differentiates."""
+PUSH_SAVED_TENSORS_HOOKS = _patch_point(
+    "torch._C._autograd._push_saved_tensors_default_hooks",
+    _OPS,
+    "ops of saved-tensor hooks count as part of the op that saves",
+)
 
 
 def redispatcher(op: Any) -> Callable[..., Any]:

@@ -349,3 +349,14 @@ def test_cond_runs():
         log, result = watched(run)
     assert result.tolist() == [2, 2]
     assert "aten::add.Tensor" in log.names
+
+
+def test_ops_of_saved_tensor_hooks_are_ops_of_their_own():
+    def run():
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x * 2, lambda x: x / 2):
+            return torch.autograd.grad(X.sin().sum(), [X])
+
+    log, result = watched(run)
+    assert_same(result, run())
+    assert sorted(comparable(log)) == sorted(seen_by_mode(run))
+    assert log.names.count("aten::mul.Tensor") == 2

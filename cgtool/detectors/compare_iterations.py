@@ -222,8 +222,8 @@ class _Comparison:
             if old is None or (old.address == new.address and old.shape == new.shape):
                 continue
             if new.storage not in self.first.storages and not self.second.outlived(new.storage):
-                # Nobody had it before and nobody has it after: PyTorch made it in C++ for this
-                # call alone (the index tensor of x[[0, 2]]).
+                # It existed neither before nor after: PyTorch created it in C++ for this call
+                # (the index tensor of x[[0, 2]]).
                 continue
             names = [
                 change.watched.use.text

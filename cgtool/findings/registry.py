@@ -85,7 +85,7 @@ def codes() -> tuple[str, ...]:
 def page(name: str) -> Page | None:
     """The page of a code, or None when there is none, as for a code of a newer version.
 
-    Raises ValueError for a page with a bad head, which the tests of the pages would have found.
+    Raises ValueError or msgspec.ValidationError for a page with a bad head.
     """
     import yaml
 

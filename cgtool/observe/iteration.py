@@ -143,7 +143,7 @@ class _Recorder(OpRecorder):
                 storage = storage_key(argument.untyped_storage())
                 is_outside = storage not in self._storages
                 if host:
-                    # A CPU result of a device op (the seed of an attention kernel) is no number
+                    # A CPU result of a device op (the seed of an attention kernel) is not a number
                     # of the user's.
                     if argument.numel() <= _SMALL and (is_outside or storage in self._by_host):
                         numbers.append((position, str(argument.tolist())))

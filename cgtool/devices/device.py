@@ -19,6 +19,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.model.capture import Environment
+from cgtool.model.failure import user_code
 from cgtool.model.options import Progress
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Phases, name_of, run_phases
@@ -111,8 +112,34 @@ class Session(Phases, ABC, Generic[GraphT]):
     def capturing(self, graph: GraphT) -> AbstractContextManager[object]:
         """Work that is submitted inside becomes nodes of ``graph``."""
 
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """True when no graph has a node."""
+
+    def why_empty(self) -> tuple[str, str]:
+        """Why no graph has a node, and how to fix it."""
+        return (
+            "no work reached the capturing stream: the callable ran on the CPU, returned a cached "
+            "result, or launched on another stream or device",
+            "check the device of the model and of its inputs, and that every call computes its "
+            "result",
+        )
+
+    def require_nodes(self) -> None:
+        """Raises CgtoolError (exit 4) when no graph has a node."""
+        if not self.is_empty():
+            return
+        why, fix = self.why_empty()
+        raise user_code(
+            f"{self.workload.spec}: nothing was captured, the graph is empty",
+            frames=self.workload.parts[0].frames,
+            why=why,
+            fix=fix,
+            phase="capture",
+        )
+
     def activity(self, name: str) -> str:
-        """What an error names as the phase in which it was raised."""
+        """The phase that an error of this capture reports."""
         return f"capture {name}"
 
     def capture_phases(

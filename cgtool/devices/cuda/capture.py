@@ -53,21 +53,9 @@ def prepare(
     with watch_annotations(options.annotations) as ranges:
         session.warm_up(iterations, ranges, progress)
         session.capture(ranges, progress)
-    if session.is_empty():
-        raise _empty(workload)
+    session.require_nodes()
     session.instantiate(progress)
     return session, iterations, caveats
-
-
-def _empty(workload: Workload) -> Exception:
-    return user_code(
-        f"{workload.spec}: nothing was captured, the graph is empty",
-        why="no work reached the capturing stream: the callable ran on the CPU, returned a cached "
-        "result, or launched on another stream or device",
-        fix="check the device of the model and of its inputs, and that the callable computes "
-        "anew on every call",
-        phase="capture",
-    )
 
 
 def time_launches(session: CudaSession) -> list[tuple[int, ...]]:

@@ -304,6 +304,9 @@ class DrySession(Session[CapturedGraph]):
     def activity(self, name: str) -> str:
         return name
 
+    def is_empty(self) -> bool:
+        return True
+
 
 def _dry_run(
     dry: Dry,

@@ -204,7 +204,6 @@ class CudaSession(Session[CudaGraph]):
         graph.exact_calls = self.exact_record.calls[first:]
 
     def is_empty(self) -> bool:
-        """True when no graph has a node."""
         return not any(graph.node_count() for graph in self.captured)
 
     def instantiate(self, progress: Progress) -> None:

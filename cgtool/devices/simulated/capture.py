@@ -21,7 +21,6 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, Simula
 from cgtool.devices.simulated.memory import LifetimeRecorder
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.model.capture import Capture, Caveat, Edge, Graph, Node, Stream
-from cgtool.model.failure import user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
@@ -37,8 +36,8 @@ from cgtool.program.workload import Part, Workload
 
 @contextlib.contextmanager
 def open_device() -> Iterator[Device]:
-    """``torch.cuda`` is the simulated device while the context is entered: enter it before the
-    user's file is loaded."""
+    """Make ``torch.cuda`` the simulated device while entered; to be entered before the user's file
+    is loaded."""
     device = Device()
     with redirected(device):
         yield device
@@ -69,8 +68,10 @@ class SimulatedSession(Session[CapturedOps]):
         warm_up(self, iterations, progress, explain)
 
     def follow_lifetimes(self, annotations: Annotations) -> tuple[LifetimeRecorder, dict[int, str]]:
-        """The last warm-up iteration, in the order of the capture, watched for allocations: its
-        recorder, and the labels of outputs and gradients by index of the storage's life."""
+        """Run the last warm-up iteration in the order of the capture, and record its allocations.
+
+        Returns the recorder, and the labels of outputs and gradients by index of the life.
+        """
         recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.device)
 
         def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
@@ -106,7 +107,8 @@ class SimulatedSession(Session[CapturedOps]):
         progress: Progress = quiet,
         make_recorder: Callable[..., CaptureRecorder] = CaptureRecorder,
     ) -> None:
-        """Record every graph of the workload; ``make_recorder`` gets what ``CaptureRecorder`` gets.
+        """Record every graph of the workload. ``make_recorder`` takes the arguments of
+        ``CaptureRecorder``.
 
         Raises CgtoolError for what the user's code raises.
         """
@@ -123,14 +125,25 @@ class SimulatedSession(Session[CapturedOps]):
         self.capture_phases(observe, progress)
 
     def is_empty(self) -> bool:
-        """True when no graph has a node."""
         return not any(graph.graph.nodes for graph in self.captured)
+
+    def why_empty(self) -> tuple[str, str]:
+        if any(graph.graph.host_ops for graph in self.captured):
+            return (
+                "every op ran on CPU tensors, which are not part of a graph",
+                "put tensors and modules on the device that the factory is given",
+            )
+        return (
+            "the callable ran no op that launches work: it returned a cached result or an input",
+            "check that every call computes its result",
+        )
 
 
 def prepare(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[SimulatedSession, int, LifetimeRecorder, dict[int, str]]:
-    """Warm up, follow lifetimes, capture; the session that returns can replay."""
+    """Warm up, follow lifetimes, capture: a session that can replay, the number of warm-up
+    iterations, the lifetimes and their labels. Raises CgtoolError."""
     session = SimulatedSession(workload, options, device=device)
     seed_all(options.seed)
     iterations, _ = warmup_iters(workload, options)
@@ -141,27 +154,16 @@ def prepare(
         recorder, labels = session.follow_lifetimes(annotations)
         session.warmup_ns = time.perf_counter_ns() - begin
         session.capture(annotations, progress)
-    if session.is_empty():
-        raise user_code(
-            f"{workload.spec}: nothing was captured, the graph is empty",
-            why="every op ran on CPU tensors, which a graph does not hold"
-            if any(graph.graph.host_ops for graph in session.captured)
-            else "the callable ran no op that would launch work: it returned a cached result or "
-            "an input",
-            fix="put tensors and modules on the device that the factory is given"
-            if any(graph.graph.host_ops for graph in session.captured)
-            else "check that the callable computes anew on every call",
-            phase="capture",
-        )
+    session.require_nodes()
     return session, iterations, recorder, labels
 
 
 def capture(
     device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
 ) -> Capture:
-    """Capture on the simulated device; ``why`` says why it is not a GPU.
+    """Capture on the simulated device; ``why`` is the reason why it is not a GPU.
 
-    Raises CgtoolError when the user's code would not capture.
+    Raises CgtoolError when a GPU would refuse to capture the user's code.
     """
     session, iterations, recorder, labels = prepare(device, workload, options, progress)
     return build(session, iterations, recorder, labels, why)
@@ -200,8 +202,8 @@ def build(
     caveats = [
         Caveat(
             "simulated",
-            f"simulated on CPU tensors ({why}): ops and order are real, there are no kernels and "
-            "no GPU times, and the pool is a model of PyTorch's allocator",
+            f"simulated on CPU tensors ({why}): ops and their order are real, there are no kernels "
+            "and no GPU times, and the pool is a model of PyTorch's allocator",
         )
     ]
     caveats += unnamed

@@ -1,8 +1,7 @@
 """``torch.cuda.CUDAGraph`` of the simulated device, for scripts that capture themselves.
 
-PyTorch's own ``torch.cuda.graph`` and ``torch.cuda.make_graphed_callables`` run on it unchanged.
-The order of calls that it demands, and the words in which it refuses another, are those of
-aten/src/ATen/cuda/CUDAGraph.cpp.
+PyTorch's ``torch.cuda.graph`` and ``torch.cuda.make_graphed_callables`` run on it unchanged. The
+order of calls that it requires, and its errors, are those of aten/src/ATen/cuda/CUDAGraph.cpp.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NO_CAPTURE = "Called CUDAGraph::{} without a preceding successful capture."
 
 
 class CUDAGraph:
-    """Stands in for ``torch.cuda.CUDAGraph``."""
+    """Replaces ``torch.cuda.CUDAGraph``."""
 
     device: ScriptDevice
     owners: Owners
@@ -92,7 +91,7 @@ class CUDAGraph:
             device.report(
                 Finding(
                     API_ORDER_MISUSE,
-                    "a capture begins while another one is in progress",
+                    "a capture begins while another is in progress",
                     here(),
                     fix="capture one graph after the other",
                 ),
@@ -219,11 +218,11 @@ class CUDAGraph:
         self.reset()
 
     def _refused(self, sentence: str, code: Code = API_ORDER_MISUSE) -> RuntimeError:
-        """PyTorch's error for a call out of order, whose finding is collected."""
+        """PyTorch's error for a call in the wrong order; its finding is collected."""
         self.device.findings.add(
             Finding(
                 code,
-                "CUDAGraph was called in an order that it does not allow"
+                "the methods of CUDAGraph were called in the wrong order"
                 if code == API_ORDER_MISUSE
                 else "the capture was ended on another stream than it began on (903)",
                 here(3),
@@ -240,13 +239,13 @@ class CUDAGraph:
     @staticmethod
     def _no_handle() -> CgtoolError:
         return user_code(
-            "the script asks for the driver's own handle of a graph, which the simulated device "
-            "does not have",
+            "the script uses the driver's handle of a graph, which the simulated device does not "
+            "have",
             frames=here(2),
             fix="run it on a machine with a GPU",
         )
 
     @property
     def nodes(self) -> int:
-        """How many ops the graph would launch."""
+        """How many ops of the graph launch work."""
         return 0 if self._graph is None else len(self._graph.nodes)

@@ -1,4 +1,4 @@
-"""Streams and events of the simulated device: order, fork and join, and nothing else."""
+"""The simulated device: its streams and events, which follow order, forks and joins only."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Device(CaptureInProgress, devices.Device):
 
     def __init__(self) -> None:
         super().__init__()
-        # Classes of this device's own: user code annotates and checks with torch.cuda.Stream.
+        # Subclasses per device: user code uses torch.cuda.Stream in annotations and isinstance.
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
         self.default: Stream = self.stream_class(name="default stream")
         self.current: Stream = self.default
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
-        """Told when ``torch.cuda.get_rng_state`` ``saved`` a state or one was ``restored``."""
+        """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
 
     def end(self) -> None:
         super().end()
@@ -70,11 +70,11 @@ class Device(CaptureInProgress, devices.Device):
         return self.on_host
 
     def overwrite_free_memory(self) -> None:
-        """The record of a graph keeps what it reads: none of it is free."""
+        """Does nothing: the record of a graph holds all that it reads."""
 
 
 class Stream(Lane):
-    """Stands in for ``torch.cuda.Stream``."""
+    """Replaces ``torch.cuda.Stream``."""
 
     _next = 0
     owner: Device
@@ -91,7 +91,7 @@ class Stream(Lane):
         self.owner.wait(self, stream.joined, stream.frontier)
 
     def wait_event(self, event: Event) -> None:
-        # Waiting for an event that nobody recorded is no wait.
+        # An event that was not recorded is not waited for.
         if event.recorded:
             self.owner.wait(self, event.joined, event.frontier)
 
@@ -120,7 +120,7 @@ class Stream(Lane):
 
 
 class Event:
-    """Stands in for ``torch.cuda.Event``."""
+    """Replaces ``torch.cuda.Event``."""
 
     device: Device
 
@@ -146,7 +146,7 @@ class Event:
 
     def elapsed_time(self, _end: Event) -> float:
         raise user_code(
-            "Event.elapsed_time() was asked of the simulated device, which has no clock",
+            "the simulated device has no clock for Event.elapsed_time()",
             frames=here(),
-            fix="time on a GPU",
+            fix="measure times on a GPU",
         )

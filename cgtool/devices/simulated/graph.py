@@ -1,10 +1,10 @@
 """A simulated capture: the op record, and its replay on the very storages that were recorded.
 
-During capture every op runs once and is kept with its arguments and results. A replay runs the
-record again with no Python of the user's: ops that write in place write in place again, results of
-the others are written over the results that the capture saw. So frozen numbers stay frozen, a
-rebound input is not seen, and an output is overwritten by the next replay, as on a GPU. (On a GPU
-the capture itself computes nothing; here it does, and is undone by no one.)
+During capture every op runs once and is recorded with its arguments and results. A replay runs the
+recorded ops again without the user's Python: ops that write in place do so again, and the results
+of the others are copied over the recorded results. So frozen numbers stay frozen, a rebound input
+is ignored, and an output is overwritten by the next replay, as on a GPU. (On a GPU the capture
+itself computes nothing; here it does, and its effects stay.)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass
 class SimulatedNode:
-    """An op that would launch work."""
+    """An op that launches work on a GPU."""
 
     call: OpCall
     stream: int
@@ -48,17 +48,17 @@ class SimulatedNode:
 
 @dataclass
 class SimulatedGraph:
-    """What a capture leaves."""
+    """A captured graph."""
 
     steps: list[Step] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
     stream_names: list[str] = field(default_factory=list)
     host_ops: int = 0
-    """Ops on host tensors, which are no part of the graph."""
+    """Ops on host tensors, which are not part of the graph."""
 
     def replay(self) -> None:
-        """Run the record again, in order, on the recorded storages."""
-        # Results that were made in inference mode may only be written in it.
+        """Run the recorded ops again, in order, on the recorded storages."""
+        # Results that were made in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
@@ -71,7 +71,7 @@ class SimulatedGraph:
 
 
 def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
-    """Write a result over that of the capture: part by part where it is made of other tensors."""
+    """Copy a result over that of the capture, part by part if it is made of other tensors."""
     pairs = zip(strided_parts(old), strided_parts(new), strict=True)
     for (_, old_part), (_, new_part) in pairs:
         # What was written in place is the recorded storage itself.
@@ -80,12 +80,12 @@ def _overwrite(old: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def _held(tensor: torch.Tensor) -> torch.Tensor:
-    # A launch takes the value of a host scalar with it.
+    # A launch copies the value of a host scalar.
     return _alias(tensor).clone() if place_of(tensor) == HOST else _alias(tensor)
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    # A subclass with ops of its own has no memory of its own to alias.
+    # A subclass with its own ops has no memory to alias.
     own = dispatches_to_python(tensor)
     return tensor if own else tensor.detach()
 
@@ -98,12 +98,12 @@ def _shape(tensors: list[torch.Tensor]) -> str:
 
 
 class RandomStates:
-    """States of the generator that one replay saves and restores (activation checkpointing)."""
+    """Generator states that a replay saves and restores (activation checkpointing)."""
 
     def __init__(self) -> None:
         self._kept: dict[int, torch.Tensor] = {}
         self.alive: list[torch.Tensor] = []
-        """So that each id stays its own."""
+        """Kept alive, so that ids stay unique."""
 
     def saved(self, key: int) -> None:
         self._kept[key] = torch.get_rng_state()
@@ -134,7 +134,7 @@ class CaptureRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self.device.on_host or is_host_work(args):
-            # The host computes now and never again: what it makes is frozen.
+            # The host computes once, during capture: its results are frozen.
             self.graph.host_ops += 1
             return self.run(func, args, kwargs)
         self.device.call, self.device.record = call, self.record
@@ -150,15 +150,15 @@ class CaptureRecorder(OpRecorder):
         if effect.view or call.name.startswith("profiler::"):
             return made
         results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
-        # Aliases: what the caller does to its own tensor objects (set_, resize_, requires_grad_)
-        # must not reach the record.
+        # Aliases: what the caller does to its tensor objects later (set_, resize_,
+        # requires_grad_) must not affect the record.
         with no_dispatch():
             kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
         touched = results
         if effect.writes and not results:
-            # Multi-tensor ops return nothing; what they write is what they are given first.
+            # Multi-tensor ops return nothing and write their first argument.
             touched = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
         if launches(call.name, touched):
             self._node(call, touched)

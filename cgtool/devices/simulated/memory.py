@@ -21,10 +21,10 @@ from cgtool.torch_compat.private import pytree, storage_key
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 WORKSPACE_BYTES = 32 << 20
-"""Of cuBLAS on Hopper, for each pair of handle and stream; autograd's thread has its own handle.
-Seen in the graph pools of an H200 (torch 2.11)."""
+"""Workspace of cuBLAS on Hopper, for each pair of handle and stream; autograd's thread has its own
+handle. Measured in the graph pools of an H200 (torch 2.11)."""
 LT_WORKSPACE_BYTES = 1 << 20
-"""Of cublasLt, which serves ``addmm`` with a bias. Seen there too."""
+"""Workspace of cublasLt, which runs ``addmm`` with a bias. Measured there too."""
 
 
 def _workspaces(op: str) -> tuple[int, ...]:
@@ -51,8 +51,10 @@ def predict(
     tensors: tuple[Tensor, ...],
     streams: dict[str, int],
 ) -> Memory:
-    """Feed the lifetimes to the model. ``labels`` go by index of life; ``backward`` says of each
-    graph whether it is one."""
+    """Run the lifetimes through the model of the allocator.
+
+    ``labels`` is by index of life; ``backward`` is True for each graph of a backward.
+    """
     pools = [PrivatePool(0x10_0000_0000 * (index + 1)) for index in range(len(pool_names))]
     events = [_Event(life.born, index, False) for index, life in enumerate(lives)]
     events += [
@@ -78,7 +80,7 @@ def predict(
         stream = streams.setdefault(life.stream, len(streams))
         in_backward = backward[life.graph] or life.call.autograd_node is not None
         for size in _workspaces(life.call.name) if stream == 0 else ():
-            # Streams of the user's own have theirs since the warm-up, outside the pool.
+            # Other streams got their workspaces during warm-up, outside the pool.
             key = (pool_index, in_backward, size)
             if key not in workspaces:
                 workspaces.add(key)
@@ -165,12 +167,12 @@ LARGE_ROUNDING = 2 << 20
 
 
 def round_size(requested: int) -> int:
-    """Bytes of the block that serves a request."""
+    """Bytes of the block for a request of so many bytes."""
     return GRAIN if requested < GRAIN else -(-requested // GRAIN) * GRAIN
 
 
 def segment_size(rounded: int) -> int:
-    """Bytes that are reserved when no free block fits."""
+    """Bytes that are reserved when no free block is large enough."""
     if rounded <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if rounded < MIN_LARGE_REQUEST:
@@ -193,7 +195,7 @@ class PoolBlock:
 
 
 class PrivatePool:
-    """Allocates and frees as the caching allocator would in a pool of its own."""
+    """Allocates and frees as the caching allocator does in a private pool."""
 
     def __init__(self, base: int = 0x10_0000_0000) -> None:
         self._next_address = base
@@ -232,7 +234,7 @@ class PrivatePool:
         return block
 
     def free(self, block: PoolBlock) -> None:
-        """Give a block back and merge it with free neighbours."""
+        """Free a block and merge it with free neighbours."""
         block.used, block.requested = False, 0
         free = self._free.setdefault((block.stream, block.small), [])
         for neighbour in (block.next, block.previous):
@@ -260,7 +262,7 @@ class PrivatePool:
 
 @dataclass(slots=True)
 class Life:
-    """One storage that an op made."""
+    """The lifetime of one storage that an op made."""
 
     call: OpCall
     graph: int
@@ -271,11 +273,11 @@ class Life:
     """Position in the sequence of allocations and frees, from 0."""
     died: int | None = None
     address: int = 0
-    """Of the CPU storage: tells which life an output belongs to."""
+    """Of the CPU storage: identifies the life of an output."""
 
 
 class LifetimeRecorder(OpRecorder):
-    """Follows every storage that ops make until nobody holds it."""
+    """Follows every storage that ops make until it is freed, and holds none."""
 
     def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
         super().__init__(roots, annotations)
@@ -286,7 +288,7 @@ class LifetimeRecorder(OpRecorder):
         self._open: dict[int, tuple[StorageWeakRef, Life]] = {}
 
     def sweep(self) -> None:
-        """Note which storages died since the last call."""
+        """Note which storages were freed since the last call."""
         dead = [key for key, (reference, _) in self._open.items() if reference.expired()]
         for key in dead:
             _, life = self._open.pop(key)
@@ -300,7 +302,7 @@ class LifetimeRecorder(OpRecorder):
             return self.run(func, args, kwargs)
         self.sweep()
         current = self.device.current
-        # What runs on the default stream now is captured on the capturing stream.
+        # Work on the default stream here is captured on the capturing stream later.
         stream = "capture stream" if current is self.device.default else current.name
         before = {storage_key(storage) for storage in _storages((args, kwargs))}
         made = self.run(func, args, kwargs)
@@ -323,7 +325,7 @@ class LifetimeRecorder(OpRecorder):
 
 
 def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
-    """Of all tensors in ``value``, also of those that are made of others (sparse, jagged)."""
+    """Storages of all tensors in ``value``, including the parts of sparse and jagged ones."""
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             yield from (part.untyped_storage() for _, part in strided_parts(leaf))

@@ -24,13 +24,13 @@ RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 
 
 def _wrapper_counts() -> int:
-    """1 where PyTorch counts the Python object of a storage among its owners, else 0."""
+    """1 where PyTorch counts the Python object of a storage as an owner, else 0."""
     tensor = torch.empty(1)
     return int(storage_use_count(storage_key(tensor.untyped_storage()))) - 1
 
 
 class Owners:
-    """How many owners of each storage are the record's own: the rest are the user's."""
+    """How many owners of each storage belong to the record; the rest belong to the script."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -45,16 +45,16 @@ class Owners:
                     self.counts[key] = self.counts.get(key, 0) + change
 
     def dead(self, ref: StorageWeakRef) -> bool:
-        """True when nothing but records owns the storage."""
+        """True when only records own the storage."""
         if ref.expired():
             return True
-        # Every storage that was looked at has its Python object.
+        # Every storage that was inspected has a Python object.
         own = self.counts.get(ref.cdata, 0) + self._wrapper
         return int(storage_use_count(ref.cdata)) <= own
 
 
 class Places:
-    """Addresses of what captures allocate, by the model of the caching allocator."""
+    """Addresses of the captures' allocations, by the model of the caching allocator."""
 
     def __init__(self, owners: Owners) -> None:
         self.owners = owners
@@ -71,7 +71,7 @@ class Places:
         self._live[key] = (StorageWeakRef(storage), pool, block)
 
     def sweep(self) -> None:
-        """Give back what the user has let go."""
+        """Free the storages that the script no longer owns."""
         for key, (ref, pool, block) in list(self._live.items()):
             if self.owners.dead(ref):
                 pool.free(block)
@@ -79,8 +79,8 @@ class Places:
 
 
 class ScriptRecorder(CaptureRecorder):
-    """Records a capture of the script's own: its effects on other memory are undone at the end,
-    because a capture computes nothing."""
+    """Records a capture that the script makes. Its effects on other memory are undone at the end,
+    because a capture on a GPU computes nothing."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ScriptRecorder(CaptureRecorder):
         self.modules.__enter__()
 
     def stop(self) -> None:
-        """The capture is over."""
+        """End of the capture: undo its effects."""
         self.modules.__exit__(None, None, None)
         self.script.random_state = lambda _what, _state: None
         for storage, before in self._before.values():
@@ -157,8 +157,8 @@ class ScriptRecorder(CaptureRecorder):
                     device.report(
                         Finding(
                             RNG_UNREGISTERED_GENERATOR,
-                            "a generator of your own draws numbers in the graph, which does not "
-                            "know it",
+                            "a generator that is not registered with the graph draws random "
+                            "numbers in it",
                             phase=device.phase,
                             fix="call graph.register_generator_state(generator) before the capture",
                         ),

@@ -81,7 +81,7 @@ class _Device:
 
 @contextlib.contextmanager
 def _graphs(device: ScriptDevice, graph_class: Any) -> Iterator[None]:
-    """PyTorch's own ways to capture, on graphs of the simulated device."""
+    """PyTorch's capture functions, on graphs of the simulated device."""
     graphs: Any = torch.cuda.graphs
 
     def graph_pool_handle() -> PoolId:

@@ -1,7 +1,7 @@
-"""The simulated device under a script that captures and replays graphs itself.
+"""The simulated device for a script that captures and replays graphs itself.
 
-Where ``cgtool capture`` ends at the first refusal, a script gets the exception that CUDA or PyTorch
-would raise, so that its own ``try`` works; what was refused, and where, is collected beside it.
+``cgtool capture`` ends at the first refused call. A script gets the exception that CUDA or PyTorch
+raises, so that its ``try`` statements work; the finding is collected.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _GENERATOR = (
     "be captured, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatus"
     "Active"
 )
-# By code: what PyTorch says itself, before CUDA is asked. The capture stays valid.
+# By code: errors that PyTorch raises before it calls CUDA. The capture stays valid.
 _BY_PYTORCH = {
     SYNC_D2H_COPY: _COPY,
     H2D_PAGEABLE_COPY: _COPY,
@@ -92,7 +92,7 @@ _BY_CUDA = {
 
 
 def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
-    """What PyTorch raises for an error of CUDA's."""
+    """The exception that PyTorch raises for a CUDA error."""
     _, name, sentence = code
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     made: RuntimeError = kind(
@@ -103,13 +103,13 @@ def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
 
 
 def known(error: RuntimeError) -> RuntimeError:
-    """An error whose finding is collected: nobody needs to explain it."""
+    """Mark an error whose finding is collected already."""
     mark_reported(error)
     return error
 
 
 class ScriptDevice(Device):
-    """Raises what CUDA would, and remembers what it was for."""
+    """Raises the errors of CUDA and collects their findings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class ScriptDevice(Device):
         raise known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
 
     def ended(self) -> RuntimeError:
-        """What every call answers after a refusal, until the capture has ended."""
+        """The error of every call after a refused one, until the capture has ended."""
         return known(cuda_error(_ENDED))
 
     def new_pool(self) -> PoolId:
@@ -145,7 +145,7 @@ class ScriptDevice(Device):
 
 
 class _ScriptStream(Stream):
-    """Enters more than once, as PyTorch's does."""
+    """Can be entered more than once, as PyTorch's can."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -167,7 +167,7 @@ class _ScriptStream(Stream):
 
 
 class _ScriptEvent(Event):
-    """Has a clock: that of the host."""
+    """Uses the clock of the host."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -185,10 +185,10 @@ class _ScriptEvent(Event):
             self.device.report(
                 Finding(
                     CAPTURED_EVENT_MISUSE,
-                    f"{what} of an event that was recorded in a capture, and so never really",
+                    f"{what} of an event that was recorded in a capture, so it never completes",
                     here(2),
                     phase="script",
-                    fix="make it with torch.cuda.Event(enable_timing=True, external=True)",
+                    fix="use torch.cuda.Event(enable_timing=True, external=True)",
                 ),
                 why="",
             )

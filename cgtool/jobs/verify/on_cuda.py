@@ -55,7 +55,7 @@ class Cuda(VerifyTarget):
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
             self._session.capture(annotations, progress)
-        if not self.is_empty():
+        if not self._session.is_empty():
             self._session.instantiate(progress)
         pools = {tuple(pool) for pool in self._session.pool_ids}
         self._pools = [
@@ -63,9 +63,6 @@ class Cuda(VerifyTarget):
             for segment in torch.cuda.memory_snapshot()
             if tuple(segment["segment_pool_id"]) in pools
         ]
-
-    def is_empty(self) -> bool:
-        return self._session.is_empty()
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         address = tensor.untyped_storage().data_ptr()

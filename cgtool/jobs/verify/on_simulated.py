@@ -49,9 +49,6 @@ class Simulated(VerifyTarget):
                         for _, part in strided_parts(result)
                     }
 
-    def is_empty(self) -> bool:
-        return self._session.is_empty()
-
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         return any(
             part.untyped_storage().data_ptr() in self._written for _, part in strided_parts(tensor)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from cgtool.detectors import compare_iterations
@@ -28,10 +29,9 @@ from cgtool.jobs.verify.runs import (
 from cgtool.jobs.verify.state import Snapshot, raw
 from cgtool.jobs.verify.watching import reads_uninitialised
 from cgtool.model.capture import Caveat
-from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
-from cgtool.program.workload import Workload
 
 EMPTY_GRAPH = code("empty-graph")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -138,8 +138,19 @@ class _Procedure:
         start = Snapshot(target.workload, target.device)
         with watch_capturing_queries() as queries:
             target.capture(self.progress)
-        if target.is_empty():
-            raise _empty(target.workload)
+        try:
+            target.session.require_nodes()
+        except CgtoolError as error:
+            failure = error.failure
+            finding = Finding(
+                EMPTY_GRAPH,
+                failure.what,
+                failure.frames,
+                phase=failure.phase,
+                fix=failure.fix,
+                evidence=(failure.why or "",),
+            )
+            raise CgtoolError(msgspec.structs.replace(failure, findings=(finding,))) from None
         self.log.looked_at.append(
             ", ".join(graph.name for graph in target.session.captured) + " captured"
         )
@@ -329,21 +340,6 @@ def _changed(values: torch.Tensor) -> torch.Tensor:
     with raw():
         wide = values if values.element_size() > 2 else values.float()
         return (wide * _CHANGED).to(values.dtype)
-
-
-def _empty(workload: Workload) -> CgtoolError:
-    what = f"{workload.spec}: nothing was captured, the graph is empty"
-    why = (
-        "no work reached the capturing stream: the callable ran on the CPU, returned a cached "
-        "result, or launched on another stream or device"
-    )
-    fix = (
-        "check the device of the model and of its inputs, and that the callable computes anew on "
-        "every call"
-    )
-    frames = workload.parts[0].frames
-    finding = Finding(EMPTY_GRAPH, what, frames, phase="capture", fix=fix, evidence=(why,))
-    return user_code(what, frames=frames, why=why, fix=fix, phase="capture", findings=(finding,))
 
 
 def _one_by_one(graphs: Sequence[Any]) -> Sequence[Any]:

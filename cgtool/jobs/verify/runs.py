@@ -58,10 +58,6 @@ class VerifyTarget(ABC):
         """Capture every graph of the workload. Raises CgtoolError."""
 
     @abstractmethod
-    def is_empty(self) -> bool:
-        """True when no graph has a node."""
-
-    @abstractmethod
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that an op of a capture made."""
 

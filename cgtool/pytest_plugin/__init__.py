@@ -15,12 +15,12 @@ import pytest
 from cgtool.pytest_plugin.terminal_summary import REPORTED, Tally
 
 if TYPE_CHECKING:
-    from cgtool.pytest_plugin.factory import Factory
+    from cgtool.pytest_plugin.graph import Factory
 
 _MARKER = (
     "cudagraph(max_nodes=400, ..., device='simulated', input=[...], seed=0, requires_gpu=True): "
-    "budgets that graph.gate() holds the test to, by the names of `cgtool gate`; options of its "
-    "captures; a skip, with the reason, where there is no GPU"
+    "budgets for graph.gate(), by the names of `cgtool gate`; capture options; requires_gpu skips "
+    "the test where there is no GPU"
 )
 
 
@@ -37,19 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--cudagraph-update",
         action="store_true",
-        help="write the baselines of the tests that run, as they are now",
+        help="write the baselines of the tests that run",
     )
     group.addoption(
         "--cudagraph-device",
         type=_device,
         metavar="DEVICE",
-        help="cuda, cuda:N or simulated, where a test leaves it open; with cuda a test fails where "
-        "there is no GPU (default: a GPU if there is one)",
+        help="cuda, cuda:N or simulated, for tests that do not choose a device; with cuda a test "
+        "fails where there is no GPU (default: a GPU if there is one)",
     )
     group.addoption(
         "--cudagraph-no-times",
         action="store_true",
-        help="time no replays: budgets for their times and the speed-up are not judged",
+        help="do not time replays: budgets for times and the speed-up are not judged",
     )
 
 
@@ -63,7 +63,7 @@ def cudagraph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """Captures an entry point in a process of its own: ``graph = cudagraph("model.py:build")``, or
     ``cudagraph(build)``. What comes back has counts (``graph.nodes``), ``graph.verify()``,
     ``graph.check()`` and ``graph.gate(max_nodes=400)``."""
-    from cgtool.pytest_plugin.factory import Factory
+    from cgtool.pytest_plugin.graph import Factory
 
     return Factory(request.node, tmp_path_factory)
 
@@ -71,7 +71,7 @@ def cudagraph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cudagraph") is not None:
-        from cgtool.pytest_plugin.marked import prepare
+        from cgtool.pytest_plugin.marker import prepare
 
         prepare(item)
 
@@ -80,9 +80,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     yield
     if item.get_closest_marker("cudagraph") is not None:
-        from cgtool.pytest_plugin.marked import check_held
+        from cgtool.pytest_plugin.marker import check_judged
 
-        check_held(item)
+        check_judged(item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,4 @@
-"""How what went wrong is told in a test: in cgtool's words, at the user's line, with no frame of
-ours."""
+"""Errors of cgtool in a test: the message of cgtool, at the user's line, without our frames."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ WIDTH = 96
 """Columns of a table; pytest puts four more before each line."""
 
 
-class NotHeld(Exception):
-    """The graph is not what the test says it is. The text is all of the message."""
+class Unexpected(Exception):
+    """The graph is not what the test expects. The text is all of the message."""
 
 
 def drawn(renderable: Any) -> str:
@@ -35,46 +34,46 @@ def drawn(renderable: Any) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().strip("\n").splitlines())
 
 
-def told(failure: Failure) -> str:
-    """What, where, why and what to do, as the command line has it."""
+def failure_text(failure: Failure) -> str:
+    """The message of the command line."""
     with redirect_stderr(StringIO()) as text:
         show_failure(failure)
     return text.getvalue().removeprefix("cgtool: ").rstrip("\n")
 
 
-def _bug(error: Exception) -> str:
+def _bug_text(error: Exception) -> str:
     with redirect_stderr(StringIO()) as text:
         show_bug(error)
     return text.getvalue().rstrip("\n")
 
 
-def plainly(call: Callable[P, T]) -> Callable[P, T]:
-    """The same, where every error of ours is the test's: AssertionError for what the code under
-    test does wrong, ``pytest.fail`` for wrong use and for a machine that cannot."""
+def translated(call: Callable[P, T]) -> Callable[P, T]:
+    """``call`` with errors for pytest: AssertionError where the code under test is wrong,
+    ``pytest.fail`` for wrong use and for a machine that cannot."""
 
     signature = inspect.signature(call)
-    called = "cudagraph" if call.__name__ == "__call__" else f"graph.{call.__name__}"
+    name = "cudagraph" if call.__name__ == "__call__" else f"graph.{call.__name__}"
 
     @functools.wraps(call)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
-        # pytest leaves out frames with this name, so what it shows is the line of the test.
+        # pytest leaves out frames with this name, so the line of the test is shown.
         __tracebackhide__ = True
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise pytest.fail.Exception(f"{called}(): {error}") from None
+            raise pytest.fail.Exception(f"{name}(): {error}") from None
         try:
             return call(*args, **kwargs)
         except pytest.skip.Exception as error:
             raise error.with_traceback(None) from None
-        except NotHeld as error:
+        except Unexpected as error:
             raise AssertionError(str(error)) from None
         except CgtoolError as error:
-            text = told(error.failure)
+            text = failure_text(error.failure)
             if error.failure.exit_code in (EXIT_USAGE, EXIT_MACHINE):
                 raise pytest.fail.Exception(text) from None
             raise AssertionError(text) from None
         except Exception as error:
-            raise pytest.fail.Exception(_bug(error)) from None
+            raise pytest.fail.Exception(_bug_text(error)) from None
 
     return plain

@@ -1,4 +1,4 @@
-"""What ``cudagraph(...)`` returns: a capture, and what a test can ask of it."""
+"""The fixture ``cudagraph``, and the captured graph that a call of it returns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,82 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import Budgets
+from cgtool.analysis.findings import explain_findings, is_hazard
+from cgtool.analysis.gate.budgets import Budgets, nearest
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
 from cgtool.analysis.gate.report import GateReport
+from cgtool.analysis.verify import exit_code, noise
+from cgtool.findings.registry import codes, page
 from cgtool.model.capture import Capture
-from cgtool.model.finding import Report
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
+from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
-from cgtool.pytest_plugin import gating, proving
-from cgtool.pytest_plugin.error_translation import plainly
-from cgtool.pytest_plugin.marker_options import Allowing, Gating, Proving, typed
+from cgtool.pytest_plugin.entries import named, root_of
+from cgtool.pytest_plugin.error_translation import Unexpected, drawn, translated
+from cgtool.pytest_plugin.gate import Gate
+from cgtool.pytest_plugin.marker import (
+    GATED,
+    MARKED,
+    CheckArguments,
+    GateArguments,
+    VerifyArguments,
+    options_of,
+    read,
+    typed,
+)
+from cgtool.pytest_plugin.terminal_summary import REPORTED
 from cgtool.pytest_plugin.workers import Workers
+
+
+class Factory:
+    """``cudagraph("model.py:build")``, ``cudagraph(build)``: captures in a worker process."""
+
+    def __init__(self, item: pytest.Item, folders: pytest.TempPathFactory) -> None:
+        self._item = item
+        self._folders = folders
+        self._graphs = 0
+        # A plugin may run a test a second time.
+        item.stash[REPORTED], item.stash[GATED] = [], False
+
+    def __repr__(self) -> str:
+        return "<cudagraph>"
+
+    @translated
+    def __call__(self, entry: object, /, **options: object) -> Graph:
+        """Capture an entry point in a process of its own.
+
+        ``entry`` is text as ``cgtool capture`` takes it, files from pytest's root or from the
+        folder of the test; or a function at the top level of a module. Options are those of the
+        command line (``input``, ``device``, ``warmup_iters``, ..., all fields of
+        ``CaptureOptions``) and ``timeout``; they go before those of the marker.
+
+        Raises AssertionError where the code cannot be captured: its message is that of cgtool,
+        with the user's line.
+        """
+        item = self._item
+        # Read again: a fixture may have added a marker to the test.
+        marked = item.stash[MARKED] = read(item)
+        arguments = options_of("cudagraph()", options, marked.options)
+        if arguments.device is None:
+            default = "cuda" if arguments.requires_gpu else None
+            arguments = replace(
+                arguments, device=item.config.getoption("cudagraph_device") or default
+            )
+        entry_named = named(entry, root_of(item.config), item.path.parent)
+        workers = Workers(
+            options=arguments.capture,
+            folder=self._folders.mktemp("cudagraph"),
+            timeout=arguments.timeout,
+            quiet=True,
+            # Every gate says how long and how often.
+            max_seconds=0.0,
+            max_runs=0,
+            entry=entry_named,
+            times=not item.config.getoption("cudagraph_no_times"),
+        )
+        self._graphs += 1
+        return Graph(item, self._graphs, workers, marked.budgets)
 
 
 class Graph:
@@ -73,26 +138,26 @@ class Graph:
         figures = [metric.name for metric in METRICS if metric.counted is not None]
         return [*super().__dir__(), *(name.replace("-", "_") for name in figures)]
 
-    @plainly
+    @translated
     def verify(self, *, replays: int = 3, trials: int = 2) -> Report:
-        """Prove that replays give what eager gives, as ``cgtool verify`` does.
+        """Prove that replay equals eager, as ``cgtool verify`` does.
 
-        Raises AssertionError with the table of what parts and why; also when eager differs so much
-        from itself that nothing can be proved.
+        Raises AssertionError with the table of what differs and why; also when eager differs so
+        much from itself that nothing can be proved.
         """
-        asked = typed("graph.verify()", {"replays": replays, "trials": trials}, Proving)
-        return proving.verify(self._workers, VerifyOptions(asked.replays, asked.trials))
+        asked = typed("graph.verify()", {"replays": replays, "trials": trials}, VerifyArguments)
+        return _verify(self._workers, VerifyOptions(asked.replays, asked.trials))
 
-    @plainly
+    @translated
     def check(self, *, allow: str | tuple[str, ...] | list[str] = ()) -> Report:
-        """Find what would fail, or freeze, when this is captured, as ``cgtool check`` does.
+        """Find what would fail or be frozen in a capture, as ``cgtool check`` does.
 
         Raises AssertionError with every error and warning but those of the codes in ``allow``.
         """
-        given = typed("graph.check()", {"allow": allow}, Allowing).allow
-        return proving.check(self._workers, (given,) if isinstance(given, str) else given)
+        given = typed("graph.check()", {"allow": allow}, CheckArguments).allow
+        return _check(self._workers, (given,) if isinstance(given, str) else given)
 
-    @plainly
+    @translated
     def gate(
         self,
         *,
@@ -101,20 +166,62 @@ class Graph:
         max_seconds: float = MAX_SECONDS,
         **budgets: object,
     ) -> GateReport:
-        """Hold the figures to budgets and to the test's baseline, as ``cgtool gate`` does.
+        """Compare the figures with budgets and with the test's baseline, as ``cgtool gate`` does.
 
         ``budgets`` are named as its options are, in the units of their names: ``max_nodes=400``,
         ``max_nodes={"backward": 300}``, ``min_speedup=1.5``, ``max_increase={"nodes": "2%"}``,
-        ``max_regression="3%"``. They go before those of the marker, which go before
+        ``max_regression="3%"``. They override those of the marker, which override
         ``[tool.cgtool.gate]`` in ``pyproject.toml``. Times are measured where a budget or the
         baseline has one, in at most ``max_runs`` processes, none begun after ``max_seconds``.
 
-        Raises AssertionError with the evidence of what does not hold. Skips the test when there
-        was nothing that could be judged.
+        Raises AssertionError with the evidence of every figure that fails. Skips the test when
+        nothing could be judged.
         """
         given = {"baseline": baseline, "max_runs": max_runs, "max_seconds": max_seconds}
-        asked = typed("graph.gate()", given, Gating)
+        asked = typed("graph.gate()", given, GateArguments)
         self._workers.max_runs, self._workers.max_seconds = asked.max_runs, asked.max_seconds
-        return gating.Gate(self._item, self._number, self._workers, self.simulated).hold(
+        return Gate(self._item, self._number, self._workers, self.simulated).judge(
             budgets, self._budgets, baseline=asked.baseline
         )
+
+
+def _verify(workers: Workers, options: VerifyOptions) -> Report:
+    """Raises Unexpected where replay differs from eager, or that cannot be decided."""
+    report = workers.verify(workers.entry.spec, options)
+    report = replace(report, findings=(*report.findings, *noise(report)))
+    if exit_code(report) == EXIT_OK:
+        return report
+    from cgtool.render.verify_table import render
+
+    raise Unexpected(f"{_verdict(report)}\n{drawn(render(report))}")
+
+
+def _verdict(report: Report) -> str:
+    entry, compared = report.entry.spec, report.comparisons
+    different = sum(not comparison.equal for comparison in compared)
+    if different:
+        return f"{entry}: replay differs from eager in {different} of {len(compared)} comparisons"
+    if exit_code(report) == EXIT_FOUND:
+        errors = [
+            finding.code
+            for finding in explain_findings(report.findings)
+            if finding.severity == ERROR
+        ]
+        return f"{entry}: replay is not eager: {', '.join(errors)}"
+    return f"{entry}: cannot tell: eager differs too much from itself"
+
+
+def _check(workers: Workers, allow: tuple[str, ...]) -> Report:
+    """Raises Unexpected for findings whose codes are not in ``allow``."""
+    for code in allow:
+        if page(code) is None:
+            raise usage(f"graph.check(): no code {code!r}{nearest(code, codes())}")
+    report = workers.check(workers.entry.name)
+    report = replace(report, findings=tuple(f for f in report.findings if f.code not in allow))
+    hazards = [finding for finding in explain_findings(report.findings) if is_hazard(finding)]
+    if not hazards:
+        return report
+    from cgtool.render.findings import render_report
+
+    names = ", ".join(dict.fromkeys(finding.code for finding in hazards))
+    raise Unexpected(f"{report.entry.spec}: {names}\n{drawn(render_report(report))}")

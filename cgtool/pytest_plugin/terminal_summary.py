@@ -1,4 +1,4 @@
-"""What all tests of a run came to: one section at its end."""
+"""The section of a test run's summary: what all gates found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPORTED = pytest.StashKey[list[Record]]()
 
 
 class Tally:
-    """Gathers the records of all reports, those of other processes too."""
+    """Collects the records of all reports, those of other processes too."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -22,7 +22,7 @@ class Tally:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         records: list[Record] = getattr(report, "cudagraph", [])
-        self._records += [(report.nodeid, one) for one in records]
+        self._records += [(report.nodeid, record) for record in records]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._records:
@@ -33,11 +33,11 @@ class Tally:
             terminalreporter.write_line(line)
 
     def _lines(self) -> list[str]:
-        records = [one for _, one in self._records]
-        gated = [one for one in records if one["gated"]]
-        simulated = sum(bool(one["simulated"]) for one in gated)
-        written = sorted({str(one["written"]) for one in records if one["written"]})
-        unchanged = sum(bool(one["unchanged"]) for one in records)
+        records = [record for _, record in self._records]
+        gated = [record for record in records if record["gated"]]
+        simulated = sum(bool(record["simulated"]) for record in gated)
+        written = sorted({str(record["written"]) for record in records if record["written"]})
+        unchanged = sum(bool(record["unchanged"]) for record in records)
         parts = [f"{len(gated)} gated"]
         if simulated:
             parts[0] += f" ({simulated} on the simulated device)"
@@ -53,13 +53,13 @@ class Tally:
         return lines
 
     def _unjudged(self) -> dict[str, tuple[set[str], set[str]]]:
-        """Why, to the metrics and the tests."""
-        found: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
-        for test, one in self._records:
-            pairs = one["unjudged"]
+        """Reason to the metrics and the tests."""
+        reasons: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
+        for test, record in self._records:
+            pairs = record["unjudged"]
             assert isinstance(pairs, list)
             for metric, reason in pairs:
-                metrics, tests = found[reason]
+                metrics, tests = reasons[reason]
                 metrics.add(metric)
                 tests.add(test)
-        return found
+        return reasons

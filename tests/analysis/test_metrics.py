@@ -72,7 +72,7 @@ from pathlib import Path
 from typer.main import get_command
 from cgtool.analysis.gate.budgets import Project, project_budgets
 from cgtool.cli.group import app
-from cgtool.pytest_plugin.marker_options import of_marker
+from cgtool.pytest_plugin.marker import of_marker
 
 command = get_command(app).get_command(None, "gate")
 print([flag for one in command.params for flag in one.opts if "islands" in flag])

@@ -12,7 +12,7 @@ import typer
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions, capture_options, unexpected
-from cgtool.pytest_plugin.marker_options import Options, of_marker, options_of
+from cgtool.pytest_plugin.marker import Options, of_marker, options_of
 
 CAPTURING = ("capture", "bench", "profile", "check", "verify", "dump", "pools", "diff", "gate")
 FAKE = """
@@ -95,7 +95,7 @@ get_command(app)(["capture", "model.py:build", "--frobnicate"])
 def test_a_new_field_is_an_argument_of_the_marker_and_of_the_fixture():
     out = in_process(
         """
-from cgtool.pytest_plugin.marker_options import of_marker, options_of
+from cgtool.pytest_plugin.marker import of_marker, options_of
 print(of_marker("marker", {"frobnicate": True})[0])
 print(options_of("cudagraph()", {"frobnicate": True}).capture.frobnicate)
 """

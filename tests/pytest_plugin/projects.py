@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # pytester forgets what a run in this process imports, but not that its package has it: the next run
 # would mix two copies of the plugin, and not catch what the other copy raises.
-import cgtool.pytest_plugin.factory
-import cgtool.pytest_plugin.marked  # noqa: F401
+import cgtool.pytest_plugin.graph
+import cgtool.pytest_plugin.marker  # noqa: F401
 
 MODEL = """\
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgtool.model.failure import CgtoolError
-from cgtool.pytest_plugin.marker_options import Options, budgets_of, options_of
+from cgtool.pytest_plugin.marker import Options, budgets_of, options_of
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]
@@ -87,7 +87,7 @@ def test_no_fixture(): ...
             "*of test_type: seed='zero': expected an integer",
             "*min_nodes is 5, which is more than *max_nodes of 4",
             "*of test_devices: requires_gpu, and device='simulated'",
-            "*of test_no_fixture: the test does not ask for the fixture",
+            "*of test_no_fixture: the test does not use the fixture",
         ]
     )
 
@@ -136,14 +136,14 @@ def test_seed(cudagraph):
     ("given", "said"),
     [
         ({"max_nod": 4}, "gate: no budget 'max_nod'; did you mean max_nodes?"),
-        ({"seed": 4}, "gate: seed is no budget"),
+        ({"seed": 4}, "gate: seed is not a budget"),
         ({"max_nodes": True}, "gate max_nodes: 'True' is not a number; it is a count"),
         ({"max_nodes": 4.5}, "gate max_nodes: 4.5 is not a whole number, and nodes are counted"),
         ({"max_nodes": -1}, "gate max_nodes: -1 is negative, and no figure is"),
         ({"max_nodes": float("nan")}, "gate max_nodes: nan is not a limit"),
         ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: no phase 'foward'"),
         ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known of"),
-        ({"max_increase": "2%"}, "gate max_increase: '2%' does not say of what"),
+        ({"max_increase": "2%"}, "gate max_increase: '2%' does not name a metric"),
         ({"max_increase": {"node": 1}}, "gate max_increase: no metric 'node'"),
         (
             {"max_increase": {"replay-us": 1}},
@@ -185,7 +185,7 @@ def test_options_of_the_call_go_before_those_of_the_marker():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"max_nodes": 4}, "cudagraph(): max_nodes is no option"),
+        ({"max_nodes": 4}, "cudagraph(): max_nodes is not an option"),
         ({"requires_gpu": True}, "cudagraph(): no option 'requires_gpu'"),
         ({"inputs": ["x"]}, "cudagraph(): no option 'inputs'; did you mean input?"),
         ({"pool": "own"}, "cudagraph(): pool='own': expected shared or separate"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cgtool.analysis.gate.report import UNKNOWN, Verdict
-from cgtool.pytest_plugin.gating import Gate
+from cgtool.pytest_plugin.gate import Gate
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]

@@ -88,8 +88,8 @@ def test_no_such_code(cudagraph):
         [
             "E*AssertionError: model.py:counts: replay differs from eager in * comparisons",
             "E*output*captured inputs, replay 2*differs",
-            "E*error cpu-state-step-counter*",
-            "E*at model.py:26 in *",
+            "E*error[[]cpu-state-step-counter]*",
+            "E*--> model.py:26 in *",
             "E*AssertionError: model.py:counts: cpu-state-step-counter",
             "E*Failed: graph.check(): no code 'cpu-state-step-count'; "
             "did you mean cpu-state-step-counter?",

@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from cgtool.pytest_plugin import gpu_lock as turns
+from cgtool.pytest_plugin import workers
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]
@@ -62,11 +62,11 @@ class Taker:
 
 def test_captures_are_together_and_whoever_measures_is_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    one, other = Taker(turns.together), Taker(turns.together)
+    one, other = Taker(workers.gpu_shared), Taker(workers.gpu_shared)
     assert one.is_in.wait(60) and other.is_in.wait(60)
-    times = Taker(turns.alone)
+    times = Taker(workers.gpu_alone)
     assert not times.is_in.wait(0.5)
-    late = Taker(turns.together)
+    late = Taker(workers.gpu_shared)
     # A capture could be beside the other two; it waits, because a measurement waits before it.
     assert not late.is_in.wait(0.5)
     one.go()
@@ -83,12 +83,12 @@ def test_a_link_in_the_shared_folder_is_not_followed(monkeypatch, tmp_path):
     from cgtool.model.failure import CgtoolError
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with turns.alone():
+    with workers.gpu_alone():
         pass
     for lock in tmp_path.iterdir():
         lock.unlink()
         lock.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CgtoolError, match="take turns"), turns.together():
+    with pytest.raises(CgtoolError, match="share the GPU"), workers.gpu_shared():
         pass
     assert not (tmp_path / "elsewhere").exists()
 

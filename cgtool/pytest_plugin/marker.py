@@ -1,0 +1,256 @@
+"""``@pytest.mark.cudagraph``, and the arguments of ``cudagraph()`` and of what it returns.
+
+A marker is read and checked before its test runs; after the test, its budgets must have been
+judged.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from cgtool.analysis.gate.budgets import (
+    NAMES,
+    Budget,
+    Budgets,
+    Increase,
+    checked,
+    increase_of,
+    limits_of,
+    nearest,
+)
+from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.options import CaptureOptions, unexpected
+from cgtool.pytest_plugin.error_translation import failure_text
+
+
+class Options(CaptureOptions, frozen=True, omit_defaults=True):
+    """Every capture option, and what else a marker and ``cudagraph()`` take."""
+
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Seconds for each worker process."""
+    requires_gpu: bool = False
+    """Of the marker only."""
+
+    @property
+    def capture(self) -> CaptureOptions:
+        """The capture options alone."""
+        return CaptureOptions(
+            **{name: getattr(self, name) for name in CaptureOptions.__struct_fields__}
+        )
+
+
+class GateArguments(msgspec.Struct, frozen=True):
+    """Arguments of ``graph.gate()`` besides budgets."""
+
+    baseline: bool
+    max_runs: Annotated[int, msgspec.Meta(ge=1)]
+    max_seconds: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class VerifyArguments(msgspec.Struct, frozen=True):
+    """Arguments of ``graph.verify()``."""
+
+    replays: Annotated[int, msgspec.Meta(ge=1)]
+    trials: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CheckArguments(msgspec.Struct, frozen=True):
+    """Arguments of ``graph.check()``."""
+
+    allow: str | tuple[str, ...]
+
+
+T = TypeVar("T", Options, GateArguments, VerifyArguments, CheckArguments)
+
+_CALL = [name for name in Options.__struct_fields__ if name != "requires_gpu"]
+_BUDGETS = [*(name.replace("-", "_") for name in NAMES), "max_increase", "max_regression"]
+
+
+# --- arguments
+
+
+def options_of(
+    where: str, arguments: Mapping[str, object], before: Options | None = None
+) -> Options:
+    """``before``, overridden by the arguments. Raises CgtoolError (exit 2)."""
+    _check_names(where, arguments, _CALL, "option", (_BUDGETS, "budgets belong into graph.gate()"))
+    return _overridden(where, arguments, before or Options())
+
+
+def of_marker(where: str, arguments: Mapping[str, object]) -> tuple[dict[str, object], Budgets]:
+    """The options that a marker names, and its budgets. Raises CgtoolError (exit 2)."""
+    _check_names(where, arguments, [*_BUDGETS, *Options.__struct_fields__], "budget or option")
+    options = {
+        name: value for name, value in arguments.items() if name in Options.__struct_fields__
+    }
+    _overridden(where, options, Options())
+    limits = {name: value for name, value in arguments.items() if name not in options}
+    return options, budgets_of(where, limits)
+
+
+def _overridden(where: str, arguments: Mapping[str, object], before: Options) -> Options:
+    if isinstance(arguments.get("input"), str):
+        arguments = {**arguments, "input": (arguments["input"],)}
+    for name in CaptureOptions.__struct_fields__:
+        if name in arguments and (expected := unexpected(name, arguments[name])):
+            raise usage(f"{where}: {name}={arguments[name]!r}: expected {expected}")
+    options = typed(where, arguments, Options)
+    return replace(before, **{name: getattr(options, name) for name in arguments})
+
+
+def typed(where: str, arguments: Mapping[str, object], kind: type[T]) -> T:
+    """Arguments as a struct. Raises CgtoolError (exit 2) for a value of the wrong type."""
+    try:
+        return msgspec.convert(dict(arguments), kind)
+    except msgspec.ValidationError as error:
+        raise usage(f"{where}: {error}".replace("`$.", "`")) from None
+
+
+def _check_names(
+    where: str,
+    names: Iterable[str],
+    known: list[str],
+    kind: str,
+    other: tuple[list[str], str] | None = None,
+) -> None:
+    """Raises CgtoolError (exit 2) for an unknown name. ``other`` are names that belong elsewhere,
+    and the fix that says where."""
+    for name in names:
+        if name in known:
+            continue
+        if other is not None and name in other[0]:
+            raise usage(f"{where}: {name} is not {_a(kind)}", fix=other[1])
+        near = nearest(name, known)
+        all_names = None if near else f"one of {', '.join(known)}"
+        raise usage(f"{where}: no {kind} {name!r}{near}", fix=all_names)
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def budgets_of(where: str, arguments: Mapping[str, object]) -> Budgets:
+    """Budgets by the names of ``cgtool gate``: ``max_nodes=400``, ``max_nodes={"backward": 300}``,
+    ``max_increase={"nodes": "2%"}``, ``max_regression="3%"``. Raises CgtoolError (exit 2)."""
+    _check_names(where, arguments, _BUDGETS, "budget", (_CALL, "options belong into cudagraph()"))
+    limits: list[Budget] = []
+    increases: list[Increase] = []
+    for name, value in arguments.items():
+        source = f"{where} {name}"
+        if name == "max_regression":
+            increases.append(increase_of(source, "replay-us", str(value)))
+        elif name == "max_increase":
+            if not isinstance(value, Mapping):
+                raise usage(f"{source}: {value!r} does not name a metric", fix='{"nodes": "2%"}')
+            increases += [
+                # Named as in Python, or as in options.
+                increase_of(source, str(metric).replace("_", "-"), str(amount))
+                for metric, amount in value.items()
+            ]
+        else:
+            limits += limits_of(source, name.replace("_", "-"), value, joint=" ")
+    return checked(Budgets(tuple(limits), tuple(increases)))
+
+
+# --- the markers of a test
+
+
+class Marked(NamedTuple):
+    """The markers of a test together: the closest overrides the others."""
+
+    options: Options
+    budgets: Budgets
+
+
+MARKED = pytest.StashKey[Marked]()
+GATED = pytest.StashKey[bool]()
+"""Set when a gate of the test has judged its budgets."""
+_NO_GPU = pytest.StashKey[str | None]()
+
+
+def read(item: pytest.Item) -> Marked:
+    """Raises CgtoolError (exit 2) for a marker that is wrong, or contradicts another."""
+    arguments: dict[str, object] = {}
+    budgets = Budgets()
+    where = f"@pytest.mark.cudagraph of {item.name}"
+    for marker in item.iter_markers("cudagraph"):
+        if marker.args:
+            raise usage(
+                f"{where}: {marker.args[0]!r} has no name",
+                fix="write @pytest.mark.cudagraph(max_nodes=400); the entry belongs into "
+                "cudagraph(...)",
+            )
+        options, limits = of_marker(where, marker.kwargs)
+        arguments = {**options, **arguments}
+        budgets = budgets.over(limits)
+    together = _overridden(where, arguments, Options())
+    if together.requires_gpu and together.device == "simulated":
+        raise usage(f"{where}: requires_gpu, and device='simulated'", fix="leave one of them out")
+    return Marked(together, budgets)
+
+
+def prepare(item: pytest.Item) -> None:
+    """Fail for a marker that is wrong, skip for a GPU that is not there."""
+    try:
+        marked = item.stash[MARKED] = read(item)
+        if "cudagraph" not in getattr(item, "fixturenames", ()):
+            raise usage(
+                f"@pytest.mark.cudagraph of {item.name}: the test does not use the fixture",
+                fix="give it the parameter `cudagraph`",
+            )
+    except CgtoolError as error:
+        raise pytest.fail.Exception(failure_text(error.failure), pytrace=False) from None
+    reason = _no_gpu_for(item.config) if marked.options.requires_gpu else None
+    if reason is not None:
+        # pytest's own setup comes after this one, and reports a marker's skip at the test's line.
+        item.add_marker(pytest.mark.skip(reason=f"requires a GPU: {reason}"))
+
+
+def _no_gpu_for(config: pytest.Config) -> str | None:
+    device = config.getoption("cudagraph_device")
+    if device == "simulated":
+        return "--cudagraph-device simulated was given"
+    if device is not None:
+        # With --cudagraph-device cuda the capture fails where there is no GPU.
+        return None
+    if _NO_GPU not in config.stash:
+        config.stash[_NO_GPU] = _why_no_gpu()
+    return config.stash[_NO_GPU]
+
+
+_CHOOSE_DEVICE = """
+import json
+from cgtool.jobs.context import choose_device
+print(json.dumps(choose_device(None)))
+"""
+
+
+def _why_no_gpu() -> str | None:
+    """None where there is a GPU. In a process of its own, because it imports torch."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _CHOOSE_DEVICE], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        return (done.stderr.strip().splitlines() or ["torch cannot be imported"])[-1]
+    reason: str | None = json.loads(done.stdout.splitlines()[-1])[1]
+    return reason
+
+
+def check_judged(item: pytest.Item) -> None:
+    """Fail a test that has passed and whose marked budgets were not judged."""
+    marked = item.stash.get(MARKED, None)
+    budgets = marked.budgets if marked is not None else Budgets()
+    if (budgets.limits or budgets.increases) and not item.stash.get(GATED, False):
+        pytest.fail(
+            f"the budgets of @pytest.mark.cudagraph were not judged: {item.name} calls no "
+            "graph.gate()\n  fix: call graph.gate() on what cudagraph(...) returns",
+            pytrace=False,
+        )

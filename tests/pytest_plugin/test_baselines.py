@@ -63,7 +63,7 @@ def test_update_records_and_then_the_test_holds_until_the_graph_changes(pytester
         [
             "E*AssertionError: model.py:build: failed: * nodes 8, baseline 5*",
             "E*+1 sin at model.py:7",
-            "E*if this change is intended: pytest tests/test_model.py::test_step --cudagraph-update",
+            "E*if this change is intended: pytest *test_step --cudagraph-update",
         ]
     )
     run(pytester, "--cudagraph-update").assert_outcomes(passed=1)

@@ -87,7 +87,7 @@ def test_no_such_code(cudagraph):
     result.stdout.fnmatch_lines(
         [
             "E*AssertionError: model.py:counts: replay differs from eager in * comparisons",
-            "E*output*captured inputs, replay 2*differs",
+            "E*output*captured inputs, replay 2*differs*",
             "E*error[[]cpu-state-step-counter]*",
             "E*--> model.py:26 in *",
             "E*AssertionError: model.py:counts: cpu-state-step-counter",

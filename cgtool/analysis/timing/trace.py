@@ -8,7 +8,7 @@ nanoseconds, as they were traced.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -20,6 +20,8 @@ from cgtool.model.capture import Capture, Graph, Node
 
 BETWEEN_GRAPHS_NS = 1000
 Kind = Literal["module", "line", "op", "node"]
+Level = tuple[Kind, int, Hashable]
+"""A span around nodes: kind, depth, and a key that neighbours share."""
 
 
 class Span(msgspec.Struct, gc=False):
@@ -72,7 +74,11 @@ class GraphTrace:
 
 def trace(capture: Capture) -> Iterator[GraphTrace]:
     """All graphs that have nodes with a start and a duration, in order."""
-    levels = _Levels(Places(capture))
+    places = Places(capture)
+    levels: dict[int | None, list[Level]] = {
+        origin: list(_levels(places.of_origin(origin)))
+        for origin in (None, *range(len(capture.origins)))
+    }
     begin = 0
     for index, graph in enumerate(capture.graphs):
         if graph.parent is not None:
@@ -117,22 +123,8 @@ def _lanes(graph: Graph, begin: int) -> list[Lane]:
     return [lane for lanes in by_stream.values() for lane in lanes]
 
 
-class _Levels:
-    """The spans around the nodes of an origin: kind, depth, and a key that neighbours share."""
-
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        self._known: dict[int | None, list[tuple[Kind, int, Hashable]]] = {}
-
-    def of(self, node: Node) -> list[tuple[Kind, int, Hashable]]:
-        """Outermost first."""
-        levels = self._known.get(node.origin)
-        if levels is None:
-            levels = self._known[node.origin] = list(_levels(self._places.of(node)))
-        return levels
-
-
-def _levels(place: Place) -> Iterator[tuple[Kind, int, Hashable]]:
+def _levels(place: Place) -> Iterator[Level]:
+    """Outermost first."""
     if place.module:
         names = place.module.split(".")
         for depth in range(1, len(names) + 1):
@@ -143,7 +135,7 @@ def _levels(place: Place) -> Iterator[tuple[Kind, int, Hashable]]:
         yield "op", 0, place.op
 
 
-def _nested(nodes: Sequence[Span], levels: _Levels) -> list[Span]:
+def _nested(nodes: Sequence[Span], levels: Mapping[int | None, Sequence[Level]]) -> list[Span]:
     """Neighbours with the same module, line and op share the spans of those."""
     spans: list[Span] = []
     opened: list[tuple[Hashable, Span]] = []
@@ -154,7 +146,7 @@ def _nested(nodes: Sequence[Span], levels: _Levels) -> list[Span]:
         # Of neighbours of one op call, nothing around them ends or begins.
         if (node.origin, node.call) != before:
             before = (node.origin, node.call)
-            around = levels.of(node)
+            around = levels[node.origin]
             # Two calls of one op in one line are two spans.
             keys = [(key, node.call) if kind == "op" else key for kind, _, key in around]
             same = 0

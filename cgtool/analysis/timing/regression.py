@@ -1,20 +1,19 @@
-"""Slower, not slower, or cannot tell: the answer on times that were measured twice.
+"""Slower, not slower, or cannot tell: the comparison of two sets of times.
 
-What differs between two measurements of the same code is mostly where its memory lies. On an H200
-the rounds of one capture spread by 0.05 to 0.1 %, first captures of processes by 0.3 to 1.4 %, and
-captures made after others in a process by up to 7 %. So a round is no unit of evidence. Between
-processes the unit is a run: one fresh worker process with its first capture. Inside one process it
-is a pair of captures, one of each side, made one right after the other.
+Two measurements of the same code differ mostly because its memory lies elsewhere. On an H200 the
+rounds of a capture spread by 0.05% to 0.1%, first captures of processes by 0.3% to 1.4%, and
+captures that follow others in a process by up to 7%. So a round is not a unit of evidence. Between
+processes the unit is a run: a fresh worker process with its first capture. Inside one process it is
+a pair of captures, one of each side, made one right after the other.
 
-``judge_runs`` says "slower" when two tests agree. The lower end of a Student interval on the log
-of the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level:
-that one is exact whatever the noise looks like (Hollander, Wolfe and Chicken, Nonparametric
+``judge_runs`` says "slower" when two tests agree: the lower end of a Student interval on the log of
+the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level. The
+second is exact whatever the distribution of the noise (Hollander, Wolfe and Chicken, Nonparametric
 Statistical Methods, chapter 4), so A against A is called slower at most once in 200 times, as long
-as its runs are exchangeable. With fewer runs than that test can speak of, a spread of ``PRIOR`` is
-allowed for, whatever the runs show.
+as its runs are exchangeable. With fewer runs than the test needs, a spread of ``PRIOR`` is assumed.
 
-Levels are divided by the number of looks (Bonferroni): measuring on after "cannot tell" costs no
-false alarms.
+Levels are divided by the number of looks (Bonferroni), so measuring on after "cannot tell" does not
+add false alarms.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ MISS = 1 / 20
 """Chance that what is slower by more than the tolerance is called not slower, over all looks."""
 LOOKS = 4
 TOLERANCE, PAIR_TOLERANCE = 0.01, 0.002
-"""Of runs and of pairs: how much slower is not called so. On an H200, 3 % is then found between
-runs and 0.5 % between pairs, and a change of nothing is told as that."""
+"""Of runs and of pairs: a slowdown up to this is not called slower. On an H200, 3% is then found
+between runs and 0.5% between pairs, and no change is called no change."""
 PRIOR = 0.014
-"""Relative standard deviation of runs that is allowed for where too few are there to tell: the
-largest that an H200 showed (26 processes of one transformer)."""
+"""Relative standard deviation that is assumed where there are too few runs to know it: the largest
+seen on an H200 (26 processes of a transformer)."""
 FLOOR = 1e-4
-"""Relative standard deviation below which no unit is believed: the timer's share of a round."""
+"""Smallest relative standard deviation that is assumed: the timer's share of a round."""
 FEW = 2
-"""Degrees of freedom below which the spread of the runs is not known at all."""
+"""Degrees of freedom below which the spread of the runs is unknown."""
 ENOUGH = 10
-"""Runs that a baseline should hold at least."""
+"""Runs that a baseline should have at least."""
 BASELINE_ERROR = 0.25
-"""Standard error that the middle of its runs is to be known to, as a share of the tolerance."""
+"""Standard error that the middle of a baseline's runs should have, as a share of the tolerance."""
 SEARCH = 200
-"""So many more units are looked through for the number that would decide."""
+"""The number of further units that would decide is searched up to this."""
 
 SLOWER, NOT_SLOWER, CANNOT_TELL = "slower", "not-slower", "cannot-tell"
 
@@ -72,14 +71,14 @@ class Answer(msgspec.Struct, frozen=True):
     spread: float | None
     """Relative standard deviation of a unit; None when there are too few to know."""
     needed: int | None
-    """More units of head (pairs: of both) that would decide if what was seen goes on; None when no
-    number would, and 0 when it is decided."""
+    """More units of head (pairs: of both) that would decide if the times go on like this; None if
+    no number would, 0 if it is decided."""
     counted: str
     """``10 and 5 runs``."""
     remedy: str
-    """What would tell; empty when it is told."""
+    """What would decide; empty if it is decided."""
     text: str
-    """All of this in one sentence."""
+    """The answer in one sentence."""
 
 
 def judge_runs(
@@ -92,9 +91,9 @@ def judge_runs(
 ) -> Answer:
     """Times of separate processes: one inner sequence a run, its rounds in any unit.
 
-    ``tolerance`` is relative (0.01). ``looks`` is how often this is asked at most, with more runs
-    each time, and ``among`` how many such answers one verdict rests on. Rounds that are no
-    positive finite number are left out, and runs without any.
+    ``tolerance`` is relative (0.01). ``looks`` is how often this is called at most, with more runs
+    each time, and ``among`` how many such answers a verdict rests on. Rounds that are not positive
+    finite numbers are left out, and runs without any.
     """
     bases, heads = _units(base, midmean), _units(head, midmean)
     count, more = len(bases), len(heads)
@@ -107,12 +106,12 @@ def judge_runs(
     known = freedom >= FEW
     own = fmean(map(_own_noise, (*base, *head)))
     spread = max(math.sqrt(squares / freedom), own, FLOOR) if known else PRIOR
-    # A side that is noisier than both together is believed.
+    # Where the sides spread differently, the larger standard error counts.
     each = math.sqrt(_variance(bases) / count + _variance(heads) / more)
     apart = rank_sum(bases, heads) <= levels.alarm
 
     def interval(more: int, seen: bool) -> tuple[float, float]:
-        """With so many runs of head; ``seen``: these, and not what would be."""
+        """With so many runs of head; ``seen``: these runs, rather than a prediction."""
         freedom = max(FEW, count + more - 2)
         scale = math.sqrt(1 / count + 1 / more)
         error = max(spread * scale, each if seen else 0.0)
@@ -141,12 +140,12 @@ def judge_pairs(
     """Times of one process: one inner sequence a capture, its rounds; the captures at one index
     were made and measured one right after the other, in an order drawn anew."""
     pairs = [
-        (one[0], other[0])
-        for one, other in (
+        (first[0], second[0])
+        for first, second in (
             (_units([left], median), _units([right], median))
             for left, right in zip(base, head, strict=True)
         )
-        if one and other
+        if first and second
     ]
     count = len(pairs)
     if not count:
@@ -177,32 +176,33 @@ def schedule(first: int, most: int) -> tuple[int, ...]:
     anything is measured, so that the runs cannot choose when they are judged."""
     steps = LOOKS - 1
     counts = {round(first * (most / first) ** (step / steps)) for step in range(steps)}
-    return tuple(sorted(one for one in counts | {most} if one >= first))
+    return tuple(sorted(count for count in counts | {most} if count >= first))
 
 
 def wanted(runs: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> int:
-    """How many runs a baseline should hold that spreads as these do: one inner sequence a run, its
-    rounds. A noisy baseline cannot be made up for by more runs held against it."""
+    """How many runs a baseline should have that spreads as these do: one inner sequence a run, its
+    rounds. More runs on the other side do not make up for a noisy baseline."""
     return _wanted(math.sqrt(_variance(_units(runs, midmean))), tolerance)
 
 
 def _wanted(spread: float, tolerance: float) -> int:
-    error = BASELINE_ERROR * (tolerance or TOLERANCE)
+    # Of the smallest numbers a quarter is 0.
+    error = BASELINE_ERROR * tolerance or BASELINE_ERROR * TOLERANCE
     return max(ENOUGH, math.ceil(min(spread / error, math.sqrt(SEARCH)) ** 2))
 
 
 def pair_precision(tolerance: float) -> float:
-    """Standard error of the ratio that pairs are to be measured to: nothing is then told from a
-    slowdown of 2.5 tolerances, the tolerance lying between."""
+    """Standard error of the ratio that pairs should be measured to: it separates no change from a
+    slowdown of 2.5 tolerances."""
     return max(tolerance / 4, FLOOR / 2)
 
 
 class _Levels:
-    """What one look may spend, and the tolerance as a difference of logs."""
+    """The levels of one look, and the tolerance as a difference of logs."""
 
     def __init__(self, tolerance: float, shares: int) -> None:
         if not (math.isfinite(tolerance) and tolerance >= 0) or shares < 1:
-            raise ValueError(f"a tolerance of {tolerance} at {shares} looks")
+            raise ValueError(f"tolerance {tolerance} with {shares} looks is not possible")
         self.tolerance = tolerance
         self.limit = math.log1p(tolerance)
         self.alarm, self.miss = ALARM / shares, MISS / shares
@@ -217,10 +217,10 @@ def _units(
     runs: Sequence[Sequence[float]], middle: Callable[[Sequence[float]], float]
 ) -> list[float]:
     """Log of the middle of each run that has a time."""
-    usable = ([one for one in rounds if math.isfinite(one) and one > 0] for rounds in runs)
+    usable = ([value for value in rounds if math.isfinite(value) and value > 0] for rounds in runs)
     middles = (middle(rounds) for rounds in usable if rounds)
-    # Numbers near the smallest that there is have a middle of 0.
-    return [math.log(one) for one in middles if one > 0]
+    # Denormal numbers may have a middle of 0.
+    return [math.log(value) for value in middles if value > 0]
 
 
 def _variance(values: Sequence[float]) -> float:
@@ -228,18 +228,18 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _own_noise(rounds: Sequence[float]) -> float:
-    """Standard error of a run's middle, from its rounds: what runs differ by at least."""
-    logs = [math.log(one) for one in rounds if math.isfinite(one) and one > 0]
+    """Standard error of a run's middle, from its rounds: runs differ by at least this."""
+    logs = [math.log(value) for value in rounds if math.isfinite(value) and value > 0]
     return math.sqrt(_variance(logs) / len(logs)) if logs else 0.0
 
 
 def _long_run(values: Sequence[float]) -> float:
-    """Standard deviation that the error of the mean grows with: more than that of the values where
-    neighbours are alike (Newey and West 1987; never less than it)."""
+    """Long-run standard deviation: larger than that of the values where neighbours are correlated
+    (Newey and West 1987), never smaller."""
     count = len(values)
     middle = fmean(values)
-    off = [one - middle for one in values]
-    own = sum(one * one for one in off) / (count - 1)
+    off = [value - middle for value in values]
+    own = sum(value * value for value in off) / (count - 1)
     lags = round(count ** (1 / 3))
     total = own + 2 * sum(
         (1 - lag / (lags + 1))
@@ -267,7 +267,7 @@ def _needed(
 
 def _nothing(unit: str, base: int, head: int, tolerance: float) -> Answer:
     side = "either side" if not base and not head else "the baseline" if not base else "this side"
-    text = f"no time of {side} can be used"
+    text = f"{side} has no usable time"
     return Answer(
         CANNOT_TELL, 1.0, 0.0, math.inf, tolerance, unit, base, head, None, None,
         _counted(unit, base, head), text, text,
@@ -277,21 +277,21 @@ def _nothing(unit: str, base: int, head: int, tolerance: float) -> Answer:
 def _answer(
     unit: str,
     levels: _Levels,
-    found: tuple[float, float, float],
+    estimate: tuple[float, float, float],
     base: int,
     head: int,
     spread: float | None,
     needed: int | None,
 ) -> Answer:
-    # Beyond any clock, and still a number.
-    ratio, low, high = (math.exp(max(-50.0, min(50.0, one))) for one in found)
-    verdict = levels.verdict(*found[1:])
+    # Finite, and beyond any clock.
+    ratio, low, high = (math.exp(max(-50.0, min(50.0, bound))) for bound in estimate)
+    verdict = levels.verdict(*estimate[1:])
     counted = _counted(unit, base, head)
     better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
-    remedy = "" if verdict != CANNOT_TELL else _way_out(unit, needed, base, better)
+    remedy = "" if verdict != CANNOT_TELL else _remedy(unit, needed, base, better)
     text = (
         f"{percent(ratio)}, between {percent(low)} and {percent(high)} by {counted}; "
-        f"{percent(1 + levels.tolerance)} is allowed"
+        f"allowed {percent(1 + levels.tolerance)}"
     )
     return Answer(
         verdict, ratio, low, high, levels.tolerance, unit, base, head, spread, needed,
@@ -305,22 +305,19 @@ def _counted(unit: str, base: int, head: int) -> str:
     return f"{base} pair{'' if base == 1 else 's'} of captures"
 
 
-def _way_out(unit: str, needed: int | None, base: int, better: int) -> str:
+def _remedy(unit: str, needed: int | None, base: int, better: int) -> str:
     if needed is not None:
-        return f"about {needed} more {unit}{'s' * (needed > 1)} would tell"
+        return f"about {needed} more {unit}{'s' * (needed > 1)} would decide"
     if unit == "run" and base < better:
         more = f" (--max-runs {better})" * (better > MAX_RUNS)
-        return (
-            f"no number of runs would tell beside a baseline of {base}: "
-            f"record it with {better}{more}"
-        )
-    return f"no number of {unit}s would tell: it lies too near to what is allowed"
+        return f"a baseline of {base} runs is too small to decide: record it with {better}{more}"
+    return f"more {unit}s would not decide: the change is too close to the tolerance"
 
 
 def percent(ratio: float) -> str:
-    """``+3.1 %``; as many digits as tell it from nothing."""
+    """``+3.1%`` for 1.031; two decimals below 1%."""
     change = (ratio - 1) * 100
     if not math.isfinite(change) or change > 1e6:
         return "any"
     digits = 0 if abs(change) >= 100 else 1 if abs(change) >= 1 else 2
-    return f"{round(change, digits) + 0.0:+.{digits}f} %"
+    return f"{round(change, digits) + 0.0:+.{digits}f}%"

@@ -149,17 +149,17 @@ def render_page(page: Page) -> RenderableType:
         head,
         plain(f"category: {page.head.category}; goes wrong at: {page.head.phase}", "dim"),
         plain(f"fix: {page.head.fix}"),
-        plain(f"found on a GPU by: {_command(page.head.gpu)}", "dim"),
-        plain(f"found on the simulated device by: {_command(page.head.simulated)}", "dim"),
+        plain(_found_by("a GPU", page.head.gpu), "dim"),
+        plain(_found_by("the simulated device", page.head.simulated), "dim"),
         "",
         Markdown(page.text, code_theme="ansi_dark"),
     )
 
 
-def _command(text: str) -> str:
-    if text.startswith("no:"):
-        return f"nothing ({text.removeprefix('no:').strip()})"
-    return f"cgtool {text}"
+def _found_by(device: str, command: str) -> str:
+    if command.startswith("no:"):
+        return f"not found on {device}: {command.removeprefix('no:').strip()}"
+    return f"found on {device} by: cgtool {command}"
 
 
 PAGES: Sequence[Column[Page]] = (

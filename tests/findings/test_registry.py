@@ -112,9 +112,10 @@ def _index() -> str:
         "# Findings",
         "",
         "Each code has a page with a wrong and a right example; `cgtool explain CODE` prints it.",
-        f"Of {len(heads)} codes, cgtool finds {on_gpu} on a GPU and {simulated} on the simulated",
-        "device, at the line that causes them. The tests run both examples of each page by the",
-        "command in its head. This file is generated from the heads of the pages.",
+        f"Of {len(heads)} codes, cgtool finds {on_gpu} on a GPU and {simulated} on the simulated "
+        "device,",
+        "at the line that causes them. The tests run both examples of each page by the command in",
+        "its head. This file is generated from the heads of the pages.",
         "",
     ]
     for category in sorted({head.category for head in heads.values()}):

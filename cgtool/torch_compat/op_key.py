@@ -56,6 +56,12 @@ _LET_THROUGH = ("aten::detach", "aten::alias")
 yet: the results of ops that are watched have one."""
 
 
+def run_op(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the op behind a kernel or a mode. A frame of this in a traceback says that the op failed,
+    and not what observes it (``cgtool.program.boundary``)."""
+    return function(*args, **kwargs)
+
+
 class _Kernel:
     """The kernel of one op on the key.
 
@@ -92,7 +98,7 @@ class _Kernel:
             composite = self._composite[highest] = _is_composite(self._name, highest.name)
         observer = _watched.observer
         if composite or observer is None or keyset.has(_FUNCTORCH):
-            return self._redispatch(keyset, *self._with_tensors(args), **kwargs)
+            return run_op(self._redispatch, (keyset, *self._with_tensors(args)), kwargs)
         exclude_key(_KEY, True)
         try:
             run = functools.partial(self._run, keyset)
@@ -101,7 +107,7 @@ class _Kernel:
             exclude_key(_KEY, False)
 
     def _run(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._redispatch(keyset, *self._with_tensors(args), **kwargs)
+        return run_op(self._redispatch, (keyset, *self._with_tensors(args)), kwargs)
 
     def _with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with a tensor where the dispatcher has handed over a number."""
@@ -112,13 +118,15 @@ class _Kernel:
         return args
 
 
-_CALL = _Kernel.__call__.__code__
+KERNEL_CODE = _Kernel.__call__.__code__
+"""Of the frame between an op's caller and the observer."""
+_RUN_OP_CODE = run_op.__code__
 
 
 def _caller() -> FrameType | None:
     """The frame that called the op, through the composite ops that it is a part of."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is _CALL:
+    while frame is not None and (frame.f_code is KERNEL_CODE or frame.f_code is _RUN_OP_CODE):
         frame = frame.f_back
     return frame
 
@@ -212,7 +220,7 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         observer = _watched.observer
         if observer is None:
-            return func(*args, **(kwargs or {}))
+            return run_op(func, args, kwargs or {})
         return observer(func, args, kwargs or {}, func, sys._getframe().f_back)
 
 

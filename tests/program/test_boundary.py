@@ -13,6 +13,7 @@ from cgtool.observe import annotations, ops
 from cgtool.program import boundary, inputs, surface
 from cgtool.program.boundary import innermost
 from cgtool.program.workload import Part
+from cgtool.torch_compat import op_key
 
 
 def raised(function, *args):
@@ -91,35 +92,43 @@ def in_thread(function, *args):
         return pool.submit(function, *args).result()
 
 
+@pytest.mark.parametrize("by_key", [False, True], ids=["mode", "key"])
 @pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
-def test_an_op_under_cgtools_mode_belongs_to_its_caller(run):
+def test_an_op_that_is_observed_belongs_to_its_caller(run, by_key):
+    def recorder():
+        return ops.OpRecorder({}, annotations.Annotations(), by_key=by_key)
+
     def f(x):
         return x @ x
 
     def ours():
-        with ops.OpRecorder({}, annotations.Annotations()):
+        with recorder():
             return torch.ones(2, 3) @ torch.ones(2, 3)
 
-    def theirs():
-        with ops.OpRecorder({}, annotations.Annotations()):
-            return surface.call(part(f, torch.ones(2, 3)))
+    def theirs(function):
+        with recorder():
+            return surface.call(part(function, torch.ones(2, 3)))
 
-    assert not boundary.own_fault(raised(run, theirs))
+    assert not boundary.own_fault(raised(run, theirs, f))
+    # Called by PyTorch's own Python, with no line of the user's between.
+    assert not boundary.own_fault(raised(run, theirs, torch.nn.Linear(2, 2)))
+    assert not boundary.own_fault(raised(run, theirs, torch.nn.Sequential(torch.nn.Linear(2, 2))))
     # The same op, called by cgtool itself.
-    owned = types.FunctionType(
-        ours.__code__.replace(co_filename=surface.__file__), globals(), "ours"
-    )
+    code = ours.__code__.replace(co_filename=surface.__file__)
+    owned = types.FunctionType(code, globals(), "ours", None, ours.__closure__)
     error = raised_without_users(owned)
     assert isinstance(error, RuntimeError)
     assert boundary.own_fault(error)
 
 
+@pytest.mark.parametrize("by_key", [False, True], ids=["mode", "key"])
 @pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
-def test_a_mode_that_fails_itself_is_a_bug(run, monkeypatch):
+def test_an_observer_that_fails_is_a_bug(run, by_key, monkeypatch):
+    assert op_key.is_supported()
     monkeypatch.setattr(ops, "op_name", None)
 
     def f(x):
-        with ops.OpRecorder({}, annotations.Annotations()):
+        with ops.OpRecorder({}, annotations.Annotations(), by_key=by_key):
             return torch.mm(x, x)
 
     error = raised(run, surface.call, part(f, torch.ones(2, 2)))

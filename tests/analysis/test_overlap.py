@@ -188,7 +188,7 @@ def kernel(at, call=None, pointers=(), unread=None):
 
 
 def before(nodes, calls):
-    return [list(one) for one in dependencies.find(capture(nodes, calls), 0).before]
+    return [list(one) for one in dependencies.find_dependencies(capture(nodes, calls), 0).before]
 
 
 A, B = Call((0,), (1,)), Call((0,), (2,))
@@ -339,7 +339,7 @@ def closed(count: int, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
 @given(mixed())
 @settings(max_examples=400)
 def test_dependencies_are_those_of_all_pairs(made):
-    found = dependencies.find(made, 0)
+    found = dependencies.find_dependencies(made, 0)
     count = len(made.graphs[0].nodes)
     pairs = {(source, node) for node in range(count) for source in found.before[node]}
     unseen = any(

@@ -68,7 +68,7 @@ def test_calls_need_what_their_pointers_say():
         for node in graph.nodes:
             pointers = node.kernel.pointers if node.kernel else ()
             held[node.call] |= {(one.allocation, one.tensor) for one in pointers}
-        for node, sources in enumerate(dependencies.find(captured, index).before):
+        for node, sources in enumerate(dependencies.find_dependencies(captured, index).before):
             for source in sources:
                 one, other = graph.nodes[source].call, graph.nodes[node].call
                 if held[one] and held[other]:

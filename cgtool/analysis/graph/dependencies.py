@@ -1,9 +1,10 @@
-"""What each node of a graph must wait for, by the memory that it reads and writes: its edges say
-what it does wait for.
+"""What each node of a graph has to wait for, by the memory that it reads and writes.
+
+Its edges say what it does wait for.
 
 An op call's record (``Graph.calls``) says which storages it read and which it wrote. What was
 launched outside any op (a Triton kernel, a custom extension) has the pointers among its arguments
-instead, each taken as read and written. A node of which neither is known keeps its place: all
+instead, each taken as read and written. A node with neither keeps its place: all
 before it come first, all after it wait.
 
 What is not memory of the graph's own makes no dependency:
@@ -12,7 +13,7 @@ What is not memory of the graph's own makes no dependency:
   that the capture fixed for each (``at::PhiloxCudaState``): none waits for another.
 - Matmuls of one stream share a cuBLAS workspace, which no record shows. On another stream a matmul
   has another workspace, so they are kept apart only by the stream.
-- Storages are told apart by lifetime. Memory that the pool gives out twice in one capture is two
+- Storages are distinguished by lifetime. Memory that the pool gives out twice in one capture is two
   storages; to run both uses at once, the pool would need room for both.
 """
 
@@ -28,8 +29,8 @@ from cgtool.model.capture import Call, Capture, Graph, Node, topological
 _KINDS = frozenset(("kernel", "memcpy", "memset", "child", "op"))
 """Types of nodes whose record, or whose pointers, say all that they do to memory."""
 _UNSEEN = -1
-"""Memory that some op call touched with no pointer to it in the arguments of its kernels: behind a
-table of pointers in device memory, for one."""
+"""Memory that an op call touched without a pointer to it among the arguments of its kernels, for
+example behind a table of pointers in device memory."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,19 @@ class _Ledger:
         return first
 
 
-def find(capture: Capture, graph: int) -> Dependencies:
-    """The dependencies of ``capture.graphs[graph]``. Linear in nodes and in what they touch."""
-    one = capture.graphs[graph]
-    order = topological(len(one.nodes), one.edges)
+def find_dependencies(capture: Capture, index: int) -> Dependencies:
+    """The dependencies of ``capture.graphs[index]``. Linear in nodes and in what they touch."""
+    graph = capture.graphs[index]
+    order = topological(len(graph.nodes), graph.edges)
     assert order is not None, "a capture that was read has no cycles"
-    runs = _runs(one, order)
+    runs = _runs(graph, order)
     guessed = [order[run.first] for run in runs if run.call is None and run.places]
     barriers = [order[run.first] for run in runs if run.barrier]
     if guessed:
         # Op calls meet these in what their pointers lead to.
         for run in runs:
             if run.call is not None:
-                run.places = _all_places(one, order[run.first : run.end]) or ()
+                run.places = _all_places(graph, order[run.first : run.end]) or ()
                 run.unseen = len(run.places) < len({*run.call.reads, *run.call.writes})
     any_unseen = any(run.unseen for run in runs)
     before: list[Sequence[int]] = [()] * len(order)
@@ -106,7 +107,7 @@ def find(capture: Capture, graph: int) -> Dependencies:
         for at in range(run.first + 1, run.end):
             before[order[at]] = (order[at - 1],)
         if run.barrier:
-            before[user] = tuple(sorted(last[one] for one in sinks))
+            before[user] = tuple(sorted(last[end] for end in sinks))
             ledger, sinks, base = _Ledger(), {user}, user
             last_of_call.clear()
             continue
@@ -120,14 +121,14 @@ def find(capture: Capture, graph: int) -> Dependencies:
             last_of_call[run.number] = user
         if not first and base is not None:
             first.add(base)
-        before[user] = tuple(sorted([last[one] for one in first]))
+        before[user] = tuple(sorted([last[source] for source in first]))
         if barriers:
             sinks -= first
             sinks.add(user)
     return Dependencies(
         order,
         before,
-        recorded=any(call.writes for call in one.calls),
+        recorded=any(call.writes for call in graph.calls),
         guessed=tuple(guessed),
         barriers=tuple(barriers),
     )
@@ -183,16 +184,16 @@ def _touched(run: _Run, any_unseen: bool) -> tuple[Sequence[int], Sequence[int]]
 def _all_places(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...] | None:
     """Allocations and tensors as negative numbers, apart from those of storages; None when one of
     the nodes touches memory that nobody knows."""
-    found: dict[int, None] = {}
+    places: dict[int, None] = {}
     for node in nodes:
         for allocation, tensor in _ends(graph.nodes[node]):
             if allocation is not None:
-                found[-2 - 2 * allocation] = None
+                places[-2 - 2 * allocation] = None
             elif tensor is not None:
-                found[-3 - 2 * tensor] = None
+                places[-3 - 2 * tensor] = None
             else:
                 return None
-    return tuple(found)
+    return tuple(places)
 
 
 def _ends(node: Node) -> list[tuple[int | None, int | None]]:
@@ -202,7 +203,7 @@ def _ends(node: Node) -> list[tuple[int | None, int | None]]:
     if kernel is not None:
         if kernel.arguments_unread is not None:
             return [(None, None)]
-        return [(one.allocation, one.tensor) for one in kernel.pointers]
+        return [(pointer.allocation, pointer.tensor) for pointer in kernel.pointers]
     if copy is not None:
         source = (copy.source_allocation, copy.source_tensor)
         destination = (copy.destination_allocation, copy.destination_tensor)

@@ -16,9 +16,9 @@ The rules, in order:
    once), layout and tile.
 6. What is longer than ``MAX_SHORT`` is cut at its end, with ``...``.
 
-Short names are for reading; two kernels may share one. ``short_kernels`` tells such kernels apart:
-it gives them back their numbers and adapters (``reduce_kernel<128, 4, sum_functor<float>>``), or,
-where that would be longer than ``MAX_TOLD_APART``, a number of their own (``#2``).
+Short names are for reading; two kernels may share one. ``short_kernels`` distinguishes them: it
+gives them back their numbers and adapters (``reduce_kernel<128, 4, sum_functor<float>>``), or,
+where that would be longer than ``MAX_DISTINGUISHED``, a number of their own (``#2``).
 
 The Itanium scheme lets a name refer back to its own parts, so a name of 300 bytes can stand for
 gigabytes. Names with few references are demangled here; the rest in one child process whose
@@ -74,7 +74,7 @@ def _mangled(name: str) -> bool:
 
 
 def _cheap(name: str) -> bool:
-    # It takes two references to what stands before them to double a name.
+    # It takes two references to what is before them to double a name.
     doublings = len(_REFERENCE.findall(name)) // 2
     return doublings < 24 and len(name) << doublings <= 1 << 24
 
@@ -119,7 +119,7 @@ def _limited(names: Sequence[str]) -> list[str]:
 
 
 MAX_SHORT = 96
-MAX_TOLD_APART = 72
+MAX_DISTINGUISHED = 72
 _MAX_PARSED = 1 << 14
 _MAX_DEPTH = 24
 
@@ -164,7 +164,7 @@ def short_kernel(name: str) -> str:
 
 
 def short_kernels(names: Iterable[str]) -> dict[str, str]:
-    """Short names that tell the given kernels apart.
+    """Short names that distinguish the given kernels.
 
     Where two kernels would share one, the form with numbers and adapters is taken, and where that
     is still not enough, ``#2``, ``#3`` follow in the order of the mangled names.
@@ -173,8 +173,8 @@ def short_kernels(names: Iterable[str]) -> dict[str, str]:
     short = {name: _shorten(text) for name, text in demangled.items()}
     for group in _sharing(short):
         longer = {name: _shorten(demangled[name], True) for name in group}
-        # Where the difference stands among a dozen arguments it is no help to a reader.
-        if max(map(len, longer.values())) <= MAX_TOLD_APART:
+        # A difference among a dozen arguments does not help a reader.
+        if max(map(len, longer.values())) <= MAX_DISTINGUISHED:
             short.update(longer)
     for group in _sharing(short):
         for number, name in enumerate(sorted(group)[1:], start=2):
@@ -273,7 +273,7 @@ def _parameters_at(text: str) -> int:
 def _namespace(text: str) -> str:
     """What the noise left of the namespace: ``cublasLt::epilogue::``."""
     components = _split(_signature(text), "::")
-    return "".join(f"{one}::" for one in components[:-1] if "<" not in one and "(" not in one)
+    return "".join(f"{name}::" for name in components[:-1] if "<" not in name and "(" not in name)
 
 
 def _last_component(text: str) -> str:
@@ -285,7 +285,7 @@ def _template(text: str) -> tuple[str, list[str]]:
     start = text.find("<")
     if start <= 0 or not text.endswith(">"):
         return text, []
-    return text[:start], [one.strip() for one in _split(text[start + 1 : -1], ",")]
+    return text[:start], [argument.strip() for argument in _split(text[start + 1 : -1], ",")]
 
 
 def _arguments(arguments: list[str], depth: int, full: bool, *, numbers: bool = False) -> list[str]:
@@ -302,15 +302,15 @@ def _arguments(arguments: list[str], depth: int, full: bool, *, numbers: bool = 
             kept.append(plain)
         elif not _HELPER.match(plain):
             kept.append(_functor(plain, depth + 1, full))
-    kept = [one for one in kept if one]
+    kept = [text for text in kept if text]
     if numbers:
         return kept
-    kept = [one for one in kept if one not in _INDEX] or kept
-    inside = " ".join(one for one in kept if not _SCALAR.match(one))
+    kept = [text for text in kept if text not in _INDEX] or kept
+    inside = " ".join(text for text in kept if not _SCALAR.match(text))
     return [
-        one
-        for one in dict.fromkeys(kept)
-        if not (_SCALAR.match(one) and re.search(rf"[<(, ]{re.escape(one)}[>), ]", inside))
+        text
+        for text in dict.fromkeys(kept)
+        if not (_SCALAR.match(text) and re.search(rf"[<(, ]{re.escape(text)}[>), ]", inside))
     ]
 
 
@@ -331,10 +331,10 @@ def _functor(text: str, depth: int, full: bool) -> str:
     words = _split(text, " ")
     text = next((word for word in words if "(" in word or "<" in word), text)
     components = _split(text, "::")
-    first_lambda = next((i for i, one in enumerate(components) if _LAMBDA.match(one)), None)
+    first_lambda = next((at for at, name in enumerate(components) if _LAMBDA.match(name)), None)
     end = len(components) if first_lambda is None else first_lambda
     owner = next(
-        (one for one in reversed(components[:end]) if not one.startswith("operator__")), ""
+        (name for name in reversed(components[:end]) if not name.startswith("operator__")), ""
     )
     head, arguments = _template(owner[: _parameters_at(owner)])
     if head in _WRAPPERS:

@@ -92,7 +92,7 @@ class Overlap(msgspec.Struct, frozen=True):
 def find_overlap(capture: Capture, index: int) -> Overlap:
     """What overlapping could gain in ``capture.graphs[index]``."""
     graph = capture.graphs[index]
-    needs, edges = dependencies.find(capture, index), waits(graph)
+    needs, edges = dependencies.find_dependencies(capture, index), waits(graph)
     times, counts = durations(capture, graph), weights(graph)
     timed = any(times)
     now, _ = by_edges(graph, times if timed else counts, edges)

@@ -1,5 +1,5 @@
-"""Pieces of a graph that could run beside its longest path, the lines that they come from, and the
-memory that it would cost."""
+"""Pieces of a graph that could run at the same time as its longest path, the lines that they come
+from, and the memory that it would cost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cgtool.model.capture import Capture, Graph
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two pieces of work that run in turn though neither needs the other."""
+    """Two pieces of work that run one after the other although they are independent."""
 
     one: int
     """Id of the longest node of the piece that could move, where there are several the first."""
     other: int
-    """Id of the nearest node that it could run beside."""
+    """Id of the nearest node that it could run at the same time as."""
     nodes: tuple[int, ...]
-    """Ids of all nodes that could move, of all pieces of this line beside that line."""
+    """Ids of all nodes that could move, of all pieces with these two lines."""
     times: int
     """So many pieces."""
     busy_ns: int
@@ -35,8 +35,8 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Nodes beside the longest path that follow one another: a node of the path comes before all
-    of them, or after all, or could run beside them."""
+    """A chain of nodes off the longest path: a node of the path comes before all of them, or after
+    all of them, or could run at the same time."""
 
     nodes: tuple[int, ...]
     first: int
@@ -48,7 +48,7 @@ class Piece(msgspec.Struct, frozen=True):
 def pieces(
     free: Schedule, order: Sequence[int], before: Sequence[Sequence[int]]
 ) -> Iterator[Piece]:
-    """All pieces beside ``free.path``, for the schedule of what the data needs."""
+    """All pieces off ``free.path``, which is the longest path by the dependencies of the data."""
     path = free.path
     starts = [free.start[node] for node in path]
     ends = [free.end[node] for node in path]
@@ -62,8 +62,8 @@ def pieces(
 def _chains(
     order: Sequence[int], before: Sequence[Sequence[int]], apart: frozenset[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Longest runs of nodes that wait for the one before alone, and are waited for by the one
-    behind alone; without the nodes in ``apart``."""
+    """The longest chains of nodes in which each waits only for the one before it; without the nodes
+    in ``apart``."""
     waiting = [0] * len(order)
     for sources in before:
         for source in sources:
@@ -100,7 +100,7 @@ class _Row:
 def pairs(
     capture: Capture,
     graph: Graph,
-    found: Iterable[Piece],
+    movable: Iterable[Piece],
     before: Callable[[int, int], bool],
     free: Schedule,
     fills: Sequence[float],
@@ -108,10 +108,12 @@ def pairs(
     gain_ns: int,
     timed: bool,
 ) -> tuple[Pair, ...]:
-    """The pieces that the edges keep in order (``before``) with what they could run beside, by the
-    schedule of what the data needs (``free``), by lines, the largest gain first. ``fills`` is the
-    share of the device that each node fills; ``gain_ns`` is what all pieces can gain together at
-    most; not ``timed``: all times are 1."""
+    """The pieces that the edges order (``before``), with the nodes that they could run at the same
+    time as by the dependencies of the data (``free``), by lines, the largest gain first.
+
+    ``fills`` is the share of the device that each node fills; ``gain_ns`` is what all pieces
+    together can gain at most; not ``timed``: all times are 1.
+    """
     path, times = free.path, free.durations
     took = [0, *accumulate(times[node] for node in path)]
     room = [0.0, *accumulate(times[node] * (1 - fills[node]) for node in path)]
@@ -127,16 +129,16 @@ def pairs(
         return lines[origin]
 
     rows: dict[object, _Row] = {}
-    for piece in found:
-        one = max(piece.nodes, key=times.__getitem__)
-        other = _nearest(path, piece, one)
-        if not before(one, other) and not before(other, one):
+    for piece in movable:
+        moved = max(piece.nodes, key=times.__getitem__)
+        near = _nearest(path, piece, moved)
+        if not before(moved, near) and not before(near, moved):
             continue
-        across = graph.nodes[one].stream != graph.nodes[other].stream
-        row = rows.setdefault((line(one), line(other), across), _Row(one, other, across))
+        across = graph.nodes[moved].stream != graph.nodes[near].stream
+        row = rows.setdefault((line(moved), line(near), across), _Row(moved, near, across))
         row.nodes += piece.nodes
         row.times += 1
-        # Side by side takes as long as the longer of the two, and as all their blocks together.
+        # Together they take as long as the longer of the two, and as all their blocks.
         row.gain += min(
             sum(times[node] for node in piece.nodes),
             took[piece.last] - took[piece.first],
@@ -144,7 +146,7 @@ def pairs(
             + room[piece.last]
             - room[piece.first],
         )
-    made = [
+    result = [
         Pair(
             row.one,
             row.other,
@@ -156,19 +158,19 @@ def pairs(
         )
         for row in rows.values()
     ]
-    return tuple(sorted(made, key=lambda one: (-one.gain_ns, -one.busy_ns, -len(one.nodes))))
+    return tuple(sorted(result, key=lambda pair: (-pair.gain_ns, -pair.busy_ns, -len(pair.nodes))))
 
 
 def _nearest(path: Sequence[int], piece: Piece, node: int) -> int:
-    """Of that part of the path, the node that was created nearest to this one."""
+    """The node of that part of the path that was created nearest to ``node``."""
     at = bisect_left(path, node, piece.first, piece.last)
     around = path[max(piece.first, at - 1) : min(piece.last, at + 1)]
-    return min(around, key=lambda one: abs(one - node))
+    return min(around, key=lambda candidate: abs(candidate - node))
 
 
 @dataclass(slots=True)
 class _Use:
-    """When the nodes of a graph use one allocation, by the schedule of what the data needs."""
+    """When the nodes of a graph use an allocation, by the dependencies of the data."""
 
     first: int
     """Earliest start of any of them."""
@@ -192,7 +194,7 @@ def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
     starts: list[int] = []
     ranges: dict[int, tuple[int, _Use]] = {}
     more = 0
-    for index in sorted(uses, key=lambda one: allocations[one].allocated_at):
+    for index in sorted(uses, key=lambda index: allocations[index].allocated_at):
         use, low = uses[index], allocations[index].address
         high = low + allocations[index].bytes
         same = ranges.get(low)
@@ -214,22 +216,22 @@ def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
             if stop > high:
                 left.append((high, stop, earlier))
             end += 1
-        left.sort(key=lambda one: one[0])
+        left.sort(key=lambda span: span[0])
         starts[at:end] = [start for start, _, _ in left]
         ranges.update((start, (stop, owner)) for start, stop, owner in left)
     return more
 
 
 def _uses(graph: Graph, free: Schedule) -> dict[int, _Use]:
-    found: dict[int, _Use] = {}
+    uses: dict[int, _Use] = {}
     for node in graph.nodes:
         start, end, slack = free.start[node.id], free.end[node.id], free.slack[node.id]
         for pointer in node.kernel.pointers if node.kernel is not None else ():
             if pointer.allocation is None:
                 continue
-            use = found.get(pointer.allocation)
+            use = uses.get(pointer.allocation)
             if use is None:
-                found[pointer.allocation] = _Use(start, end, start + slack, end + slack)
+                uses[pointer.allocation] = _Use(start, end, start + slack, end + slack)
                 continue
             if start < use.first:
                 use.first = start
@@ -239,4 +241,4 @@ def _uses(graph: Graph, free: Schedule) -> dict[int, _Use]:
                 use.latest_first = start + slack
             if end + slack > use.latest_end:
                 use.latest_end = end + slack
-    return found
+    return uses

@@ -33,17 +33,17 @@ class Schedule:
     path: tuple[int, ...]
     """One longest path, in order."""
 
-    def ordered(self, one: int, other: int) -> bool:
-        """False only when there is no path from ``one`` to ``other``: along a path it would end
-        before the other starts, at the earliest and at the latest."""
-        end, start = self.end[one], self.start[other]
-        return end <= start and end + self.slack[one] <= start + self.slack[other]
+    def ordered(self, first: int, second: int) -> bool:
+        """False only when there is no path from ``first`` to ``second``: along a path the first
+        would end before the second starts, at the earliest and at the latest."""
+        end, start = self.end[first], self.start[second]
+        return end <= start and end + self.slack[first] <= start + self.slack[second]
 
-    def independent(self, one: int, other: int) -> bool:
+    def independent(self, first: int, second: int) -> bool:
         """True only for two nodes that take time and of which neither waits for the other."""
-        if self.ordered(one, other) or self.ordered(other, one):
+        if self.ordered(first, second) or self.ordered(second, first):
             return False
-        return self.durations[one] > 0 and self.durations[other] > 0
+        return self.durations[first] > 0 and self.durations[second] > 0
 
 
 def schedule(
@@ -77,7 +77,7 @@ def schedule(
                 tail[source] = max(tail[source], lags[source, node] + own)
             elif own > behind[source]:
                 behind[source] = own
-    slack = [length - one - rest for one, rest in zip(end, behind, strict=True)]
+    slack = [length - finish - rest for finish, rest in zip(end, behind, strict=True)]
     path = _path(end, cause, length)
     return Schedule(durations, start, end, slack, length, path)
 
@@ -96,15 +96,15 @@ def longest(order: Sequence[int], durations: Sequence[int], before: Sequence[Seq
 
 def _path(end: Sequence[int], cause: Sequence[int], length: int) -> tuple[int, ...]:
     node = end.index(length) if end else -1
-    found: list[int] = []
+    nodes: list[int] = []
     while node >= 0:
-        found.append(node)
+        nodes.append(node)
         node = cause[node]
-    return tuple(reversed(found))
+    return tuple(reversed(nodes))
 
 
 class Path(msgspec.Struct, frozen=True):
-    """The longest path through the edges of one graph. Gaps between nodes are no part of it."""
+    """The longest path through the edges of one graph. It does not include gaps between nodes."""
 
     graph: int
     """Index into ``Capture.graphs``."""
@@ -133,30 +133,30 @@ class Path(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Of the replay that lies on the path; the rest is gaps and work beside it."""
+        """Share of the replay that lies on the path; the rest is gaps and other work."""
         return self.length_ns / self.replay_ns if self.replay_ns else None
 
 
-def critical_path(capture: Capture, graph: int) -> Path:
-    """The critical path of ``capture.graphs[graph]``."""
-    one = capture.graphs[graph]
-    times = durations(capture, one)
-    before = waits(one)
-    laid, overlapping = by_edges(one, times if any(times) else weights(one), before)
-    ends = [node.start_ns + times[node.id] for node in one.nodes if node.start_ns is not None]
-    starts = [node.start_ns for node in one.nodes if node.start_ns is not None]
+def critical_path(capture: Capture, index: int) -> Path:
+    """The critical path of ``capture.graphs[index]``."""
+    graph = capture.graphs[index]
+    times = durations(capture, graph)
+    before = waits(graph)
+    laid, overlapping = by_edges(graph, times if any(times) else weights(graph), before)
+    ends = [node.start_ns + times[node.id] for node in graph.nodes if node.start_ns is not None]
+    starts = [node.start_ns for node in graph.nodes if node.start_ns is not None]
     timed = any(times)
     return Path(
-        graph=graph,
+        graph=index,
         nodes=laid.path,
         length_ns=laid.length if timed else 0,
         replay_ns=max(ends) - min(starts) if ends else None,
         busy_ns=sum(times),
         slack_ns=tuple(laid.slack) if timed else (0,) * len(times),
-        width=_width(one, before),
+        width=_width(graph, before),
         untimed=sum(
             node.type != "empty" and node.duration_ns is None and not times[node.id]
-            for node in one.nodes
+            for node in graph.nodes
         ),
         overlapping=overlapping,
     )
@@ -177,13 +177,13 @@ def _duration(capture: Capture, node: Node) -> int:
 
 
 def weights(graph: Graph) -> list[int]:
-    """What stands for the durations where nothing was timed: 1 a node, 0 for empty ones."""
+    """Used as durations where nothing was timed: 1 for a node, 0 for an empty one."""
     return [int(node.type != "empty") for node in graph.nodes]
 
 
 def waits(graph: Graph) -> list[Sequence[int]]:
     """By node id: what it waits for."""
-    # Most wait for one node: a tuple is no work for the garbage collector.
+    # Most wait for a single node: the garbage collector does not track such a tuple.
     before: list[tuple[int, ...] | list[int]] = [()] * len(graph.nodes)
     for edge in graph.edges:
         known = before[edge.target]
@@ -233,10 +233,10 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
     for edge in edges:
         end[edge.source] = min(end[edge.source], level[edge.target])
     change = [0] * (levels + 1)
-    for one in nodes:
-        if one.type != "empty":
-            change[level[one.id]] += 1
-            change[end[one.id]] -= 1
+    for index, node_level in enumerate(level):
+        if nodes[index].type != "empty":
+            change[node_level] += 1
+            change[end[index]] -= 1
     widest = now = 0
     for difference in change:
         now += difference
@@ -258,12 +258,12 @@ class NodeOrder:
     clocks: list[list[int]]
     """By node, for every chain but its own: the last position there that comes before it."""
 
-    def before(self, one: int, other: int) -> bool:
-        """True when there is a path from ``one`` to ``other``."""
-        chain, clock = self.chain[one], self.clocks[other]
-        if chain == self.chain[other]:
-            return self.position[one] < self.position[other]
-        return chain < len(clock) and clock[chain] >= self.position[one]
+    def before(self, first: int, second: int) -> bool:
+        """True when there is a path from ``first`` to ``second``."""
+        chain, clock = self.chain[first], self.clocks[second]
+        if chain == self.chain[second]:
+            return self.position[first] < self.position[second]
+        return chain < len(clock) and clock[chain] >= self.position[first]
 
 
 def node_order(
@@ -281,13 +281,13 @@ def node_order(
         # The chain of the stream whose end is right before this node goes on here.
         known = of_stream.setdefault(stream, [])
         ends_before = (chain[one] for one in sources if position[one] == ends[chain[one]])
-        own = next((one for one in ends_before if one in known), None)
+        own = next((source for source in ends_before if source in known), None)
         if len(sources) > 1 or (sources and own is None):
             clock = [*clock, *[-1] * (len(ends) - len(clock))]
-            for one in sources:
-                clock[chain[one]] = max(clock[chain[one]], position[one])
+            for source in sources:
+                clock[chain[source]] = max(clock[chain[source]], position[source])
             if own is None:
-                own = next((one for one in known if clock[one] == ends[one]), None)
+                own = next((end for end in known if clock[end] == ends[end]), None)
         if own is None:
             if len(ends) == _CHAINS:
                 return None
@@ -300,9 +300,9 @@ def node_order(
 
 
 def _latest(nodes: Sequence[int], clocks: Sequence[list[int]]) -> list[int]:
-    found: list[int] = []
+    latest: list[int] = []
     for node in nodes:
         clock = clocks[node]
-        shorter, longer = sorted((found, clock), key=len)
-        found = [*map(max, shorter, longer), *longer[len(shorter) :]]
-    return found
+        shorter, longer = sorted((latest, clock), key=len)
+        latest = [*map(max, shorter, longer), *longer[len(shorter) :]]
+    return latest

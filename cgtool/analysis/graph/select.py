@@ -61,11 +61,11 @@ def _term(text: str, expression: str) -> Term:
             f"--select {expression!r}: there is no field {name!r}",
             fix=f"fields: {', '.join(_FIELDS)}",
         )
-    patterns = tuple(one.strip() for one in alternatives.split("|") if one.strip())
+    patterns = tuple(word.strip() for word in alternatives.split("|") if word.strip())
     for pattern in patterns:
         if name == "node" and _RANGE.fullmatch(pattern) is None:
             raise usage(
-                f"--select {expression!r}: {pattern!r} is no node number",
+                f"--select {expression!r}: {pattern!r} is not a node number",
                 fix="for example node=12 or node=3-7",
             )
         if name == "line" and _RANGE.fullmatch(pattern.rpartition(":")[2]) is None:

@@ -133,7 +133,7 @@ def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> S
         line = place.line
         text = f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""
         by_op.setdefault(name, Counter())[text] += 1
-    ops = sorted(by_op.items(), key=lambda one: (-one[1].total(), one[0]))
+    ops = sorted(by_op.items(), key=lambda item: (-item[1].total(), item[0]))
     environment = capture.environment
     return Summary(
         spec=capture.entry.spec,
@@ -199,11 +199,11 @@ _WASTE_SHARE = 2.0
 
 def graph_findings(capture: Capture) -> tuple[Finding, ...]:
     """Findings of every graph and pool."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for graph in capture.graphs:
-        found += _nodes(capture, graph)
-    found += _pools(capture)
-    return tuple(found)
+        findings += _nodes(capture, graph)
+    findings += _pools(capture)
+    return tuple(findings)
 
 
 def _frames(capture: Capture, origin: int | None) -> tuple[Frame, ...]:
@@ -244,9 +244,9 @@ def _pools(capture: Capture) -> Iterator[Finding]:
         if row.reserved - needed < _WASTE_BYTES or row.reserved < _WASTE_SHARE * needed:
             continue
         sizes: Counter[int | None] = Counter()
-        for one in capture.memory.allocations:
-            if one.pool == index:
-                sizes[one.origin] += one.bytes
+        for allocation in capture.memory.allocations:
+            if allocation.pool == index:
+                sizes[allocation.origin] += allocation.bytes
         origin = sizes.most_common(1)[0][0] if sizes else None
         yield Finding(
             FRAGMENTATION_UNREACHABLE_RESERVE,

@@ -1,11 +1,11 @@
-"""What of a graph is shown: some nodes, some groups of nodes, and what leads from one to another.
+"""What is shown of a graph: nodes, groups of nodes, and the links between them.
 
-A view is true: there is a path between two shown nodes in the view exactly when there is one in
-the graph (inside a group, the group stands for all of its nodes).
+A view has a path between two shown nodes exactly when the graph has one (a group counts as all of
+its nodes).
 
-Grouping everything of one module can make two groups wait for each other, which the graph never
-does. So a node joins the last group of its kind only when no other group stands between them, and
-else begins a new one: the groups always stand in a topological order, and a module that runs
+Grouping all nodes of a module can make two groups wait for each other, which the graph never does.
+So a node joins the last group of its kind only when no other group is between them, and else begins
+a new one: the groups are always in a topological order, and a module that runs
 twice is two groups.
 """
 
@@ -27,7 +27,7 @@ class Item:
     title: str | None = None
     """What a group is called; None for a node."""
     module: str | None = None
-    """The module that all of a group belongs to, when there is one."""
+    """The module that all nodes of a group belong to, if there is one."""
 
     @property
     def is_point(self) -> bool:
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(slots=True)
 class View:
-    """One graph, as it is shown. Items stand in a topological order."""
+    """One graph, as it is shown. Items are in a topological order."""
 
     graph: int
     """Index into ``Capture.graphs``."""
@@ -75,7 +75,7 @@ def only(index: int, graph: Graph, shown: Sequence[bool]) -> View:
 
     A path through hidden nodes becomes one link, marked ``hidden``. A hidden node with one way in
     or one way out is merged into its neighbour, which adds no link; where several paths meet and
-    part again a point stands for the hidden nodes, because one link for each pair would be more
+    separate again a point represents the hidden nodes, because one link for each pair would be more
     links than the graph has edges. Linear but for the rounds, which are few.
     """
     if all(shown):
@@ -128,13 +128,13 @@ def _between(order: list[int], graph: Graph, shown: Sequence[bool]) -> list[bool
 
 
 def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[bool]) -> list[int]:
-    """For each node, the node that stands for it: itself, a neighbour, or -1 for none.
+    """For each node, the node that represents it: itself, a neighbour, or -1 for none.
 
     Merging a node into its only successor or its only predecessor changes no path between the
     others, nor does merging two nodes with the same successors or the same predecessors. One can
     make room for the next, so all are repeated until nothing changes.
     """
-    stands = [node if live else -1 for node, live in enumerate(between)]
+    replaced_by = [node if live else -1 for node, live in enumerate(between)]
     hidden = [node for node in order if between[node] and not shown[node]]
     pairs = {
         (edge.source, edge.target)
@@ -158,12 +158,12 @@ def _merge(order: list[int], between: list[bool], graph: Graph, shown: Sequence[
                 elif (twin := twins.setdefault(ends, node)) != node:
                     into[node] = twin
             hidden = [node for node in hidden if node not in into]
-            stands = [into.get(node, node) for node in stands]
+            replaced_by = [into.get(node, node) for node in replaced_by]
             moved = ((into.get(a, a), into.get(b, b)) for a, b in pairs)
             pairs = {pair for pair in moved if pair[0] != pair[1]}
         if len(hidden) == count:
             break
-    return stands
+    return replaced_by
 
 
 Kind = tuple[Hashable, str, str | None]
@@ -257,10 +257,10 @@ def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> Vi
             kinds.append(None)
             continue
         origin = nodes[item.members[0]].origin
-        found = known.get(origin)
-        if found is None:
-            found = known[origin] = kind(places.of_origin(origin))
-        kinds.append(found)
+        group_kind = known.get(origin)
+        if group_kind is None:
+            group_kind = known[origin] = kind(places.of_origin(origin))
+        kinds.append(group_kind)
     return _group(view, kinds)
 
 
@@ -367,9 +367,9 @@ def _group(view: View, kinds: Sequence[Kind | None]) -> View:
             continue
         title, module = (kind[1], kind[2]) if kind is not None else (None, None)
         groups.append(Item(list(item.members), title, module))
-    for made in groups:
-        if len(made.members) == 1:
-            made.title = made.module = None
+    for item in groups:
+        if len(item.members) == 1:
+            item.title = item.module = None
     links: dict[tuple[int, int], Link] = {}
     for link in view.links:
         pair = (group_of[link.source], group_of[link.target])

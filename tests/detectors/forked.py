@@ -25,7 +25,8 @@ def _check(path: str, settings: dict[str, str]) -> dict:
         failure = error.failure.what
     return {
         "findings": [
-            [one.code, one.frames[0].line if one.frames else None, one.reason] for one in findings
+            [finding.code, finding.frames[0].line if finding.frames else None, finding.reason]
+            for finding in findings
         ],
         "looked": list(looked),
         "failure": failure,

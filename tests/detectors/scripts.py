@@ -14,7 +14,7 @@ _MARK = re.compile(r"# <- ([\w-]+)")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one script."""
+    """What ``cgtool check`` says of one script."""
 
     findings: frozenset[tuple[str, int | None]]
     """Code and line."""
@@ -43,10 +43,10 @@ def check_all(jobs: dict[Path, dict[str, str]]) -> dict[Path, Outcome]:
     )
     return {
         Path(path): Outcome(
-            frozenset((code, line) for code, line, _ in one["findings"]),
-            tuple(reason for _, _, reason in one["findings"]),
-            tuple(one["looked"]),
-            one["failure"],
+            frozenset((code, line) for code, line, _ in outcome["findings"]),
+            tuple(reason for _, _, reason in outcome["findings"]),
+            tuple(outcome["looked"]),
+            outcome["failure"],
         )
-        for path, one in json.loads(answer.stdout).items()
+        for path, outcome in json.loads(answer.stdout).items()
     }

@@ -33,7 +33,9 @@ def _read_and_written(op: Op) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     if not reads_values(op.func, op.name):
         return [], written
     keys = {id(tensor) for tensor in written}
-    return [one for one in tensors_in((op.args, op.kwargs)) if id(one) not in keys], written
+    return [
+        tensor for tensor in tensors_in((op.args, op.kwargs)) if id(tensor) not in keys
+    ], written
 
 
 class Outputs(Detector):

@@ -1,7 +1,7 @@
-"""Two tensors held against each other, and how much they may differ.
+"""Comparison of replays with eager runs, tensor by tensor, and the tolerance.
 
-The tolerance is not a guess: it is what eager differs from itself by, run to run, from the same
-state. Where eager is deterministic, equal means equal to the last bit.
+The tolerance is measured: it is the difference between eager runs from the same state. Where eager
+is deterministic, equal means equal to the last bit.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from cgtool.jobs.verify.state import dense, raw, same_bits
 from cgtool.model.finding import Comparison
 
 SLACK = 2.0
-"""A replay may be this many times as far from the nearest eager run as these are from each other:
-the largest distance of a few runs is not the largest that there is."""
+"""A replay may differ from the nearest eager run by this many times the difference between eager
+runs: the largest difference of a few runs is not the largest possible."""
 _CHUNK = 1 << 24
 
 
 class Difference(NamedTuple):
-    """Of two tensors."""
+    """The difference of two tensors."""
 
     largest: float | None
-    """Largest absolute difference; None when one is not a number where the other is."""
+    """Largest absolute difference; None when one has a NaN where the other does not."""
     exact: bool
     """No bit differs."""
 
@@ -84,7 +84,7 @@ def spread(runs: Sequence[torch.Tensor]) -> Difference:
 
 
 def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:
-    """The difference to the run that is nearest."""
+    """The smallest difference to any run."""
     found = [difference(run, tensor) for run in runs]
     return min(
         found, key=lambda one: (not one.exact, math.inf if one.largest is None else one.largest)
@@ -106,25 +106,25 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 TOO_NOISY = 0.1
-"""Eager that differs from itself by more than this part of its largest value proves nothing."""
+"""Where eager runs differ by more than this part of the largest value, equality proves nothing."""
 
 
 @dataclass
 class TrialResult:
-    """A trial and what came of it."""
+    """A trial with its runs and comparisons."""
 
     trial: Trial
     eager: list[Run]
     replay: Run
     comparisons: list[Comparison] = field(default_factory=list)
     differing: list[tuple[int, Comparison]] = field(default_factory=list)
-    """(iteration from 0, comparison) of all that are not equal."""
+    """(iteration from 0, comparison) of all tensors that differ."""
     noisy: list[Comparison] = field(default_factory=list)
     only_eager: set[str] = field(default_factory=set)
-    """State that eager iterations make and that nothing leads to after replays."""
+    """State that eager iterations create and that cannot be reached after replays."""
 
     def accepting(self, keys: set[tuple[str, str]]) -> TrialResult:
-        """The same without what is said elsewhere of these (kind, name)."""
+        """The same result without these (kind, name), which are reported elsewhere."""
         if not keys:
             return self
         return replace(
@@ -162,8 +162,9 @@ def compare_runs(
 ) -> TrialResult:
     """Compare every tensor of every iteration.
 
-    ``noise_counts``: eager runs differ by chance, not because the host moves on. ``rounding``:
-    eager runs whose inputs were changed in the last bit, where replays may use other kernels.
+    ``noise_counts``: eager runs differ by chance, not because the host changes a number.
+    ``rounding``: eager runs with inputs changed in the last bit, for replays that may use other
+    kernels.
     """
     base = runner.base(trial)
     result = TrialResult(trial, eager, replay)

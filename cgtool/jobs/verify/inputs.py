@@ -1,9 +1,9 @@
-"""Fresh inputs of the same shapes, types and domains, written into the static ones.
+"""New values for static inputs: of the same shape, type and domain, or moved by one rounding.
 
-What a tensor means is not known, so nothing is invented. Floats are drawn from the values that are
-there and shrunk by a random factor: signs, ranges, zeros and infinities of masks stay. Integers are
-drawn from the values that are there, because an index one beyond them may be out of range; sorted
-ones (offsets) stay sorted from the same first to the same last, and permutations stay permutations.
+The meaning of a tensor is unknown, so its own values are used. Floats are drawn from them and
+scaled down by a random factor, which keeps signs, ranges, zeros and the infinities of masks.
+Integers are drawn from them too, because another index may be out of range; sorted ones (offsets)
+stay sorted with the same first and last value, and permutations stay permutations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cgtool.jobs.verify.state import raw
 
 
 def fresh(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor | None:
-    """Other values on the CPU for a tensor, or None where there are none to choose."""
+    """New values on the CPU for a tensor, or None where there are none."""
     with raw():
         values = tensor.detach().cpu()
         if values.layout != torch.strided or values.is_quantized or not values.numel():
@@ -39,11 +39,11 @@ def _floats(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     shrink = 0.5 + 0.5 * torch.rand(values.shape, generator=generator, dtype=torch.float64)
     flat = wide.reshape(-1)
     if not bool((flat != 0).any()):
-        # Nothing to draw from: zeros stand for "no value yet".
+        # Nothing to draw from: all zeros usually means "no value yet".
         made = torch.rand(values.shape, generator=generator, dtype=torch.float64)
         return made.to(values.dtype)
     if _increasing(flat):
-        # Edges of bins: other values, the same order.
+        # Edges of bins: new values in the same order.
         return (wide * float(shrink.reshape(-1)[0])).to(values.dtype)
     pool = flat[finite.reshape(-1)]
     chosen = (
@@ -80,7 +80,13 @@ RUNS = 3
 
 
 def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[Trial]:
-    """The trial with every floating-point input and parameter moved by at most one rounding."""
+    """Copies of the trial with every floating-point input and parameter changed by at most one
+    rounding, for the effect of another order of summation.
+
+    A replay may use other kernels than eager (another algorithm for a matrix product, because the
+    workspace differs), which round differently. How far that carries depends on the workload, so it
+    is measured: the results of eager change as much when its inputs change by one rounding.
+    """
     generator = torch.Generator()
     generator.manual_seed(1)
     tensors = {

@@ -1,4 +1,4 @@
-"""Verification on a GPU: the very graphs that ``cgtool capture`` makes, replayed."""
+"""Verification on a GPU, with the same capture as ``cgtool capture``."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Cuda(VerifyTarget):
         ]
 
     def _again(self) -> CudaSession:
-        """A session for a second capture: into one pool, and on a stream, of its own."""
+        """A session for a second capture, with its own pool and stream."""
         return CudaSession(
             self.workload,
             msgspec.structs.replace(self.options, pool="shared"),
@@ -105,8 +105,8 @@ class Cuda(VerifyTarget):
         )
 
     def freed_inputs(self) -> list[Finding]:
-        """Memory that captured nodes point into and that was freed; the graphs are of no use
-        afterwards, since naming the workspaces of cuBLAS frees them."""
+        """Memory that captured nodes point into and that was freed. The graphs cannot be replayed
+        afterwards: finding the workspaces of cuBLAS frees them."""
         try:
             found, _ = assemble(
                 self._session,
@@ -116,7 +116,7 @@ class Cuda(VerifyTarget):
             )
             require_live_inputs(found)
         except RuntimeError:
-            # The nodes cannot be read: an earlier look at them has already failed.
+            # The nodes cannot be read, and an earlier reading has reported that.
             return []
         except CgtoolError as error:
             failure = error.failure
@@ -166,7 +166,7 @@ class _Probes:
 
     def __init__(self, target: Cuda, again: CudaSession) -> None:
         free, _ = torch.cuda.mem_get_info(again.device.index)
-        # Half of it: the intermediates themselves need memory too.
+        # Half of it: the intermediate results themselves need memory too.
         budget = [free // 2]
         self.record = Record()
         self._recorders: list[_ProbeRecorder] = []
@@ -202,7 +202,7 @@ class Missed:
     stream: int
     """Handle of the stream that was current; 0 is the default one."""
     capturing: bool
-    """That stream took part in the capture."""
+    """Whether that stream takes part in the capture."""
 
 
 class MissedRecorder(OpRecorder):
@@ -225,7 +225,7 @@ class MissedRecorder(OpRecorder):
         return int(number)
 
     def _look(self, call: OpCall | None) -> None:
-        """Hold what was launched since the last look against the nodes that were added."""
+        """Compare the launches since the last call with the nodes that were added."""
         nodes, launches = self._count(), self.log.count()
         made, asked = nodes - self._nodes, launches - self._launches
         if made < asked:
@@ -251,8 +251,8 @@ class MissedRecorder(OpRecorder):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Launches are counted while entered, which is before the capture begins. Without CUPTI
-        there are none to count, and nothing is found."""
+        """Count launches while entered; to be entered before the capture begins. Without CUPTI no
+        launch is counted, and nothing is found."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(cupti.CuptiUnavailable):
                 stack.enter_context(cupti.watch_launches(self.log.launched))
@@ -260,7 +260,7 @@ class MissedRecorder(OpRecorder):
 
     def __enter__(self) -> MissedRecorder:
         super().__enter__()
-        # What the beginning of a capture adds by itself is not the user's.
+        # Nodes that the begin of a capture adds are not the user's.
         self._nodes, self._launches = self._count(), self.log.count()
         return self
 
@@ -271,20 +271,20 @@ class MissedRecorder(OpRecorder):
 
 
 def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Finding]:
-    """``sure_only``: leave out what only the counts say."""
+    """``sure_only``: without findings that rest on counts alone."""
     for launch in recorder.missed:
-        # On a capturing stream only an op without a node is sure: cuDNN launches work there that
-        # is counted, and makes none.
+        # On a capturing stream only an op without any node is certain: cuDNN makes calls there that
+        # count as launches and add no node.
         if launch.capturing and (sure_only or launch.nodes):
             continue
         name = launch.call.name if launch.call is not None else "a kernel outside any op"
         on_side = not launch.capturing and launch.stream != 0
-        where = "a stream that takes no part in the capture" if on_side else "the default stream"
+        where = "a stream that is not part of the capture" if on_side else "the default stream"
         if launch.capturing:
-            where = "another stream than the current one"
+            where = "a stream other than the current one"
         finding = Finding(
             SIDE_STREAM_NOT_FORKED if on_side else KERNEL_ON_STREAM_ZERO,
-            f"{name} ran on {where}: at once, while the graph was captured, and in no replay",
+            f"{name} ran on {where}: once, during the capture, and in no replay",
             phase="capture",
             evidence=(f"{launch.launches} launched, {launch.nodes} nodes added",),
         )

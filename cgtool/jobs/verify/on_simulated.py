@@ -67,7 +67,7 @@ class Simulated(VerifyTarget):
 
 
 class _ProbeRecorder(CaptureRecorder):
-    """Knows which steps belong to which op."""
+    """Knows the op of each step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -82,7 +82,7 @@ class _ProbeRecorder(CaptureRecorder):
 
 
 class _Probes:
-    """Every graph captured again; replays go step by step and look at what each step wrote."""
+    """A second capture, replayed step by step, with the results of each step kept."""
 
     def __init__(self, session: SimulatedSession) -> None:
         self._recorders: list[_ProbeRecorder] = []

@@ -1,9 +1,8 @@
-"""Random numbers: a replay that repeats itself, and one that draws others than eager does.
+"""Random numbers: replays that repeat theirs, and replays that draw others than eager.
 
-Both sides are given the same random state before they run. If they still differ (a fused kernel
-takes other numbers of the same generator), that is no fault as long as what is drawn has the same
-distribution; if replays from different seeds leave the same numbers and eager ones do not, the seed
-is frozen.
+Both sides start from the same random state. If they still differ (a fused kernel takes other
+numbers of the same generator), that is correct if both draw from the same distribution. If replays
+with different seeds have the same results and eager runs do not, the seed is frozen.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RNG_FROZEN_SEED = code("rng-frozen-seed")
 
 SEEDS = 12
 _SIGMAS = 6.0
-"""Two means further apart than this many standard errors are different."""
+"""Means that differ by more than this many standard errors are different."""
 
 
 def _drawn(
@@ -50,7 +49,7 @@ def _drawn(
 def draws(
     target: VerifyTarget, runner: TrialRunner, trial: Trial
 ) -> tuple[list[Results], list[Results]]:
-    """Results of one eager iteration and of one replay, for each of some seeds."""
+    """Results of one eager iteration and of one replay for each seed."""
 
     def replay() -> Results:
         runner.replay_once(trial)
@@ -73,7 +72,7 @@ def is_random(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> bool:
 
 
 def frozen(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Iterator[Finding]:
-    """Replays are equal to each other bit by bit where eager runs differ."""
+    """A finding where eager depends on the seed, and replays are equal to the last bit."""
     eager, replays = draws(target, runner, trial)
     names = [
         name
@@ -83,8 +82,8 @@ def frozen(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Iterator[
     if names:
         yield Finding(
             RNG_FROZEN_SEED,
-            f"{SEEDS} eager runs from different seeds leave different values in {names[0]}, and "
-            f"{SEEDS} replays the same ones: the graph keeps the random numbers of the capture",
+            f"{SEEDS} eager runs with different seeds have different values in {names[0]}, {SEEDS} "
+            "replays have the same: the graph repeats the random numbers of the capture",
             phase="replay",
         )
 
@@ -92,8 +91,8 @@ def frozen(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Iterator[
 def alike(
     target: VerifyTarget, runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]
 ) -> bool:
-    """True when all of these results are random on both sides, with means and mean magnitudes that
-    agree."""
+    """True when all of these results are random in replay and eager, with equal means and mean
+    magnitudes."""
     eager, replays = draws(target, runner, trial)
     return all(
         key in eager[0]

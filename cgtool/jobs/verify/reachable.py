@@ -1,8 +1,10 @@
-"""Everything that the code under test can reach and change: a walk from its callables.
+"""Everything that the user's code can reach and change: a walk from its callables.
 
-``cgtool.program.reach`` looks for what a graph's summary names, close to the function. This walk
-goes all the way, because a value that it misses cannot be set back between two runs that must start
-alike.
+``cgtool.program.reach`` finds what a summary names, close to the function. This walk is exhaustive,
+because a value that it misses is not restored between two runs that must begin in the same state.
+
+The state is the objects in each place (a dictionary, attributes, a cell, a gradient) and the
+contents of the tensors that they lead to (``cgtool.jobs.verify.state``).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from cgtool.observe.storage import strided_parts
 from cgtool.torch_compat.private import MODULE_TABLES, is_traceable_wrapper_subclass
 
 _MOST_ITEMS = 10_000
-"""Longer containers hold data, which nothing of interest hangs on."""
+"""Longer containers hold data only, and are not followed."""
 _FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
 _LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools", "random"}) | {
     "cgtool", "numpy", "torch",
@@ -33,11 +35,11 @@ _LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools"
 
 @dataclass
 class Reachable:
-    """What a walk found. Every object is kept alive by it."""
+    """The result of a walk, which keeps every object alive."""
 
     found: list[Place] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
-    """By identity: the first path that led to it."""
+    """By identity: the first path to it."""
     generators: list[torch.Generator] = field(default_factory=list)
     randoms: list[Any] = field(default_factory=list)
     """``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``."""
@@ -61,7 +63,7 @@ class _Walker:
         self._seen: dict[int, Any] = {}
 
     def visit(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Note one object; its parts are returned to be visited."""
+        """Note an object, and yield its parts."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return
         if id(value) in self._seen or isinstance(value, type | types.ModuleType | types.CodeType):
@@ -104,7 +106,7 @@ class _Walker:
     def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
         wraps: bool = is_traceable_wrapper_subclass(tensor)
         if wraps:
-            # Its memory is that of the tensors that it is made of.
+            # Its memory is that of its inner tensors.
             yield from ((f"{path}{suffix}", part) for suffix, part in strided_parts(tensor))
         else:
             self.reachable.tensors[id(tensor)] = path, tensor
@@ -174,7 +176,7 @@ class _Walker:
         )
         if slots:
             yield from self._items(path, SlotsPlace(value, slots), len(slots))
-        # What the class's own functions name: a cache beside the class, a closure around it.
+        # Names in the methods of the class: a cache next to the class, a closure around it.
         for base in kind.__mro__:
             if not is_users(base):
                 continue
@@ -187,7 +189,7 @@ class _Walker:
 
 
 def is_users(kind: type) -> bool:
-    """True for classes that are not a library's."""
+    """True for classes of the user's code, False for those of libraries."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names or file is None:
@@ -216,7 +218,7 @@ _SHORT = frozenset(MODULE_TABLES)
 
 
 def _joined(path: str, key: Any) -> str:
-    """``layers.0.weight``: the tables of a module are no part of its names."""
+    """``layers.0.weight``: without the names of a module's own dictionaries."""
     if isinstance(key, torch.Tensor) or key in _SHORT:
         return path
     return f"{path}.{key}" if path else str(key)
@@ -226,18 +228,18 @@ Items = dict[Any, Any]
 
 
 class Place(ABC):
-    """One place."""
+    """A place that holds objects and can be restored."""
 
     @abstractmethod
     def items(self) -> Items:
-        """What stands in it."""
+        """The objects in it, by key."""
 
     @abstractmethod
     def put(self, items: Items) -> None:
-        """Make it hold exactly that again."""
+        """Make it hold exactly ``items``."""
 
     def restore(self, items: Items) -> None:
-        """Put back what is not there any more; a place that did not change is not touched."""
+        """Make it hold ``items``, unless it still does."""
         now = self.items()
         if len(now) == len(items) and all(
             (key is current_key or _equal(key, current_key)) and value is current
@@ -248,7 +250,8 @@ class Place(ABC):
 
 
 def _equal(key: Any, other: Any) -> bool:
-    """Of two keys; tensors are equal only to themselves, and others may say what they like."""
+    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
+    others is the user's."""
     return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
 
 
@@ -361,7 +364,7 @@ class GradPlace(Place):
 
 
 class DataPlace(Place):
-    """The memory that a tensor stands on, which ``p.data = q`` exchanges."""
+    """The memory of a tensor, which ``p.data = q`` replaces."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor

@@ -28,7 +28,7 @@ Results = dict[tuple[str, str], torch.Tensor]
 
 
 class Probes(Protocol):
-    """A second capture, of which every op's results can be seen after a replay."""
+    """A second capture that keeps the results of every op."""
 
     record: Record
     calls: list[OpCall]
@@ -36,7 +36,7 @@ class Probes(Protocol):
 
     def replay(self) -> None: ...
     def values(self) -> list[list[torch.Tensor] | None]:
-        """What each of ``calls`` made in the last replay; None where it was not kept."""
+        """The results of each of ``calls`` in the last replay; None where they were not kept."""
 
 
 class VerifyTarget(ABC):
@@ -101,13 +101,13 @@ def eager_iteration(
     keep_casts: bool = False,
     hold: list[torch.Tensor] | None = None,
 ) -> Results:
-    """One eager iteration, with the gradients coming in that the graphs are given.
+    """One eager iteration, with the incoming gradients of the graphs.
 
-    ``watch`` is entered around the user's code alone, once a phase. ``hold`` gets the gradients
-    that come in, which would else be freed with the iteration.
+    ``watch`` is entered around the user's code only, once a phase. The incoming gradients are
+    appended to ``hold``; without it they are freed with the iteration.
     """
     if autocast_caches() and not keep_casts:
-        # Leaving the outermost autocast does this, once an iteration.
+        # As leaving the outermost autocast does, once an iteration.
         torch.clear_autocast_cache()
     phases = Phases(target.workload, target.options)
     static = target.session.incoming
@@ -130,12 +130,12 @@ def eager_iteration(
 
 
 def autocast_caches() -> bool:
-    """Autocast is on around the callables, and keeps the casts that it makes of weights."""
+    """True when autocast is on and caches its casts of weights."""
     return bool(torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled())
 
 
 def static_inputs(target: VerifyTarget) -> list[Named]:
-    """The static inputs: tensors among the arguments, and the gradients that come in."""
+    """The static inputs: tensors among the arguments, and the incoming gradients."""
     workload = target.workload
     found: list[Named] = []
     seen: set[int] = set()
@@ -152,7 +152,7 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
 
 
 def closed_over(workload: Workload) -> list[Named]:
-    """Tensors that functions reach by name: the inputs of a step, unless it writes them."""
+    """Tensors that functions use by name: the inputs of a step, unless it writes them."""
     return [
         (name.replace("tensor ", "", 1), tensor)
         for name, kind, tensor in named_tensors(workload)
@@ -171,42 +171,42 @@ def float_parameters(workload: Workload) -> list[Named]:
 
 @dataclass
 class Trial:
-    """What a run begins with, and how long it goes on."""
+    """The start and the length of a run."""
 
     name: str
     iterations: int = 1
     writes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Static tensors and what is written into them once the state was set back."""
+    """Static tensors and the values that are written into them after the state was restored."""
     given: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
-    """What the inputs held when a run of this trial began last, by identity."""
+    """The inputs' values at the start of the last run of this trial, by identity."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
 
     def iteration(self, number: int) -> str:
-        """How the table calls one of them, counted from 0."""
+        """The name of iteration ``number`` (from 0) in the table."""
         return self.name if self.iterations == 1 else f"{self.name}, replay {number + 1}"
 
 
 @dataclass
 class Run:
-    """What each iteration left: outputs, gradients, and the state that it changed."""
+    """Per iteration: outputs, gradients, and the state that it changed."""
 
     values: list[Results] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    """All state tensors that could be reached at the end."""
+    """Of all state tensors that could be reached at the end."""
     unwritten: list[str] = field(default_factory=list)
-    """Results that still hold the sentinel after the first replay."""
+    """Results that still have the sentinel after the first replay."""
 
 
 class ReplayFailedError(Exception):
-    """A replay ended with an error; the device is of no use afterwards."""
+    """A replay ended with an error, and the device cannot be used afterwards."""
 
     def __init__(self, trial: str, error: RuntimeError) -> None:
         super().__init__(f"{trial}: a replay failed: {first_line(error)}")
 
 
 class TrialRunner:
-    """The state before the capture and the layout after it, from which both sides start."""
+    """Runs trials: eager from the state before the capture, replays in the layout after it."""
 
     def __init__(self, target: VerifyTarget, start: Snapshot) -> None:
         self.target = target
@@ -225,7 +225,7 @@ class TrialRunner:
             and start.value_of(tensor) is None
             and target.in_graph_memory(tensor)
         ]
-        """Tensors that the graphs must write before anyone reads them."""
+        """Tensors that the graphs must write before they are read."""
         self.written: list[str] = []
         """Inputs that a replay changed."""
         with raw():
@@ -241,18 +241,18 @@ class TrialRunner:
                 tensor.detach().copy_(values)
         for tensor, values in trial.writes:
             write(tensor, values)
-        # As they really are: inputs may share memory with each other, or with themselves.
+        # Read back: inputs may share memory with each other, or with themselves.
         with raw():
             trial.given = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
 
     def begin_eager(self, trial: Trial) -> None:
-        """Everything as before the capture."""
+        """Restore everything as it was before the capture."""
         self.start.restore()
         self._begin(trial)
 
     def begin_replay(self, trial: Trial) -> None:
-        """The state of the start in the places that the capture left, and a sentinel wherever the
-        graphs must write: what is still there after a replay was not written by it."""
+        """Restore the start's values in the objects that the capture left, and write a sentinel
+        wherever the graphs must write: a sentinel after a replay was not overwritten by it."""
         self.end.restore()
         self.start.restore_contents()
         with raw():
@@ -261,7 +261,7 @@ class TrialRunner:
         self._begin(trial)
 
     def value_at_start(self, tensor: torch.Tensor, trial: Trial) -> torch.Tensor | None:
-        """What a tensor holds when a run of the trial begins."""
+        """The value of a tensor when a run of the trial begins; None for a tensor of no state."""
         if id(tensor) in trial.given:
             return trial.given[id(tensor)]
         for written, values in trial.writes:
@@ -272,7 +272,7 @@ class TrialRunner:
         return self.start.value_of(tensor)
 
     def eager(self, trial: Trial) -> Run:
-        """As many eager iterations in a row."""
+        """Run ``trial.iterations`` consecutive eager iterations."""
         self.begin_eager(trial)
         run = Run()
         for _ in range(trial.iterations):
@@ -280,7 +280,7 @@ class TrialRunner:
             self.target.device.synchronize()
             self._collect(run, results, trial)
             del results
-        # What eager left behind (gradients, caches) must not lie in the way of the next run.
+        # What eager left (gradients, caches) must not affect the next run.
         gc.collect()
         return run
 
@@ -294,7 +294,7 @@ class TrialRunner:
             raise ReplayFailedError(trial.name, error) from error
 
     def replay(self, trial: Trial) -> Run:
-        """As many replays in a row."""
+        """Run ``trial.iterations`` replays back to back."""
         self.begin_replay(trial)
         run = Run()
         for number in range(trial.iterations):
@@ -327,7 +327,7 @@ class TrialRunner:
         run.names = set(named)
 
     def base(self, trial: Trial) -> dict[str, torch.Tensor]:
-        """State by name as a run of the trial begins: for what one side left unchanged."""
+        """State by name at the start of a run: the values of what a run leaves unchanged."""
         self.start.restore()
         found = {}
         for name, tensor in (*state.read(self.target.workload).items(), *self.inputs):
@@ -338,7 +338,7 @@ class TrialRunner:
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:
-    """NaN, or the smallest number: what no replay is likely to leave."""
+    """Fill with NaN or the smallest number, which a replay is unlikely to write."""
     target = distinct(tensor)
     if target.is_floating_point() or target.is_complex():
         target.fill_(float("nan"))
@@ -349,7 +349,7 @@ def fill_sentinel(tensor: torch.Tensor) -> None:
 
 
 def holds_sentinel(tensor: torch.Tensor) -> bool:
-    """True when every element is still the sentinel, and that cannot be chance."""
+    """True when every element is the sentinel, and not by chance."""
     with raw():
         if not tensor.numel() or tensor.dtype == torch.bool or tensor.is_quantized:
             return False

@@ -1,9 +1,8 @@
-"""The state that a run starts from and leaves: kept, set back, and read by name.
+"""The state of the user's code: saved, restored, and read by name.
 
-State is what outlives one call: parameters, buffers, gradients, optimizer state, tensors that
-functions close over, Python values in attributes and containers, and the random states. What hides
-in iterators, generators and C extensions cannot be set back; runs that part because of it are told
-apart from noise elsewhere.
+State is what outlives a call: parameters, buffers, gradients, optimizer state, tensors in closures,
+Python values in attributes and containers, and random states. State in iterators, generators and C
+extensions cannot be restored; ``causes`` separates what it changes from noise.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
-    """Tensors are read and written as they are: no autograd, no recorder and no stand-in for a GPU
-    between."""
+    """Read and write tensors directly: without autograd, recorders and the simulated device."""
     with disable_current_modes(), torch.inference_mode(), no_torch_function():
         yield
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Plain contiguous numbers, whatever the layout."""
+    """Plain contiguous numbers of a tensor of any layout."""
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.layout != torch.strided:
@@ -42,7 +40,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Of two dense tensors: no bit differs."""
+    """True when no bit of two dense tensors differs."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.numel() == 0:
@@ -52,7 +50,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """No bit differs, wherever the two lie."""
+    """True when no bit differs, on whatever devices the two are."""
     if before.shape != now.shape:
         return False
     with raw():
@@ -69,7 +67,7 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Values into a tensor, where it lies. Elements that share memory are written once."""
+    """Write values into the memory of a tensor. Elements that share memory are written once."""
     with raw():
         if tensor.layout != torch.strided:
             tensor.copy_(values)
@@ -116,7 +114,7 @@ def _add(named: dict[str, torch.Tensor], seen: set[int], name: str, tensor: torc
 
 @dataclass
 class Layout:
-    """Which objects stand where."""
+    """Which objects are in which places."""
 
     places: list[tuple[Place, Items]]
 
@@ -130,7 +128,7 @@ class Layout:
 
 
 class Snapshot:
-    """A state that runs can start from again."""
+    """A state that can be restored."""
 
     def __init__(self, workload: Workload, device: Device) -> None:
         self._device = device
@@ -150,16 +148,16 @@ class Snapshot:
         self.device_rng = device.get_rng_state()
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """What the tensor held; None for one that was not there."""
+        """The saved value of a tensor; None for a tensor that is not part of the state."""
         return self.values.get(id(tensor))
 
     def restore(self) -> None:
-        """Objects, contents and random states as they were."""
+        """Restore objects, contents and random states."""
         self.layout.restore()
         self.restore_contents()
 
     def restore_contents(self) -> None:
-        """Contents and random states, whichever places the tensors stand in now."""
+        """Restore contents and random states, and leave objects where they are now."""
         with raw():
             for tensor in self.tensors:
                 write(tensor, self.values[id(tensor)])

@@ -1,5 +1,5 @@
-"""Eager iterations watched op by op: which outside memory they read, what every op makes, and what
-comes of memory that nobody filled."""
+"""Eager iterations observed op by op: the outside memory that they read, the results of every op,
+and the effect of uninitialised memory (``torch.empty``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cgtool.program.phases import roots_of
 from cgtool.torch_compat.private import pytree, schema_of, storage_key
 
 EMPTY = ("aten::empty", "aten::new_empty")
-"""Ops that hand out memory as it is."""
+"""Ops that return uninitialised memory."""
 _NOTHING = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
 
 
@@ -46,7 +46,7 @@ def strided(value: Any) -> list[torch.Tensor]:
 
 
 def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
-    """The tensors that an op leaves new values in; None for one that launches nothing."""
+    """The tensors that an op writes; None for an op that launches nothing."""
     schema = schema_of(func)
     if schema is not None:
         if schema.name.startswith(_NOTHING) or torch.Tag.inplace_view in func.tags:
@@ -57,7 +57,7 @@ def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
         if not writes and any(result.alias_info for result in schema.returns):
             return None
     results = strided(made)
-    # Multi-tensor ops return nothing; what they write is what they are given first.
+    # Multi-tensor ops return nothing and write their first argument.
     return results or strided(args[:1])
 
 
@@ -82,7 +82,7 @@ class Outside:
 
 
 class LivenessRecorder(OpRecorder):
-    """Follows storages that an iteration did not make, and holds none of them."""
+    """Follows storages from before the iteration that it reads, and holds none of them."""
 
     def __init__(self, target: VerifyTarget, annotations: Any) -> None:
         super().__init__(roots_of(target.workload), annotations)
@@ -90,7 +90,7 @@ class LivenessRecorder(OpRecorder):
         self.outside: dict[int, Outside] = {}
         self._made: dict[int, StorageWeakRef] = {}
         self._before = None if autocast_caches() else _held()
-        """Storages of the tensors that Python holds; casts in autocast's cache it does not."""
+        """Storages of the tensors that Python holds, which are not casts in autocast's cache."""
         self.uses_empty = False
 
     def execute(
@@ -103,7 +103,7 @@ class LivenessRecorder(OpRecorder):
         for tensor in strided(made):
             storage = tensor.untyped_storage()
             if storage_key(storage) not in known:
-                # The reference keeps the identity from being used again.
+                # The weak reference keeps the identity from being reused.
                 self._made[storage_key(storage)] = StorageWeakRef(storage)
         if self.target.device.is_host_work(made if tensors(made) else args):
             return made
@@ -113,7 +113,7 @@ class LivenessRecorder(OpRecorder):
             if key in self._made or key in self.outside or not storage.nbytes():
                 continue
             if self._before is not None and key not in self._before:
-                # Made in C++ for this op alone, which no mode sees (the index tensor of x[[0, 2]]).
+                # Made in C++ for this op only, unseen by recorders (the index tensor of x[[0, 2]]).
                 continue
             self.outside[key] = Outside(
                 call,
@@ -124,7 +124,7 @@ class LivenessRecorder(OpRecorder):
         return made
 
     def freed_inputs(self) -> list[Outside]:
-        """What was freed meanwhile."""
+        """What was freed since."""
         gc.collect()
         return [read for read in self.outside.values() if read.reference.expired()]
 
@@ -150,8 +150,8 @@ class ProbeRecorder(OpRecorder):
 
 
 class SpoilRecorder(OpRecorder):
-    """Fills what ``torch.empty`` hands out, so that what is computed from it shows: with a
-    sentinel, or with zeros."""
+    """Fills the memory that ``torch.empty`` returns with a sentinel or with zeros, so that results
+    that depend on it change."""
 
     def __init__(self, target: VerifyTarget, annotations: Any, only: int | None = None) -> None:
         """``only``: the index of the one call that gets the sentinel; None: all of them."""
@@ -183,7 +183,7 @@ def recording(target: VerifyTarget) -> Iterator[Any]:
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 _MOST = 32
-"""Calls that are tried one by one."""
+"""Calls that are tested one by one."""
 
 
 def _run(
@@ -199,7 +199,7 @@ def _run(
 
 
 def _largest_difference(first: Results, second: Results) -> float:
-    """The largest difference; infinite where one is not a number."""
+    """The largest difference; infinite where only one has a NaN."""
     worst = 0.0
     for key in first.keys() & second.keys():
         found = difference(first[key], second[key])
@@ -210,11 +210,15 @@ def _largest_difference(first: Results, second: Results) -> float:
 
 
 def reads_uninitialised(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[Finding]:
-    """One finding for the first allocation that results depend on."""
+    """A finding for the first uninitialised allocation that results depend on, if any.
+
+    Eager gets new memory from the allocator each time, often zeros; a graph gets the memory of its
+    last replay. So eager runs again with that memory filled: results that change depend on it.
+    """
     clean, recorder = _run(target, runner, trial, -1)
     if not recorder.calls:
         return []
-    # With zeros everywhere, what is left is the noise of the ops.
+    # Between two runs with zeros, only the noise of the ops differs.
     noise = SLACK * _largest_difference(clean, _run(target, runner, trial, -1)[0])
     if (
         not math.isfinite(noise)
@@ -225,8 +229,8 @@ def reads_uninitialised(target: VerifyTarget, runner: TrialRunner, trial: Trial)
         if _largest_difference(clean, _run(target, runner, trial, number)[0]) > noise:
             finding = Finding(
                 STALE_ACCUMULATOR_OR_UNINITIALISED,
-                f"results depend on what is in the memory that {call.name} hands out here: in a "
-                "graph, what the replay before left in it",
+                f"results depend on the uninitialised memory that {call.name} returns here: in a "
+                "graph, it has the values of the previous replay",
             )
             return [at_call(finding, call, recorder.record)]
     return []

@@ -7,7 +7,7 @@ import io
 
 from cgtool.jobs.context import Answer, Context
 from cgtool.model.jobs import AgainstJob
-from cgtool.program.import_isolation import Beside
+from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load as load_entry
 from cgtool.program.spec import parse
 from cgtool.program.workload import Workload
@@ -20,11 +20,11 @@ def run(job: AgainstJob, context: Context) -> Answer:
     from cgtool.devices.cuda import pairs
 
     inputs, seed = job.capture.input, job.capture.seed
-    isolation = Beside(job.spec, job.against)
+    isolation = ImportIsolation(job.spec, job.against)
 
     def entry(name: str, spec: str) -> pairs.Entry:
         def load() -> Workload:
-            isolation.turn(spec)
+            isolation.switch_to(spec)
             # An ENTRY is loaded hundreds of times; what it prints is not repeated.
             with contextlib.redirect_stdout(io.StringIO()):
                 return load_entry(spec, device=context.device, inputs=inputs, seed=seed)
@@ -32,5 +32,5 @@ def run(job: AgainstJob, context: Context) -> Answer:
         return pairs.Entry(name, load, job.capture)
 
     entries = entry("replay", job.spec), entry("against", job.against)
-    with isolation.watched():
+    with isolation.checked():
         return Answer(*pairs.run(entries, job.options, context.progress))

@@ -31,25 +31,25 @@ def folder_of(spec: EntrySpec) -> Path:
     return folder
 
 
-class Beside:
+class ImportIsolation:
     """Watches the imports of two entries that take turns."""
 
     def __init__(self, first: str, second: str) -> None:
         self._folders = {spec: folder_of(parse(spec)) for spec in (first, second)}
-        self._turn = first
+        self._current = first
         self._own: dict[tuple[Path, str], str | None] = {}
         self._checking = False
 
-    def turn(self, spec: str) -> None:
+    def switch_to(self, spec: str) -> None:
         """From now on this entry's code runs, and its folder is searched first."""
-        self._turn = spec
+        self._current = spec
         folder = str(self._folders[spec])
         if folder in sys.path and sys.path[0] != folder:
             sys.path.remove(folder)
             sys.path.insert(0, folder)
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def checked(self) -> Iterator[None]:
         """While this is open, an import that finds the other entry's module raises CgtoolError
         (exit 2). Imports by ``importlib`` are not checked."""
         if len(set(self._folders.values())) == 1:
@@ -57,7 +57,7 @@ class Beside:
             return
         original = builtins.__import__
 
-        def checked(
+        def import_and_check(
             name: str,
             globals: Mapping[str, object] | None = None,
             locals: Mapping[str, object] | None = None,
@@ -75,11 +75,11 @@ class Beside:
             return module
 
         with Patches() as patches:
-            patches.set(builtins, "__import__", checked)
+            patches.set(builtins, "__import__", import_and_check)
             yield
 
     def _check(self, name: str, importer: Any) -> None:
-        folder = self._folders[self._turn]
+        folder = self._folders[self._current]
         if not isinstance(importer, str) or not Path(importer).resolve().is_relative_to(folder):
             return
         key = (folder, name)
@@ -93,7 +93,7 @@ class Beside:
         return usage(
             f"{' and '.join(self._folders)} cannot run in one process: each needs its own module "
             f"{name}",
-            why=f"Python keeps one module of a name: {self._turn} means {own}, and {loaded} is "
+            why=f"Python keeps one module of a name: {self._current} means {own}, and {loaded} is "
             "loaded",
             fix="save a baseline of one with `cgtool bench --runs 10 --save FILE`, and give it to "
             "the other with --baseline FILE",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cgtool.model.failure import EXIT_USAGE, CgtoolError
-from cgtool.program.import_isolation import Beside, folder_of
+from cgtool.program.import_isolation import ImportIsolation, folder_of
 from cgtool.program.load import load
 from cgtool.program.spec import parse
 
@@ -45,11 +45,11 @@ def checkout(folder, width, *, helper="layers", inside="pass", package=False):
 
 
 def widths(one, other):
-    beside = Beside(one, other)
+    isolation = ImportIsolation(one, other)
     found = []
-    with beside.watched():
+    with isolation.checked():
         for spec in (one, other, one, other):
-            beside.turn(spec)
+            isolation.switch_to(spec)
             found.append(load(spec, device="cpu").parts[0].function.in_features)
     return found
 

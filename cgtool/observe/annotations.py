@@ -1,8 +1,9 @@
 """Ranges open around an op: ``record_function``, NVTX, PyTorch's ``mark_kernels``.
 
-They are watched where they are entered from Python, so that they work on every driver, with no
-profiler running, and also where PyTorch was built without NVTX. The user's own and those that
-PyTorch opens itself (``Optimizer.step#AdamW.step``) are alike.
+They are observed where Python enters them, so they work on every driver, without a profiler, and
+with a PyTorch that was built without NVTX. Ranges of the user and ranges that PyTorch opens itself
+(``Optimizer.step#AdamW.step``) are treated alike. Costs a Python call when a range opens
+and closes, and does not disturb the program.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Annotations(threading.local):
 
 
 _watching: Annotations | None = None
-"""Who is told of a range."""
+"""Where open ranges are recorded; None while nobody watches."""
 
 
 def _opened(name: Any) -> None:
@@ -54,23 +55,25 @@ def _closed() -> None:
 
 @contextlib.contextmanager
 def watch(enabled: bool = True) -> Iterator[Annotations]:
-    """Record ranges that open while the context is entered; none when not ``enabled``."""
+    """Record the ranges that open while this is entered; none when not ``enabled``."""
     global _watching
     install()
-    seen = Annotations()
+    annotations = Annotations()
     before = _watching
-    _watching = seen if enabled else None
+    _watching = annotations if enabled else None
     try:
-        yield seen
+        yield annotations
     finally:
         _watching = before
 
 
 @functools.cache
 def install() -> None:
-    """Put the wrappers in place, for the life of the process; they do nothing while nobody
-    watches. Before the user's file is imported: ``from torch.cuda.nvtx import range_push`` keeps
-    what it finds then."""
+    """Install the wrappers for the life of the process; they do nothing while nobody watches.
+
+    Call it before the user's file is imported: ``from torch.cuda.nvtx import range_push`` binds
+    the function of that moment.
+    """
     record_function = torch.autograd.profiler.record_function
     _wrap(record_function, "__enter__", before=lambda self, *_: _opened(self.name))
     _wrap(record_function, "__exit__", after=_closed)

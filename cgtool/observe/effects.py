@@ -98,7 +98,7 @@ def _written_positions(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
 @cache
 def _returns_alias(func: Any) -> bool:
     schema = schema_of(func)
-    return schema is not None and any(one.alias_info is not None for one in schema.returns)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
 
 
 def may_write(func: Any) -> bool:
@@ -151,7 +151,8 @@ def _is_view(func: Any) -> bool:
     """True where a result aliases an argument that it does not write."""
     schema = schema_of(func)
     return schema is not None and any(
-        one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in schema.returns
     )
 
 
@@ -176,15 +177,17 @@ class Uninitialised:
                 self._allocated[storage_key(tensor.untyped_storage())] = call
 
     def read_by(self, func: Any, name: str, args: Any, kwargs: Any) -> int | None:
-        """Before an op: the call whose memory it reads though nothing was written there."""
+        """Before an op: the call whose memory it reads although nothing was written to it."""
         if not self._allocated or _is_view(func):
             return None
         base = name.partition(".")[0]
         writes = {
-            id(one): one for one in written_by(func, args, kwargs) if one.layout == torch.strided
+            id(tensor): tensor
+            for tensor in written_by(func, args, kwargs)
+            if tensor.layout == torch.strided
         }
-        found: int | None = None
-        out = {id(one) for one in tensors_in(kwargs.get("out"))}
+        reader: int | None = None
+        out = set(map(id, tensors_in(kwargs.get("out"))))
         for tensor in tensors_in((args, kwargs)):
             if tensor.layout != torch.strided:
                 continue
@@ -200,11 +203,11 @@ class Uninitialised:
                 continue
             if any(part in base for part in _READS_ONLY_SHAPES) or _ignores_input(kwargs, base):
                 continue
-            found = call
+            reader = call
         for tensor in writes.values():
             self._allocated.pop(storage_key(tensor.untyped_storage()), None)
-        if found is not None:
+        if reader is not None:
             self._allocated = {
-                key: value for key, value in self._allocated.items() if value != found
+                key: value for key, value in self._allocated.items() if value != reader
             }
-        return found
+        return reader

@@ -1,8 +1,8 @@
 """The op record: every ATen call of an iteration, in order, with its place in the user's code.
 
-One recorder serves everything that needs ops: on a GPU it names the nodes of a capture (the
-iteration is a warm-up, so the capture itself stays undisturbed); on the simulated device it is the
-capture.
+One recorder serves everything that needs ops. On a GPU it names the nodes of a capture: it records
+a warm-up iteration, so the capture itself is not disturbed. On the simulated device the record is
+the capture.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OpCall:
     launches: tuple[int, int] = (0, 0)
     """Half-open range of the launch log (``OpRecorder.launch_count``) that ran inside the call."""
     access: Call | None = None
-    """What it read and wrote, where the recorder has an ``AccessLog`` and the call launched."""
+    """What it read and wrote, if the recorder has an ``AccessLog`` and the call launched."""
     extra: Any = None
     """For the owner of the recorder."""
 
@@ -67,17 +67,17 @@ class OpCall:
 def numbered(calls: Sequence[OpCall | None]) -> tuple[tuple[Call, ...], list[int | None]]:
     """``Graph.calls``, and ``Node.call`` of each node, from the op call of each node."""
     position: dict[int, int] = {}
-    found: list[Call] = []
+    distinct: list[Call] = []
     of_node: list[int | None] = []
     for call in calls:
         if call is None:
             of_node.append(None)
             continue
-        at = position.setdefault(id(call), len(found))
-        if at == len(found):
-            found.append(call.access or UNKNOWN)
+        at = position.setdefault(id(call), len(distinct))
+        if at == len(distinct):
+            distinct.append(call.access or UNKNOWN)
         of_node.append(at)
-    return tuple(found), of_node
+    return tuple(distinct), of_node
 
 
 def op_name(func: Any) -> str:
@@ -91,12 +91,12 @@ def op_name(func: Any) -> str:
 
 @dataclass
 class Record:
-    """What a recorder saw."""
+    """The calls of an iteration."""
 
     calls: list[OpCall] = field(default_factory=list)
     makers: dict[int, int | None] = field(default_factory=dict)
     """Sequence number of an autograd node to the index of the call that made it. Each thread
-    counts for itself: None where two threads gave the same number, and nobody can tell."""
+    counts from 0: None where two threads gave the same number."""
 
     def maker_of(self, sequence: int | None) -> OpCall | None:
         """The forward call that made the autograd node with this sequence number."""
@@ -113,7 +113,7 @@ Running = tuple[str, str]
 
 
 def paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
-    """``id(module)`` to path, for every module under the roots; the first name found wins."""
+    """``id(module)`` to path, for every module under the roots; the first name wins."""
     names: dict[int, str] = {}
     for prefix, root in roots.items():
         for name, module in root.named_modules():
@@ -272,7 +272,7 @@ class OpRecorder:
             name = self._names[func] = op_name(func)
         chain = chain_of(caller)
         if caller is None and self._home is not None:
-            # Autograd's own threads run no Python: the line is that of the call that waits.
+            # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
             chain = chain_of(sys._current_frames().get(self._home))
         innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
         call = OpCall(
@@ -293,14 +293,15 @@ class OpRecorder:
         return call
 
     def _note_made(self, call: OpCall) -> None:
-        """Autograd numbers its nodes just before the op itself runs, each thread from 0."""
+        """The call made an autograd node if the next number has changed: before the op runs where
+        a mode observes it, after it where a kernel above autograd does."""
         following = next_sequence_number()
         before = getattr(self._counted, "next", following)
         self._counted.next = following
         if following != before:
             makers = self.record.makers
-            made = following - 1
-            makers[made] = None if made in makers else call.index
+            sequence = following - 1
+            makers[sequence] = None if sequence in makers else call.index
 
     def observe(
         self,

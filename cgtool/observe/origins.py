@@ -1,4 +1,4 @@
-"""The tables of frames and origins that a capture's nodes point into, interned as they grow."""
+"""The tables of frames and origins that the nodes of a capture refer to by index."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cgtool.observe.ops import OpCall, Record
 
 
 class OriginTable:
-    """Frames and origins, each kept once."""
+    """Each frame and each origin, once."""
 
     def __init__(self, entry: Frame | None = None) -> None:
-        """``entry`` is the line of the entry point: it stands for calls with no frame outside
-        torch, as of a module of torch's own that nothing of the user's calls."""
+        """``entry`` is the line of the entry point, which calls without a frame outside torch
+        get: those of a bare ``nn.Sequential``."""
         self._entry = entry
         self._frames: dict[Frame, int] = {}
         self._origins: dict[Origin, int] = {}
@@ -68,13 +68,13 @@ class OriginTable:
         return self._origins.setdefault(origin, len(self._origins))
 
     def add(self, call: OpCall, record: Record) -> int:
-        """The origin of an op call, with its forward call when it ran in backward.
+        """The index of the origin of an op call, with its forward call if it ran in backward.
 
-        A backward op inherits module and annotations of the forward call: no module runs in
-        backward, and the reader looks for the layer that the gradient belongs to.
+        A backward op inherits the module and the annotations of its forward call: no module runs
+        in backward, and a reader wants the layer that the gradient belongs to.
         """
         forward_call = record.forward_of(call)
-        # A loop repeats one call: looked up by what makes its origin before that is built.
+        # A loop repeats a call: it is looked up before its origin is built.
         key = (
             call.name,
             tuple(map(key_of, call.chain)),

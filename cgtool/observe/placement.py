@@ -1,9 +1,9 @@
-"""Which tensors lie on the GPU and which on the host: really, or on the simulated device.
+"""Which tensors are on the GPU and which are on the host, on a real or on the simulated device.
 
-There all of them are CPU tensors. Those that were asked for without a ``cuda`` device, and what is
-computed from nothing else, are marked as the host's; pinned ones as pinned. What carries no mark
-counts as the GPU's: a mark that is lost (on a Parameter, a view that autograd made) hides a
-mistake, it never invents one.
+On the simulated device all of them are CPU tensors. A tensor that was made without a ``cuda``
+device, or computed only from such tensors, is marked as on the host; a pinned one as pinned. A
+tensor without a mark counts as on the GPU: a mark that got lost (on a Parameter, on a view that
+autograd made) can hide a mistake, but never invents one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def place_of(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def real() -> Iterator[None]:
-    """Tensors say themselves where they lie: on a machine with a GPU."""
+    """While entered, tensors report their real place: on a machine with a GPU."""
     global _place
     before, _place = _place, _really
     try:
@@ -48,7 +48,7 @@ def real() -> Iterator[None]:
 
 
 def put(tensor: torch.Tensor, place: str) -> None:
-    """Mark a tensor that was just made."""
+    """Mark a new tensor."""
     if place == DEVICE:
         tensor.__dict__.pop(_MARK, None)
     else:
@@ -73,9 +73,9 @@ def is_cpu_device(value: Any) -> bool:
 
 
 def tensors_of(arguments: Any, depth: int = 2) -> Iterator[torch.Tensor]:
-    """Tensors among arguments and in the lists that they are passed in."""
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif depth and isinstance(one, (list, tuple)):
-            yield from tensors_of(one, depth - 1)
+    """Tensors among arguments, and in lists among them down to ``depth``."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif depth and isinstance(argument, (list, tuple)):
+            yield from tensors_of(argument, depth - 1)

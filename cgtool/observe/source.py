@@ -1,4 +1,7 @@
-"""What a function's source reads and writes by name: ``self.n``, ``config["lr"]``, a global."""
+"""What the source of a function reads and writes by name: ``self.n``, ``config["lr"]``, a global.
+
+Reads the source of functions and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ class Use:
     written: bool
     """Assigned here, or a method that changes a container is called on it."""
     tested: bool
-    """Part of the condition of an if, a while or a conditional expression, or of a loop's range."""
+    """In the condition of an `if`, a `while` or a conditional expression, or in a loop's range."""
     called: bool
-    """What is called here is this value itself."""
+    """The value itself is called here."""
 
     @property
     def text(self) -> str:
@@ -52,11 +55,11 @@ def tree_of(file: str) -> ast.Module | None:
 
 def _start(node: Functions) -> int:
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(one.lineno for one in decorators)])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def functions_of(code: CodeType) -> list[Functions | ast.Module]:
-    """The nodes that ``code`` was compiled from; several lambdas on a line cannot be told apart."""
+    """The nodes that ``code`` was compiled from: more than one where lambdas share a line."""
     tree = tree_of(code.co_filename)
     if tree is None:
         return []
@@ -100,7 +103,7 @@ def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
 class _Uses(ast.NodeVisitor):
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        self.found: list[Use] = []
+        self.uses: list[Use] = []
         self.tested = False
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
@@ -122,7 +125,7 @@ class _Uses(ast.NodeVisitor):
         root, steps = chain
         scope = self._scope(root)
         if scope is not None:
-            self.found.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
+            self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
         return True
 
     def _condition(self, node: ast.expr) -> None:
@@ -164,15 +167,15 @@ class _Uses(ast.NodeVisitor):
                 self._use(function.value)
         elif not self._use(function, called=True):
             self.visit(function)
-        for one in node.args:
-            self.visit(one)
+        for argument in node.args:
+            self.visit(argument)
         for keyword in node.keywords:
             self.visit(keyword.value)
 
     def visit_If(self, node: ast.If | ast.While) -> None:
         self._condition(node.test)
-        for one in (*node.body, *node.orelse):
-            self.visit(one)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
 
     visit_While = visit_If  # noqa: N815
 
@@ -183,8 +186,8 @@ class _Uses(ast.NodeVisitor):
 
     def visit_For(self, node: ast.For) -> None:
         self._condition(node.iter)
-        for one in (*node.body, *node.orelse):
-            self.visit(one)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Another code object."""
@@ -203,11 +206,11 @@ def uses_of(code: CodeType) -> tuple[Use, ...]:
     visitor = _Uses(code)
     for node in functions_of(code):
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        for one in body:
-            visitor.visit(one)
-    found = tuple(visitor.found)
-    _uses[id(code)] = code, found
-    return found
+        for statement in body:
+            visitor.visit(statement)
+    uses = tuple(visitor.uses)
+    _uses[id(code)] = code, uses
+    return uses
 
 
 def _branches(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
@@ -222,13 +225,14 @@ def _branches(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
 
 def _spans(nodes: list[ast.AST], line: int) -> bool:
     return any(
-        getattr(one, "lineno", 0) <= line <= (getattr(one, "end_lineno", 0) or 0) for one in nodes
+        getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+        for node in nodes
     )
 
 
 def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
     """The line of the innermost condition that decides between ``lines`` of one function."""
-    found: int | None = None
+    deciding: int | None = None
     size = 1 << 30
     for function in functions_of(code):
         for node in _inner(function):
@@ -236,11 +240,11 @@ def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
             if parts is None:
                 continue
             test, branches = parts
-            if any(_spans(one, line) for one in branches for line in lines):
+            if any(_spans(branch, line) for branch in branches for line in lines):
                 extent = (getattr(node, "end_lineno", 0) or 0) - getattr(node, "lineno", 0)
                 if extent <= size:
-                    size, found = extent, test.lineno
-    return found
+                    size, deciding = extent, test.lineno
+    return deciding
 
 
 def _inner(node: ast.AST) -> Iterator[ast.AST]:

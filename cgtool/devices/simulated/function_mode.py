@@ -1,9 +1,8 @@
-"""Every torch function that the user's code calls, led from ``cuda`` to the CPU.
+"""Every torch function that the user's code calls, redirected from ``cuda`` to the CPU.
 
-The mode keeps the pretence whole: a tensor of the GPU says that its device is ``cuda:0``, one of
-the host says ``cpu``, and a move between the two is a copy. So code that asks a tensor for its
-device, and libraries that choose by it (foreach optimizers, checkpointing), do what they do on a
-GPU.
+A tensor on the simulated GPU reports ``cuda:0`` as its device, a host tensor ``cpu``, and a move
+between the two is a copy. So code that reads the device of a tensor, and libraries that decide by
+it (foreach optimizers, checkpointing), do what they do on a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _IS_CPU = _FIELDS.is_cpu.__get__
 _GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
 _GPU = torch.device("cuda", 0)
 _NAMES_DEVICES = frozenset((torch.device, parse_to))
-"""They answer with the device that they were asked for: ``Module.to`` passes it on."""
+"""They return the device that they are given: ``Module.to`` passes it on."""
 
 
 def _ask(func: Any, tensor: torch.Tensor) -> Any:
@@ -62,7 +61,7 @@ def _cpu(value: Any) -> Any:
 
 
 class FunctionMode(TorchFunctionMode):
-    """Every ``cuda`` device in an argument becomes ``cpu``, and results know their place."""
+    """Replaces ``cuda`` devices among arguments by ``cpu``, and marks the place of results."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()
@@ -99,8 +98,8 @@ class FunctionMode(TorchFunctionMode):
         place, kwargs = self._place(func, args, kwargs)
         if place == DEVICE and device.capturing and func in rules.FROM_PYTHON:
             rules.refuse_from_python(device, args, kwargs)
-        args = tuple(_cpu(one) for one in args)
-        kwargs = {key: _cpu(one) for key, one in kwargs.items()}
+        args = tuple(_cpu(value) for value in args)
+        kwargs = {key: _cpu(value) for key, value in kwargs.items()}
         pinned = kwargs.pop("pin_memory", False)
         if pinned:
             rules.note_pinning(device)
@@ -109,24 +108,24 @@ class FunctionMode(TorchFunctionMode):
         device.function = func
         device.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
         try:
-            made = call_op(func, args, kwargs)
+            result = call_op(func, args, kwargs)
         finally:
             device.on_host, device.fills_mask, device.function = before
         if place != DEVICE:
-            given = {id(one) for one in tensors_of((*args, *kwargs.values()))}
-            for one in tensors_of((made,)):
-                if id(one) not in given:
-                    put(one, PINNED if pinned else place)
-        return made
+            given = set(map(id, tensors_of((*args, *kwargs.values()))))
+            for tensor in tensors_of((result,)):
+                if id(tensor) not in given:
+                    put(tensor, PINNED if pinned else place)
+        return result
 
     def _place(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, dict[str, Any]]:
-        """Where the results of a call lie; with a device when only a context named one."""
+        """The place of the results of a call; with a device added if only a context named it."""
         wanted = kwargs.get("device")
         inner = isinstance(func, OpOverload)
         if inner and not is_cuda_device(wanted):
-            # Autograd's own ops, run again by a recorder: C++ names the CPU that they run on.
+            # Ops of autograd that a recorder runs again: C++ names the CPU as their device.
             wanted = None
         if wanted is not None:
             if isinstance(wanted, int):
@@ -134,7 +133,7 @@ class FunctionMode(TorchFunctionMode):
             return (DEVICE if is_cuda_device(wanted) else HOST), kwargs
         tensors = list(tensors_of((*args, *kwargs.values())))
         if tensors:
-            return (HOST if all(on_host(one) for one in tensors) else DEVICE), kwargs
+            return (HOST if all(map(on_host, tensors)) else DEVICE), kwargs
         chosen = current_device()
         if chosen is not None and is_cuda_device(chosen):
             makes = func in device_constructors()
@@ -144,29 +143,29 @@ class FunctionMode(TorchFunctionMode):
     def _move(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, func: Any
     ) -> Any:
-        """``Tensor.to``: between host and device always a copy."""
+        """``Tensor.to``: always a copy between host and device."""
         tensor: torch.Tensor = args[0]
         source = place_of(tensor)
         crosses = target is not None and (source == DEVICE) != (target == DEVICE)
         refuse_move(self.device, source, target)
-        converted = tuple("cpu" if _names_gpu(one) else one for one in args[1:])
-        kwargs = {key: "cpu" if _names_gpu(one) else one for key, one in kwargs.items()}
+        converted = tuple("cpu" if _names_gpu(value) else value for value in args[1:])
+        kwargs = {key: "cpu" if _names_gpu(value) else value for key, value in kwargs.items()}
         kwargs.pop("non_blocking", None)
         before, self.device.on_host = self.device.on_host, source != DEVICE and target != DEVICE
         try:
-            made: torch.Tensor = call_op(func, (tensor, *converted), kwargs)
-            if crosses and made.data_ptr() == tensor.data_ptr():
-                made = made.clone()
+            moved: torch.Tensor = call_op(func, (tensor, *converted), kwargs)
+            if crosses and moved.data_ptr() == tensor.data_ptr():
+                moved = moved.clone()
         finally:
             self.device.on_host = before
-        if made is not tensor:
-            put(made, source if target is None else target)
-        return made
+        if moved is not tensor:
+            put(moved, source if target is None else target)
+        return moved
 
     def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        made = tensor.clone()
-        put(made, PINNED)
-        return made
+        pinned = tensor.clone()
+        put(pinned, PINNED)
+        return pinned
 
 
 def _names_gpu(value: Any) -> bool:
@@ -174,10 +173,10 @@ def _names_gpu(value: Any) -> bool:
 
 
 def _one_hot(mode: FunctionMode, tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    # With num_classes a GPU checks nothing on the host; the CPU's own op does.
+    # With num_classes the op reads nothing on the host on a GPU; on the CPU it does.
     if num_classes < 0:
-        made: torch.Tensor = mode._call(torch.nn.functional.one_hot, (tensor, num_classes), {})
-        return made
+        encoded: torch.Tensor = mode._call(torch.nn.functional.one_hot, (tensor, num_classes), {})
+        return encoded
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64)
     return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
@@ -189,27 +188,27 @@ def _dropout(
     training: bool = True,
     inplace: bool = False,
 ) -> torch.Tensor:
-    # One fused op on a GPU (at::native::dropout), several on the CPU.
-    made: torch.Tensor
+    # One fused op on a GPU (at::native::dropout), several ops on the CPU.
+    result: torch.Tensor
     if training and not inplace and 0 < p < 1 and input.numel():
-        made, _ = torch.native_dropout(input, p, True)
+        result, _ = torch.native_dropout(input, p, True)
     else:
-        made = mode._call(_DROPOUT, (input, p, training, inplace), {})
-    return made
+        result = mode._call(_DROPOUT, (input, p, training, inplace), {})
+    return result
 
 
 def _histc(mode: FunctionMode, input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    # A GPU counts integers too, the CPU floating-point numbers alone.
-    made: torch.Tensor
+    # The CPU kernel takes only floating-point numbers.
+    counts: torch.Tensor
     if input.is_floating_point():
-        made = mode._call(torch.histc, (input, *args), kwargs)
+        counts = mode._call(torch.histc, (input, *args), kwargs)
     else:
-        made = torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
-    return made
+        counts = torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
+    return counts
 
 
 def _packed(mode: FunctionMode, *args: Any, **kwargs: Any) -> Any:
-    # The sizes of the batches are the host's on a GPU too.
+    # The batch sizes are on the host, on a GPU too.
     data, sizes = mode._call(_PACK, args, kwargs)
     put(sizes, HOST)
     return data, sizes
@@ -224,4 +223,4 @@ _LIKE_A_GPU: dict[Any, Callable[..., Any]] = {
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
 }
-"""Functions that take another way on a GPU than on the CPU, and so other ops."""
+"""Functions that run other ops on a GPU than on the CPU."""

@@ -1,6 +1,6 @@
-"""What ``torch.cuda`` says of memory, answered from the model of the allocator.
+"""The memory functions of ``torch.cuda``, answered by the model of the allocator.
 
-Pools of graphs are modelled, what lies outside captures is not: it counts as nothing.
+Only the pools of graphs are modelled; memory outside captures counts as 0 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cgtool.torch_compat.private import DUMP_SNAPSHOT, RECORD_MEMORY_HISTORY, SL
 
 
 class _Stats(collections.OrderedDict[str, int]):
-    """A statistic that nobody keeps is 0."""
+    """An unknown statistic is 0."""
 
     def __missing__(self, _name: str) -> int:
         return 0
@@ -27,15 +27,15 @@ class _Stats(collections.OrderedDict[str, int]):
 
 def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> dict[str, Any]:
     blocks = pool.blocks(first)
-    used = [one for one in blocks if one.used]
-    allocated = sum(one.bytes for one in used)
+    used = [block for block in blocks if block.used]
+    allocated = sum(block.bytes for block in used)
     return {
         "device": 0,
         "address": first.address,
-        "total_size": sum(one.bytes for one in blocks),
+        "total_size": sum(block.bytes for block in blocks),
         "allocated_size": allocated,
         "active_size": allocated,
-        "requested_size": sum(one.requested for one in used),
+        "requested_size": sum(block.requested for block in used),
         "stream": first.stream,
         "segment_type": "small" if first.small else "large",
         "segment_pool_id": pool_id,
@@ -43,13 +43,13 @@ def _segment(pool_id: tuple[int, int], pool: PrivatePool, first: PoolBlock) -> d
         "frames": [],
         "blocks": [
             {
-                "address": one.address,
-                "size": one.bytes,
-                "requested_size": one.requested,
-                "state": "active_allocated" if one.used else "inactive",
+                "address": block.address,
+                "size": block.bytes,
+                "requested_size": block.requested,
+                "state": "active_allocated" if block.used else "inactive",
                 "frames": [],
             }
-            for one in blocks
+            for block in blocks
         ],
     }
 
@@ -66,7 +66,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def memory_calls(device: Device) -> dict[str, Any]:
-    """By name in ``torch.cuda`` and ``torch.cuda.memory``."""
+    """Replacements by their names in ``torch.cuda`` and ``torch.cuda.memory``."""
 
     def answers(value: Any) -> Callable[..., Any]:
         return lambda *_args, **_kwargs: value
@@ -89,17 +89,17 @@ def memory_calls(device: Device) -> dict[str, Any]:
     def sums() -> tuple[int, int]:
         segments = memory_snapshot()
         return (
-            sum(one["allocated_size"] for one in segments),
-            sum(one["total_size"] for one in segments),
+            sum(segment["allocated_size"] for segment in segments),
+            sum(segment["total_size"] for segment in segments),
         )
 
     def memory_stats(*_args: Any, **_kwargs: Any) -> _Stats:
         allocated, reserved = sums()
-        found = _Stats()
+        stats = _Stats()
         for name, value in (("allocated_bytes", allocated), ("reserved_bytes", reserved)):
             for which in ("current", "peak"):
-                found[f"{name}.all.{which}"] = value
-        return found
+                stats[f"{name}.all.{which}"] = value
+        return stats
 
     def memory_summary(*_args: Any, **_kwargs: Any) -> str:
         allocated, reserved = sums()
@@ -134,7 +134,7 @@ def memory_calls(device: Device) -> dict[str, Any]:
         "memory_usage": answers(0),
         "utilization": answers(0),
         SLEEP.name: answers(None),
-        # A class, which annotations can name.
+        # A class, so that annotations can name it.
         "MemPool": type("MemPool", (), {"__init__": _refused("MemPool")}),
         **{
             name: _refused(name)

@@ -1,7 +1,7 @@
-"""``torch.cuda`` and what goes with it, led to the simulated device while a session lasts.
+"""``torch.cuda`` and related functions, redirected to the simulated device during a session.
 
-Functions of PyTorch's modules are replaced by name and put back at the end; everything that takes
-tensors goes through ``function_mode``.
+Functions of PyTorch's modules are replaced by name and restored at the end; functions that take
+tensors go through ``function_mode``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RNG_STATE_ACCESS = code("rng-state-access")
 
 
 class _Autocast(torch.autocast):
-    """``torch.autocast("cuda", ...)`` as the CPU's, with the same dtype."""
+    """``torch.autocast("cuda", ...)`` as autocast of the CPU, with the same dtype."""
 
     def __init__(self, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if device_type == "cuda":
@@ -56,7 +56,7 @@ class _CudaAutocast(_Autocast):
 
 def _generator_class(device: Device) -> type[torch.Generator]:
     class Generator(torch.Generator):
-        """``torch.Generator("cuda")`` as one of the CPU's."""
+        """``torch.Generator("cuda")`` as a generator of the CPU."""
 
         def __new__(cls, where: Any = "cpu", **kwargs: Any) -> Generator:
             where = kwargs.get("device", where)
@@ -70,14 +70,14 @@ def _generator_class(device: Device) -> type[torch.Generator]:
                 )
                 where = "cpu"
             make: Any = super().__new__
-            made: Generator = make(cls, where)
-            return made
+            generator: Generator = make(cls, where)
+            return generator
 
     return Generator
 
 
 class _Properties:
-    """What ``torch.cuda.get_device_properties`` answers: an H200's, whose rules are modelled."""
+    """The result of ``torch.cuda.get_device_properties``: an H200, the GPU that is modelled."""
 
     name = "simulated"
     major, minor = 9, 0
@@ -89,7 +89,7 @@ class _Properties:
 
 def _unavailable(what: str) -> type:
     class Unavailable:
-        """A class as the real one is: annotations say ``torch.cuda.CUDAGraph | None``."""
+        """A class, so that ``torch.cuda.CUDAGraph | None`` can be an annotation."""
 
         def __init__(self, *_args: Any, **_kwargs: Any) -> None:
             raise user_code(
@@ -104,7 +104,7 @@ def _unavailable(what: str) -> type:
 
 def _guard() -> type:
     class Guard(contextlib.nullcontext[None]):
-        """``torch.cuda.device(0)``: there is one device."""
+        """``torch.cuda.device(0)``: there is only one device."""
 
         def __init__(self, _device: Any) -> None:
             super().__init__()
@@ -113,7 +113,7 @@ def _guard() -> type:
 
 
 def _cuda(device: Device) -> dict[str, Any]:
-    """By name in ``torch.cuda``, what stands in for it."""
+    """Replacements by their names in ``torch.cuda``."""
 
     def enter(stream: Stream | None) -> Any:
         return stream if stream is not None else contextlib.nullcontext()
@@ -134,7 +134,7 @@ def _cuda(device: Device) -> dict[str, Any]:
 
         return call
 
-    # A new function for each name: torch._dynamo keeps its rules by function.
+    # A new function for each name: Dynamo looks its rules up by function.
     def answers(value: Any) -> Callable[..., Any]:
         return lambda *_args, **_kwargs: value
 
@@ -218,8 +218,8 @@ def _accelerator(device: Device) -> dict[str, Any]:
 
 
 def _compile(model: Any = None, **_options: Any) -> Any:
-    """``torch.compile`` as no compilation: what it would fuse is decided by a GPU's backend, and
-    the ops that it would start from are those that run eagerly."""
+    """``torch.compile`` that compiles nothing: a GPU's backend would decide what it fuses, and the
+    ops that it starts from are those that run eagerly."""
     return model if model is not None else lambda function: function
 
 
@@ -264,9 +264,9 @@ def redirected(device: Device) -> Iterator[None]:
         return load(*args[:1], **kwargs)
 
     def numpy_on_host(array: Any) -> torch.Tensor:
-        made = from_numpy(array)
-        put(made, HOST)
-        return made
+        tensor = from_numpy(array)
+        put(tensor, HOST)
+        return tensor
 
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()

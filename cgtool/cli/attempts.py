@@ -1,4 +1,4 @@
-"""Worker processes: one attempt each, and the file that it leaves."""
+"""Jobs of the command line, each in a worker process of its own, and the files that they write."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ def open_capture(
     quiet: bool = False,
     timeout: float | None = None,
 ) -> tuple[Capture, Path]:
-    """A capture and its file; an ENTRY is captured into one that lives until the process ends."""
+    """A capture and its file. An ENTRY is captured into a temporary file, which is deleted when the
+    process ends."""
     check_name(target)
     path = Path(target)
     if target.endswith(".cgt") or (is_file(path) and ":" not in target):
@@ -219,7 +220,7 @@ def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
 
 
 def check_name(target: str) -> None:
-    """Raises CgtoolError (exit 2) for an ENTRY that names its file alone: it is no capture."""
+    """Raises CgtoolError (exit 2) for a Python file without a name in it."""
     if target.endswith(".py"):
         raise usage(
             f"{target}: an ENTRY also names a function or a module in it",

@@ -28,9 +28,9 @@ from cgtool.program.workload import Part, Workload
 
 
 def choose_device(wanted: str | None) -> tuple[str, str | None]:
-    """The device for factories, and why it is the simulated one (None on a GPU).
+    """The device, and why it is the simulated one (None on a GPU).
 
-    Raises CgtoolError: exit 2 for something that is not a device, 3 where there is no such GPU.
+    Raises CgtoolError: exit 2 for a text that is not a device, 3 where this GPU does not exist.
     """
     expected = unexpected("device", wanted)
     if expected is not None:

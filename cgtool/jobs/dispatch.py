@@ -1,4 +1,4 @@
-"""From a request to the file of a job that has a name: the one place that knows all jobs."""
+"""Runs a request: the one place that knows all jobs."""
 
 from __future__ import annotations
 

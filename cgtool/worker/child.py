@@ -136,7 +136,7 @@ def _do(request: Request, channel: Channel, originals: Originals) -> None:
 
 
 def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
-    """What the supervisor is told of an exception: a failure of the user's code, or a bug."""
+    """The message for an exception: a failure of the user's code, or a bug."""
     from cgtool.observe.frames import exception_frames
     from cgtool.program.boundary import own_fault, unreadable
 

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from cgtool.model.measurements import Bench, Profile
 from cgtool.model.schema import (
+    COMPARED,
     IN_BOX,
     UNLISTED,
     Address,
@@ -86,9 +87,9 @@ class KernelLaunch(msgspec.Struct, frozen=True, omit_defaults=True):
     """The parameters of a kernel node."""
 
     function: FunctionIndex
-    grid: Annotated[Dim3, IN_BOX]
-    block: Annotated[Dim3, IN_BOX]
-    dynamic_shared_bytes: Annotated[Bytes, Meta(title="dynamic shared memory")] = 0
+    grid: Annotated[Dim3, IN_BOX, COMPARED]
+    block: Annotated[Dim3, IN_BOX, COMPARED]
+    dynamic_shared_bytes: Annotated[Bytes, Meta(title="dynamic shared memory"), COMPARED] = 0
     active_blocks: Annotated[Count | None, Meta(title="active blocks per multiprocessor")] = None
     """Blocks that fit on one multiprocessor at once, by
     cuOccupancyMaxActiveBlocksPerMultiprocessor."""
@@ -102,7 +103,7 @@ class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: Annotated[str, UNLISTED]
     """``dtod``, ``htod``, ``dtoh``, ``htoh`` or ``array``."""
-    bytes: Annotated[Bytes, Meta(title=""), IN_BOX]
+    bytes: Annotated[Bytes, Meta(title=""), IN_BOX, COMPARED]
     source: Address = 0
     destination: Address = 0
     source_allocation: AllocationIndex | None = None
@@ -114,8 +115,8 @@ class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
 class Fill(msgspec.Struct, frozen=True, omit_defaults=True):
     """A memset node."""
 
-    bytes: Annotated[Bytes, Meta(title=""), IN_BOX]
-    value: Annotated[Signed, Meta(title="set to"), IN_BOX]
+    bytes: Annotated[Bytes, Meta(title=""), IN_BOX, COMPARED]
+    value: Annotated[Signed, Meta(title="set to"), IN_BOX, COMPARED]
     destination: Address = 0
     destination_allocation: AllocationIndex | None = None
     destination_tensor: TensorIndex | None = None
@@ -146,7 +147,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """GPU time of the node in one replay, median of several, where it was measured."""
     start_ns: Annotated[DurationNs | None, UNLISTED] = None
     """Its start in one replay, median of several, from the start of the graph's first node."""
-    shape: Annotated[str | None, Meta(title=""), IN_BOX] = None
+    shape: Annotated[str | None, Meta(title=""), IN_BOX, COMPARED] = None
     """Simulated device: the op's outputs, as ``float32[4,16,64]``."""
     detail: Annotated[str | None, Meta(title=""), IN_BOX] = None
     """Anything else worth a line (host function, event, unread parameters and why)."""

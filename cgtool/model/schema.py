@@ -8,9 +8,10 @@ a trace (``cgtool.analysis.graph.attributes``), and docs/capture-format.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -34,6 +35,9 @@ IN_BOX = Meta(extra={"shown": "box"})
 UNLISTED = Meta(extra={"shown": "no"})
 """Not listed among a node's attributes: it is shown in another way, or it is the same for every
 launch of a function."""
+COMPARED = Meta(extra={"compared": True})
+"""Part of what a node does: `diff` reports a change of it. Not for what differs from device to
+device or from process to process."""
 
 Count = Annotated[int, _int()]
 Positive = Annotated[int, _int(ge=1)]
@@ -78,6 +82,8 @@ class Field:
     """The list that it is an index into: ``Capture.origins``."""
     shown: str | None
     """``box``, ``no``, or None: in tooltips and traces."""
+    compared: bool
+    """Whether `diff` compares it."""
     struct: type[msgspec.Struct] | None
     """The struct that it holds, one or many."""
     many: bool
@@ -87,7 +93,7 @@ class Field:
 
     @cached_property
     def key(self) -> str:
-        """For the arguments of a trace: ``static shared bytes``."""
+        """Its name as words, in traces and in `diff`: ``static shared bytes``."""
         return self.name.replace("_", " ")
 
     @property
@@ -100,6 +106,14 @@ class Field:
 def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     """The fields of a struct, in order."""
     return tuple(map(_field, msgspec.structs.fields(struct)))
+
+
+def reader(described: Sequence[Field]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads these fields of a struct, all at once."""
+    names = [field.name for field in described]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda struct: tuple(getattr(struct, name) for name in names)
 
 
 def _field(field: msgspec.structs.FieldInfo) -> Field:
@@ -125,6 +139,7 @@ def _field(field: msgspec.structs.FieldInfo) -> Field:
         bounds,
         extra.get("refers_to"),
         extra.get("shown"),
+        extra.get("compared", False),
         next((type_.cls for type_ in types if isinstance(type_, inspect.StructType)), None),
         any(isinstance(type_, inspect.VarTupleType) for type_ in types),
         field.default,

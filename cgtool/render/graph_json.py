@@ -14,7 +14,6 @@ that would say nothing is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -31,7 +30,7 @@ from cgtool.model.capture import (
     KernelLaunch,
     Node,
 )
-from cgtool.model.schema import Field, fields
+from cgtool.model.schema import Field, fields, reader
 from cgtool.render.json import plain
 
 VERSION = 1
@@ -78,9 +77,7 @@ def _plain(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
 _LAUNCH = _plain(KernelLaunch, "function")
 _FUNCTION = _plain(Function, "name")
 _NODE = _plain(Node, "id", "type", "origin", "stream", "kernel")
-_launch, _function, _node = (
-    attrgetter(*(field.name for field in some)) for some in (_LAUNCH, _FUNCTION, _NODE)
-)
+_launch, _function, _node = reader(_LAUNCH), reader(_FUNCTION), reader(_NODE)
 _NO_KERNEL = [() if field.many else None for field in (*_LAUNCH, *_FUNCTION)]
 
 NodeJson: Any = msgspec.defstruct(

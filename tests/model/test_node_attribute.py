@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 FIELDS = {
     "KernelLaunch": """\
-    cluster: Annotated[Dim3 | None, IN_BOX] = None
+    cluster: Annotated[Dim3 | None, IN_BOX, COMPARED] = None
     \"\"\"Blocks of a cluster.\"\"\"
 """,
     "Node": """\
@@ -32,6 +32,7 @@ USE = """
 import json
 from pathlib import Path
 from msgspec import structs
+from cgtool.analysis.diff.compare import compare
 from cgtool.analysis.graph.view import whole
 from cgtool.model.capture import KernelLaunch, Node
 from cgtool.model.capture_file import read, write
@@ -62,6 +63,10 @@ print(json.dumps({
     "json": json.loads(graph_json.render(capture, views))["graphs"][0]["nodes"],
     "dot": dot.render(capture, views),
     "args": [event["args"] for event in events if event.get("cat") == "kernel"],
+    "diff": [
+        [row.change, *((one.name, one.a, one.b) for one in row.attributes)]
+        for row in compare(capture, with_first(timed(small()), 8192, (4, 1, 1))).changes
+    ],
     "page": capture_format.render([KernelLaunch, Node]),
 }))
 """
@@ -113,6 +118,10 @@ def test_it_is_among_the_arguments_of_the_trace(shown) -> None:
     first, second, *_ = shown["args"]
     assert (first["cluster"], first["spill bytes"]) == ([2, 1, 1], 4096)
     assert "cluster" not in second
+
+
+def test_a_change_of_it_is_a_difference_where_its_type_says_so(shown) -> None:
+    assert shown["diff"] == [["changed", ["cluster", "2", "4"]]]
 
 
 def test_it_is_checked_when_a_file_is_read(shown) -> None:

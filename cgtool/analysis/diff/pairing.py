@@ -24,9 +24,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from cgtool.analysis.diff.matching import Pair, common
 from cgtool.analysis.graph.places import Places
-from cgtool.model.capture import Capture, Frame, Graph, Node
+from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch, Node
+from cgtool.model.schema import Field, fields, reader
 
 _UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
 """The length of a name, and the name."""
@@ -47,7 +50,7 @@ class Fact(NamedTuple):
     name: str | None
     """Of a kernel its mangled name, of a copy its kind."""
     sizes: tuple[object, ...]
-    """As ``size_names`` has it."""
+    """Values of ``size_fields``."""
     stream: int | None
     """Index into ``Capture.streams``."""
 
@@ -60,16 +63,27 @@ class Facts:
     lines: Sequence[Frame | None]
 
 
-_SIZES = {
-    "kernel": ("grid", "block", "shared memory"),
-    "memcpy": ("bytes",),
-    "memset": ("bytes", "value"),
+class _Sizes:
+    """The fields that are compared, of one part of a node (its launch, copy, fill) or of itself."""
+
+    def __init__(self, struct: type[Struct]) -> None:
+        self.fields = [field for field in fields(struct) if field.compared]
+        self.read = reader(self.fields)
+        self.none = (None,) * len(self.fields)
+
+
+_PARTS = {
+    "kernel": ("kernel", _Sizes(KernelLaunch)),
+    "memcpy": ("copy", _Sizes(Copy)),
+    "memset": ("fill", _Sizes(Fill)),
 }
+"""By type of the node: the part, and its sizes."""
+_OWN = _Sizes(Node)
 
 
-def size_names(type_: str) -> tuple[str, ...]:
+def size_fields(type_: str) -> list[Field]:
     """What ``Fact.sizes`` holds for nodes of this type."""
-    return _SIZES.get(type_, ("shape",))
+    return [*(_PARTS[type_][1].fields if type_ in _PARTS else ()), *_OWN.fields]
 
 
 class Reader:
@@ -94,16 +108,16 @@ class Reader:
         )
 
     def _fact(self, node: Node) -> Fact:
-        kernel, copy, fill = node.kernel, node.copy, node.fill
         name: str | None = None
-        sizes: tuple[object, ...] = (node.shape,)
-        if kernel is not None:
-            name = self._kernels[kernel.function]
-            sizes = (kernel.grid, kernel.block, kernel.dynamic_shared_bytes)
-        elif copy is not None:
-            name, sizes = copy.kind, (copy.bytes,)
-        elif fill is not None:
-            sizes = (fill.bytes, fill.value)
+        if node.kernel is not None:
+            name = self._kernels[node.kernel.function]
+        elif node.copy is not None:
+            name = node.copy.kind
+        sizes = _OWN.read(node)
+        if node.type in _PARTS:
+            attribute, known = _PARTS[node.type]
+            part = getattr(node, attribute)
+            sizes = (known.none if part is None else known.read(part)) + sizes
         return Fact(*self._from[node.origin], node.type, name, sizes, node.stream)
 
 

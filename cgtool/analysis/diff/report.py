@@ -25,8 +25,8 @@ class Attribute(msgspec.Struct, frozen=True):
     """One thing about a node: of a changed one both values, else that of the side that has it."""
 
     name: str
-    """``kernel``, ``grid``, ``block``, ``shared memory``, ``kind``, ``bytes``, ``value``,
-    ``shape``, ``op`` or ``stream``."""
+    """``kernel``, ``kind``, ``op``, ``stream``, or a field that is ``COMPARED``: ``grid``,
+    ``dynamic shared bytes``."""
     a: str | None
     b: str | None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.pairing import Fact, size_names
+from cgtool.analysis.diff.pairing import Fact, size_fields
 from cgtool.analysis.diff.report import (
     ADDED,
     CHANGED,
@@ -127,9 +127,9 @@ class Lines:
                 yield "kernel", self._short[fact.name]
             else:
                 yield "kind", fact.name
-        for name, value in zip(size_names(fact.type), fact.sizes, strict=False):
+        for field, value in zip(size_fields(fact.type), fact.sizes, strict=True):
             if value is not None:
-                yield name, _text(name, value)
+                yield field.key, _text(value, field.unit)
 
 
 def _kind(one: Change) -> tuple[object, ...]:
@@ -150,14 +150,14 @@ def _stream(streams: Sequence[Stream], stream: int | None) -> str | None:
     return None if stream is None else streams[stream].name
 
 
-def _text(name: str, value: object) -> str:
+def _text(value: object, unit: str | None) -> str:
     if isinstance(value, tuple):
         # Dimensions of 1 at the end say nothing.
         size = list(value)
         while len(size) > 1 and size[-1] == 1:
             size.pop()
         return "×".join(map(str, size))
-    if name in ("bytes", "shared memory"):
+    if unit == "bytes":
         return f"{value:,} B"
     return str(value)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Capture, Node
-from cgtool.model.schema import Field, fields
+from cgtool.model.schema import Field, fields, reader
 
 
 class Attribute(NamedTuple):
@@ -42,23 +41,20 @@ class _Attributes:
     def __init__(self) -> None:
         self._fields: dict[type, tuple[Field, ...]] = {}
         self._read: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
-        self._known: dict[tuple[Any, ...], tuple[Attribute, ...]] = {}
+        self._known: dict[tuple[type, tuple[Any, ...]], tuple[Attribute, ...]] = {}
 
     def of(self, struct: msgspec.Struct) -> tuple[Attribute, ...]:
         """Those that do not have their default."""
-        type_ = type(struct)
-        if type_ not in self._read:
-            described = tuple(field for field in fields(type_) if field.is_attribute)
-            self._fields[type_] = described
-            # The class makes the values a key; twice, because for one name there is no tuple.
-            names = (*(field.name for field in described), "__class__", "__class__")
-            self._read[type_] = attrgetter(*names)
-        values = self._read[type_](struct)
-        known = self._known.get(values)
+        kind = type(struct)
+        if kind not in self._read:
+            self._fields[kind] = tuple(field for field in fields(kind) if field.is_attribute)
+            self._read[kind] = reader(self._fields[kind])
+        values = self._read[kind](struct)
+        known = self._known.get((kind, values))
         if known is None:
-            known = self._known[values] = tuple(
+            known = self._known[kind, values] = tuple(
                 Attribute(field, value)
-                for field, value in zip(self._fields[type_], values, strict=False)
+                for field, value in zip(self._fields[kind], values, strict=True)
                 if value is not None and value != field.default
             )
         return known

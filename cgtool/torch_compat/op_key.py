@@ -150,7 +150,7 @@ def _has_kernel(name: str, key: str) -> bool:
         return False
 
 
-_ONE = torch.ones((), requires_grad=True)
+_ONE = torch.ones((), requires_grad=True, device="cpu")
 
 
 def wrapped_number(number: complex) -> torch.Tensor:
@@ -295,10 +295,11 @@ def is_supported() -> bool:
         names.append(str(schema_of(op).name))
         return run(*args, **kwargs)
 
-    half = torch.ones((), dtype=torch.float16)
-    weight = torch.ones(1, 1, requires_grad=True)
+    # On the CPU whatever the default device is: a stream may be capturing.
+    half = torch.ones((), dtype=torch.float16, device="cpu")
+    weight = torch.ones(1, 1, requires_grad=True, device="cpu")
     try:
-        with watch(observe), no_torch_function():
+        with watch(observe), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works

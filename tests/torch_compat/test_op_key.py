@@ -360,3 +360,10 @@ def test_ops_of_saved_tensor_hooks_are_ops_of_their_own():
     assert_same(result, run())
     assert sorted(comparable(log)) == sorted(seen_by_mode(run))
     assert log.names.count("aten::mul.Tensor") == 2
+
+
+def test_support_is_tested_on_the_cpu_and_in_any_grad_mode():
+    for context in (torch.no_grad(), torch.inference_mode(), torch.device("meta")):
+        op_key.is_supported.cache_clear()
+        with context:
+            assert op_key.is_supported()

@@ -34,19 +34,18 @@ def diff(
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Say what is not the same in B as in A; exit 1 when anything is, 0 when nothing is."""
+    """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
     from cgtool.analysis.diff import compare
     from cgtool.cli.output import check_place
 
     check_place(output, a, b)
-    # Nothing here is garbage before the end, and looking for it takes a tenth of the time.
+    # Nothing is garbage before the end, and collecting takes a tenth of the time.
     gc.disable()
     try:
-        one, other = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
-        report = compare(one, other, names=(a, b))
+        captures = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
+        report = compare(*captures, names=(a, b))
         _show(report, format_, rows, output, explain=explain, quiet=quiet)
     finally:
-        # Nor is it looked through now.
         gc.freeze()
         gc.enable()
     if report.different:
@@ -77,8 +76,8 @@ def _show(
 def _open(
     *targets: str, options: CaptureOptions, timeout: float | None, quiet: bool
 ) -> list[Capture]:
-    """Both captures. Files come first: they say at once what is wrong with them, and on what an
-    ENTRY has to be captured to be compared."""
+    """Both captures. Files come first: their errors show at once, and an ENTRY is captured on the
+    device of the file."""
     from msgspec import structs
 
     from cgtool.cli.attempts import open_capture, refuse_for_file
@@ -110,8 +109,7 @@ def _open(
             raise machine(
                 f"{target} has to be captured on a GPU, as {known[0]} was",
                 why=error.failure.what,
-                fix="do it on a machine with a GPU, or hold two captures of the simulated device "
-                "against each other",
+                fix="use a machine with a GPU, or compare two captures of the simulated device",
             ) from None
     return [opened[target] for target in targets]
 

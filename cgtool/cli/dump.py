@@ -70,7 +70,7 @@ def dump(
     depth: Annotated[
         int, typer.Option(min=0, max=32, help="Names of a module path that become nested frames.")
     ] = 3,
-    color: Annotated[Color, typer.Option(help="What the fill colour tells.")] = Color.TYPE,
+    color: Annotated[Color, typer.Option(help="What the fill color shows.")] = Color.TYPE,
     graph: Annotated[
         str | None,
         typer.Option(
@@ -102,13 +102,13 @@ def dump(
         if on
     ]
     if len(formats) > 1:
-        raise usage(f"one format at a time, not --{' and --'.join(formats)}")
+        raise usage(f"--{' and --'.join(formats)} exclude each other", fix="choose one format")
     kind = formats[0] if formats else "dot"
     if kind == "png" and output is None and sys.stdout.isatty():
-        raise usage("a PNG is no text for a terminal", fix="name a file with -o picture.png")
+        raise usage("a PNG cannot be shown in a terminal", fix="name a file with -o picture.png")
     selection = parse(select or ())
     if kind == "raw" and selection:
-        raise usage("--raw is the driver's text as it is: --select cannot choose in it")
+        raise usage("--raw is the driver's own text, which --select cannot filter")
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
     check_place(output, capture)
@@ -135,7 +135,7 @@ def dump(
     if color is Color.TIME and not _timed(opened, views):
         raise machine(
             "--color time: this capture holds no times of its nodes",
-            why="they are measured on a GPU only, and when they are asked for",
+            why="they are measured only on a GPU, by `cgtool profile` or with --times",
             fix="`cgtool profile ENTRY --save FILE` on a GPU; or --color type, module or stream",
         )
     boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
@@ -156,19 +156,20 @@ def dump(
 def _fewer(
     capture: Capture, views: list[View], depth: int | None, limit: int
 ) -> tuple[list[View], str | None]:
-    """Collapsed as asked for, or as far as the limit needs; and what was done, in words."""
+    """Views collapsed to ``depth``, or as far as the limit needs; and a note on what was done."""
     from cgtool.analysis.graph.view import by_module, fit
 
-    made, way = views, None
+    collapsed, way = views, None
     if depth is not None:
-        made, way = [by_module(capture, view, depth) for view in views], f"modules to depth {depth}"
+        collapsed = [by_module(capture, view, depth) for view in views]
+        way = f"modules to depth {depth}"
     elif limit:
-        made, way = fit(capture, views, limit)
+        collapsed, way = fit(capture, views, limit)
     if way is None:
-        return made, None
+        return collapsed, None
     nodes = sum(len(item.members) for view in views for item in view.items)
-    boxes = sum(len(view.items) for view in made)
-    return made, f"{nodes:,} nodes collapsed into {boxes:,} boxes: {way}"
+    boxes = sum(len(view.items) for view in collapsed)
+    return collapsed, f"{nodes:,} nodes collapsed into {boxes:,} boxes: {way}"
 
 
 def _timed(capture: Capture, views: list[View]) -> bool:
@@ -178,22 +179,22 @@ def _timed(capture: Capture, views: list[View]) -> bool:
 
 
 def _graphs(capture: Capture, name: str | None) -> list[int]:
-    """The graphs of that name, phase or number, with the bodies inside them."""
+    """Indices of the graphs of that name, phase or number, with the bodies inside them."""
     if name is None:
         return list(range(len(capture.graphs)))
-    found = {
+    chosen = {
         index
         for index, graph in enumerate(capture.graphs)
         if name in (graph.name, graph.phase, str(index))
     }
-    if not found:
+    if not chosen:
         names = ", ".join(graph.name for graph in capture.graphs)
         raise usage(f"--graph {name}: the capture has {names or 'no graph'}")
     # A body comes after its owner.
     for index, graph in enumerate(capture.graphs):
-        if graph.parent is not None and graph.parent[0] in found:
-            found.add(index)
-    return sorted(found)
+        if graph.parent is not None and graph.parent[0] in chosen:
+            chosen.add(index)
+    return sorted(chosen)
 
 
 def _raw(capture: Capture, path: Path | None, chosen: list[int]) -> bytes:

@@ -25,7 +25,7 @@ Chosen = Sequence[tuple[str, Path | None]]
 def parse(texts: Sequence[str], output: Path | None) -> Chosen:
     """Kinds and files. Raises CgtoolError (exit 2) for an unknown kind, and for two that cannot
     both be on standard output."""
-    found: list[tuple[str, Path | None]] = []
+    chosen: list[tuple[str, Path | None]] = []
     for text in texts or ("table",):
         kind, equals, file = text.partition("=")
         if kind not in KINDS:
@@ -37,21 +37,21 @@ def parse(texts: Sequence[str], output: Path | None) -> Chosen:
             )
         if equals and not file:
             raise usage(f"--format {text}: no file is named")
-        found.append((kind, Path(file) if equals else None))
-    plain = [kind for kind, file in found if file is None]
+        chosen.append((kind, Path(file) if equals else None))
+    plain = [kind for kind, file in chosen if file is None]
     if output is not None:
         if len(plain) != 1:
             raise usage(
                 f"-o {output}: for one format, not for {' and '.join(plain) or 'none'}",
                 fix="name a file for each: --format junit=gate.xml",
             )
-        return [(kind, file or output) for kind, file in found]
+        return [(kind, file or output) for kind, file in chosen]
     if (len(plain) > 1 and not set(plain) <= _TOGETHER) or len(plain) != len(set(plain)):
         raise usage(
             f"--format {' and '.join(plain)}: not both on standard output",
             fix="name a file for one: --format junit=gate.xml",
         )
-    return found
+    return chosen
 
 
 def check_places(
@@ -73,12 +73,13 @@ def check_places(
             continue
         check_place(file, option=option)
         place = os.path.realpath(file)
-        held = (
-            {} if file is saved else {os.path.realpath(one): f"the baseline {one}" for one in bases}
-        )
-        if there := taken.get(place, held.get(place)):
-            raise usage(f"{option}: {file} would be written over {there}", fix="name another file")
-        taken[place] = f"what {option} writes there"
+        read = {os.path.realpath(base): f"the baseline {base}" for base in bases}
+        occupant = taken.get(place, None if file is saved else read.get(place))
+        if occupant:
+            raise usage(
+                f"{option}: {file} would be written over {occupant}", fix="name another file"
+            )
+        taken[place] = f"the output of {option}"
 
 
 def write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool = False) -> None:
@@ -86,7 +87,7 @@ def write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool = Fa
     nothing was measured, those of figures alone are left out: standard error says why.
 
     Raises CgtoolError (exit 2) for a place that cannot be written, when all others are."""
-    empty = all(one.error is not None for one in report.targets)
+    empty = all(target.error is not None for target in report.targets)
     failed: list[CgtoolError] = []
     for kind, file in chosen:
         if not (empty and kind in _FIGURES) and not (kind == "table" and file is None and quiet):

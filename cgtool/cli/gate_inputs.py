@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Base:
-    """A baseline, and the capture that it was taken from, where it is one."""
+    """A baseline, and the capture that it was taken from, where there is one."""
 
     path: Path
     values: Baseline
@@ -61,7 +61,7 @@ def open_targets(names: Sequence[str]) -> list[Target]:
 
     Raises CgtoolError (exit 2) for what is neither.
     """
-    found: list[Target] = []
+    targets: list[Target] = []
     loose: list[tuple[str, Report]] = []
     for name in names:
         check_name(name)
@@ -69,11 +69,11 @@ def open_targets(names: Sequence[str]) -> list[Target]:
         exists = is_file(path) and ":" not in name
         if name.endswith(".cgt") or (exists and _is_zip(path)):
             capture = read(path)
-            found.append(Target(capture.entry.spec, [capture], files=(name,)))
+            targets.append(Target(capture.entry.spec, [capture], files=(name,)))
         elif name.endswith(".json") or exists:
             loose.append((name, _report(path)))
         elif ":" in name:
-            found.append(Target(name, live=True))
+            targets.append(Target(name, live=True))
         else:
             raise usage(
                 f"{name}: neither a capture, a report, nor an ENTRY",
@@ -81,14 +81,14 @@ def open_targets(names: Sequence[str]) -> list[Target]:
                 "path/to/file.py:name",
             )
     for name, report in loose:
-        owners = [one for one in found if same_entry(one.spec, report.entry.spec)]
+        owners = [target for target in targets if same_entry(target.spec, report.entry.spec)]
         if not owners:
             owners = [Target(report.entry.spec)]
-            found += owners
-        for one in owners:
-            one.reports.append(report)
-            one.files += (name,)
-    return found
+            targets += owners
+        for target in owners:
+            target.reports.append(report)
+            target.files += (name,)
+    return targets
 
 
 def _report(path: Path) -> Report:
@@ -103,7 +103,7 @@ def _is_zip(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(2) == b"PK"
     except OSError:
-        # Whoever reads it says so.
+        # Reading it reports the error.
         return False
 
 
@@ -120,7 +120,7 @@ def open_baseline(path: Path) -> Base:
 
 def find_project(folder: Path) -> Project | None:
     """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards.
-    Raises CgtoolError (exit 2) for one on the way that is no TOML, or misspells that table."""
+    Raises CgtoolError (exit 2) for a file on the way that is not TOML, or misspells that table."""
     for each in (folder, *folder.parents):
         path = each / "pyproject.toml"
         if is_file(path):
@@ -133,17 +133,17 @@ def find_project(folder: Path) -> Project | None:
 
 
 def _misspelt(path: Path, content: dict[str, Any]) -> None:
-    """Raises CgtoolError (exit 2) for a table that is almost ours: its budgets would hold nothing.
-    Another tool's name may be near to ours, but not with a table of gates in it."""
+    """Raises CgtoolError (exit 2) for a table that is almost ours: its budgets would be ignored.
+    Another tool's name may be similar, but its table has no ``gate``."""
     tables = dict(content)
-    for name, one in content.items():
-        if isinstance(one, dict):
-            tables |= {f"{name}.{inner}": value for inner, value in one.items()}
-    for name, one in tables.items():
+    for name, value in content.items():
+        if isinstance(value, dict):
+            tables |= {f"{name}.{inner}": table for inner, table in value.items()}
+    for name, table in tables.items():
         near = name == "cgtool" or fuzz.ratio(name.lower(), "tool.cgtool") >= _ALIKE
-        if near and name != "tool.cgtool" and isinstance(one, dict) and "gate" in one:
+        if near and name != "tool.cgtool" and isinstance(table, dict) and "gate" in table:
             raise usage(
-                f"{path}: [{name[:80]}.gate] holds nothing: cgtool does not read it",
+                f"{path}: [{name[:80]}.gate] is ignored: cgtool does not read it",
                 fix=f"did you mean [{SECTION}]?",
             )
 
@@ -157,19 +157,19 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
-    """Tables of entries that are probably not those that were meant: a sentence each, with the one
-    of ``specs``, the entries that are gated now, that it concerns most.
+    """Tables of entries that are probably misnamed: the one of ``specs`` (the entries gated
+    now) that it concerns most, and a sentence.
 
-    A table of another entry is none: it may be gated by another command. One that names no entry of
-    the project is, whatever is gated. Raises CgtoolError (exit 2) where it is almost the name of an
+    A table of another entry is fine: another command may gate it. One that names no entry of the
+    project is not, whatever is gated. Raises CgtoolError (exit 2) where it is almost the name of an
     entry that is gated and has no table.
     """
     folder = project.path.parent
     names = entries(project)
-    without = [one for one in specs if not any(same_entry(one, name, folder) for name in names)]
-    found = []
+    without = [spec for spec in specs if not any(same_entry(spec, name, folder) for name in names)]
+    misplaced = []
     for name in names:
-        if any(same_entry(one, name, folder) for one in specs):
+        if any(same_entry(spec, name, folder) for spec in specs):
             continue
         missing = _missing(folder, name)
         near = process.extractOne(name, without, scorer=fuzz.ratio, score_cutoff=_ALIKE)
@@ -177,14 +177,14 @@ def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, 
         if near is not None and missing and not _missing(Path(), near[0]):
             raise usage(
                 f"{where} names no entry: {missing}",
-                why=f"{near[0]} has no table, and would be held to nothing of this one",
+                why=f"{near[0]} has no table, and the budgets of this one would not apply to it",
                 fix=f"did you mean [{section(near[0])}]?",
             )
         if near is not None and (missing or not _names_file(name)):
-            found.append((near[0], f"{where} is not held: it is of {name}, not of {near[0]}"))
-        elif near is None and missing and any(not _missing(Path(), one) for one in specs):
-            found.append((specs[0], f"{where} holds nothing: {missing}"))
-    return found
+            misplaced.append((near[0], f"{where} is not used: it is for {name}, not for {near[0]}"))
+        elif near is None and missing and any(not _missing(Path(), spec) for spec in specs):
+            misplaced.append((specs[0], f"{where} is ignored: {missing}"))
+    return misplaced
 
 
 def _names_file(spec: str) -> bool:

@@ -1,4 +1,4 @@
-"""The subcommands: imported when they are asked for."""
+"""The subcommands: imported when they run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cgtool import __version__
 COMMANDS = {
     "capture": "Capture forward and backward into graphs, show and save what is in them.",
     "bench": "Time eager against replay on the GPU, with an interval on the speed-up.",
-    "profile": "Say where the GPU time of a replay goes, and whether a graph helps at all.",
-    "check": "Find every hazard of a capture in one run, before it fails or goes wrong silently.",
-    "verify": "Prove that replays give what eager gives, or say which line they part at.",
+    "profile": "Show where the GPU time of a replay goes, and whether a graph helps at all.",
+    "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
+    "verify": "Prove that replay equals eager, or name the line where they first differ.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
-    "diff": "Say what changed between two captures: nodes, kernels, sizes, memory, times.",
-    "gate": "Hold counts, memory and times to budgets and baselines: one verdict, for CI.",
+    "diff": "Show what changed between two captures: nodes, kernels, sizes, memory, times.",
+    "gate": "Compare counts, memory and times with budgets and baselines: one verdict, for CI.",
     "explain": "Explain the code of a finding, with a wrong and a right example.",
-    "doctor": "Say what this machine can do, and what would bring the rest.",
+    "doctor": "Show what this machine can do, and what is needed for the rest.",
 }
 
 _MODULES = {"verify": "check", "pools": "dump"}

@@ -1,4 +1,4 @@
-"""What all commands share: writing a result, saying what went wrong."""
+"""Results and errors of all commands, written."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def show_table(renderable: Any, output: Path | None) -> None:
 
 
 def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
-    """Raises CgtoolError (exit 2) where what is written would take the place of what it is of, and
-    where it cannot be written: told before anything is measured for it."""
+    """Raises CgtoolError (exit 2) where a result would be written over its own source, and where it
+    cannot be written: before anything is measured for it."""
     if output is None:
         return
     for target in targets:
@@ -64,16 +64,16 @@ def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
         raise usage(f"cannot write {output}: it is a directory", fix="name a file")
     folder = output.parent
     try:
-        there = folder.is_dir()
+        exists = folder.is_dir()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise usage(f"cannot write {output}: {reason}") from error
-    if not there:
+    if not exists:
         raise usage(f"cannot write {output}: there is no folder {folder}", fix=f"mkdir -p {folder}")
 
 
 def check_apart(output: Path | None, saved: Path | None) -> None:
-    """Raises CgtoolError (exit 2) where what is printed would be written over what is saved."""
+    """Raises CgtoolError (exit 2) where a report would be written over the saved capture."""
     if output is None or saved is None:
         return
     if os.path.realpath(output) == os.path.realpath(saved):
@@ -84,7 +84,7 @@ def check_apart(output: Path | None, saved: Path | None) -> None:
 
 
 def file_of(target: str) -> Path:
-    """The file that a target is, or that an ENTRY (``path/to/file.py:name``) lies in."""
+    """The file that a target is, or that an ENTRY (``path/to/file.py:name``) is in."""
     path = Path(target)
     return path if is_file(path) else Path(target.rpartition(":")[0])
 
@@ -92,7 +92,7 @@ def file_of(target: str) -> Path:
 def write_bytes(data: bytes, output: Path | None) -> None:
     """To a file, whole or not at all, or to standard output."""
     if output is None:
-        # Behind what was printed before.
+        # After everything that was printed before.
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return
@@ -117,19 +117,17 @@ def printable(text: str) -> str:
 
 
 _SHOWN_FRAMES = 6
-
-
 _LONGEST_LINE = 1000
 
 
 def _shown(text: str) -> str:
-    """One line of a message; generated names and data in an error have no end."""
+    """One line of a message, cut: generated names and data in an error may be endless."""
     text = printable(text[: _LONGEST_LINE + 1])
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
 
 
 def show_failure(failure: Failure) -> None:
-    """What, where, why, and what to do, on standard error."""
+    """What is wrong, where, why and how to fix it, on standard error."""
     lines = [f"cgtool: {_shown(failure.what)}"]
     for number, frame in enumerate(failure.frames[:_SHOWN_FRAMES]):
         if not frame.file:
@@ -152,17 +150,20 @@ def show_failure(failure: Failure) -> None:
 
 
 def _shown_findings(findings: Sequence[Finding]) -> list[str]:
-    """The code of the cause, and what else a dry run has found, one a line."""
+    """The code of the cause, and the other findings of a dry run, one a line."""
     from cgtool.analysis.findings import explain_findings
 
     first, *more = explain_findings(findings[:1]) + explain_findings(findings[1:])
     lines = [f"  code: {first.code} (cgtool explain {first.code})"]
     if more:
-        lines.append(f"  and {len(more)} more, found by a dry run (cgtool check says all of each):")
-    for one in more:
-        where = f"{printable(one.place.file)}:{one.place.line}" if one.place else "no line"
-        lines.append(f"    {one.severity} {one.code} at {where}")
-        source = linecache.getline(one.place.file, one.place.line).strip() if one.place else ""
+        lines.append(
+            f"  and {len(more)} more, found by a dry run (`cgtool check` shows them in full):"
+        )
+    for finding in more:
+        place = finding.place
+        where = f"{printable(place.file)}:{place.line}" if place else "no line"
+        lines.append(f"    {finding.severity} {finding.code} at {where}")
+        source = linecache.getline(place.file, place.line).strip() if place else ""
         if source:
             lines.append(f"       {_shown(source)}")
     return lines

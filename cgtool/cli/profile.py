@@ -107,7 +107,7 @@ def profile(
     if format_ is ProfileFormat.PERFETTO:
         from cgtool.render.perfetto import render as render_trace
 
-        if not any(node.start_ns is not None for one in measured.graphs for node in one.nodes):
+        if not any(node.start_ns is not None for graph in measured.graphs for node in graph.nodes):
             raise _without(target, measured, "no starts of its nodes, which a trace needs")
         write_bytes(render_trace(measured), output)
     elif format_ is ProfileFormat.JSON:
@@ -135,12 +135,12 @@ def _default_file(spec: str) -> Path:
 
 
 def _without(target: str, capture: Capture, what: str) -> CgtoolError:
-    """The file cannot be shown, and what brings one that can."""
+    """The file cannot be shown; the fix says how to make one that can."""
     simulated = capture.environment.simulated
     return machine(
         f"{target} holds {what}",
         why="it was made on the simulated device, which has no GPU times"
         if simulated
-        else "they are measured on a GPU, and only when they are asked for",
+        else "they are measured on a GPU, by `cgtool profile` or with --times",
         fix=f"on a machine with an NVIDIA GPU: cgtool profile {capture.entry.spec}",
     )

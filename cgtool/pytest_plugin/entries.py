@@ -30,7 +30,7 @@ def root_of(config: pytest.Config) -> Path:
 
 
 def named(entry: object, root: Path, folder: Path) -> Named:
-    """``"model.py:build"`` (a file from ``root``, or else from ``folder``, where the test lies),
+    """``"model.py:build"`` (a file from ``root``, or else from ``folder``, where the test is),
     ``"package.module:build"``, or a function that a module has under its own name.
 
     Raises CgtoolError (exit 2) for what a worker process could not find.
@@ -56,12 +56,12 @@ def _of_text(text: str, root: Path, folder: Path) -> Named:
 
 
 def _in_file(path: Path, name: str, root: Path) -> Named:
-    # Not resolved: a link in a repository is what the user knows the file by.
+    # Not resolved: users know the file by its link in the repository.
     full = os.path.normpath(path)
     shown = os.path.relpath(full, root) if Path(full).is_relative_to(root) else full
-    found = Named(f"{full}:{name}", f"{Path(shown).as_posix()}:{name}")
-    spec.parse(found.spec)
-    return found
+    entry = Named(f"{full}:{name}", f"{Path(shown).as_posix()}:{name}")
+    spec.parse(entry.spec)
+    return entry
 
 
 def _of_object(entry: object, root: Path) -> Named:
@@ -80,13 +80,15 @@ def _of_object(entry: object, root: Path) -> Named:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or not file.endswith(".py"):
         raise _unnamed(f"{name}, which no Python file defines", "a worker process imports a file")
-    found: object = module
+    value: object = module
     for piece in name.split("."):
-        found = getattr(found, piece, None)
-    if found is not entry:
-        raise _unnamed(f"{name}, which is not what {file} has under that name", "they would part")
+        value = getattr(value, piece, None)
+    if value is not entry:
+        raise _unnamed(
+            f"{name}, which is not what {file} has under that name", "it would find something else"
+        )
     if not Path(file).is_relative_to(root):
-        # Installed: where, is another place on each machine.
+        # Installed: in another folder on each machine.
         return Named(f"{entry.__module__}:{name}", f"{entry.__module__}:{name}")
     return _in_file(Path(file), name, root)
 

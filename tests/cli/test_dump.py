@@ -123,12 +123,12 @@ def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--dot", "--svg"], 2, "one format at a time, not --dot and --svg"),
-        (["--json", "--raw", "--png"], 2, "one format at a time"),
+        (["--dot", "--svg"], 2, "--dot and --svg exclude each other"),
+        (["--json", "--raw", "--png"], 2, "exclude each other"),
         (["--select", "colour=red"], 2, "there is no field 'colour'"),
         (["--select", "module=none"], 2, "no node matches"),
         (["--graph", "sideways"], 2, "the capture has forward, backward"),
-        (["--raw", "--select", "type=kernel"], 2, "--select cannot choose in it"),
+        (["--raw", "--select", "type=kernel"], 2, "which --select cannot filter"),
         (["--json", "--collapse", "1"], 2, "--collapse is for pictures"),
         (["--color", "time"], 3, "holds no times"),
         (["--color", "pink"], 2, "pink"),

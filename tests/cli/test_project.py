@@ -59,19 +59,19 @@ def test_a_table_of_another_entry_is_the_business_of_another_command(project, ta
 def test_a_table_of_a_file_that_is_gone_is_told(project):
     ((spec, text),) = project("attic/old.py:train", "model.py:build")
     assert spec == "model.py:build"
-    assert '[tool.cgtool.gate."attic/old.py:train"] holds nothing: there is no' in text
+    assert '[tool.cgtool.gate."attic/old.py:train"] is ignored: there is no' in text
 
 
 def test_a_module_is_not_looked_for_and_a_near_one_is_told(project):
     ((spec, text),) = project("pkg.modle:build", "model.py:build", "pkg.model:build")
     assert spec == "pkg.model:build"
-    assert "is of pkg.modle:build, not of pkg.model:build" in text
+    assert "is for pkg.modle:build, not for pkg.model:build" in text
 
 
 def test_captures_of_code_that_is_not_here_are_held_all_the_same(project):
     """Another machine made them: that a file is missing here says nothing."""
     ((spec, text),) = project("nets/resnet19.py:build", "nets/resnet20.py:build")
-    assert (spec, "is not held" in text) == ("nets/resnet20.py:build", True)
+    assert (spec, "is not used" in text) == ("nets/resnet20.py:build", True)
     assert project("attic/old.py:train", "nets/resnet20.py:build") == []
 
 
@@ -83,7 +83,7 @@ def test_almost_the_name_of_our_table_is_a_slip(tmp_path, table):
     with pytest.raises(CgtoolError) as caught:
         find_project(tmp_path)
     assert caught.value.failure.exit_code == 2
-    assert f"pyproject.toml: [{table}] holds nothing" in caught.value.failure.what
+    assert f"pyproject.toml: [{table}] is ignored" in caught.value.failure.what
     assert caught.value.failure.fix == "did you mean [tool.cgtool.gate]?"
 
 

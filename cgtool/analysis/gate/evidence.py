@@ -149,11 +149,11 @@ def _by_op(
 ) -> tuple[Counter[_Group], dict[_Group, Counter[Frame | None]]]:
     """The same, whatever the module."""
     ops: Counter[_Group] = Counter()
-    found: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
+    lines: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
     for (op, module), nodes in counted.items():
         ops[op, ""] += nodes
-        found[op, ""] += places[op, module]
-    return ops, found
+        lines[op, ""] += places[op, module]
+    return ops, lines
 
 
 def _listed(
@@ -224,14 +224,18 @@ def _held(
     places = Places(capture)
     sizes: Counter[_Group] = Counter()
     where: dict[_Group, tuple[Frame | None, str]] = {}
-    held: Callable[[Allocation], bool] = _alive_at_peak(capture)
-    for one in capture.memory.allocations:
-        if one.freed_at is not None if live else not held(one):
+    at_peak = _alive_at_peak(capture)
+    for allocation in capture.memory.allocations:
+        if allocation.freed_at is not None if live else not at_peak(allocation):
             continue
-        place = places.of_origin(one.origin)
-        op = one.label if one.label == "cuBLAS workspace" else place.short_op or "(no op)"
+        place = places.of_origin(allocation.origin)
+        op = (
+            allocation.label
+            if allocation.label == "cuBLAS workspace"
+            else place.short_op or "(no op)"
+        )
         group = (op, place.module or "")
-        sizes[group] += one.bytes
+        sizes[group] += allocation.bytes
         module = f" in {place.module}" if place.module else ""
         where.setdefault(group, (place.line, f"{op}{module}"))
     return sizes, where
@@ -239,16 +243,19 @@ def _held(
 
 def _alive_at_peak(capture: Capture) -> Callable[[Allocation], bool]:
     changes: list[tuple[int, int]] = []
-    for one in capture.memory.allocations:
-        changes.append((one.allocated_at, one.bytes))
-        if one.freed_at is not None:
-            changes.append((one.freed_at, -one.bytes))
+    for allocation in capture.memory.allocations:
+        changes.append((allocation.allocated_at, allocation.bytes))
+        if allocation.freed_at is not None:
+            changes.append((allocation.freed_at, -allocation.bytes))
     now = best = peak = 0
     for event, change in sorted(changes):
         now += change
         if now > best:
             best, peak = now, event
-    return lambda one: one.allocated_at <= peak and (one.freed_at is None or one.freed_at > peak)
+    return lambda allocation: (
+        allocation.allocated_at <= peak
+        and (allocation.freed_at is None or allocation.freed_at > peak)
+    )
 
 
 # --- reports and times

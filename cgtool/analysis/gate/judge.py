@@ -55,12 +55,15 @@ def judge(
     if measured.capture is not None and measured.capture.environment.simulated:
         notes.append("on the simulated device nodes are ops, and the pools are a model")
     notes += target.notes()
-    worse = any(one.verdict == FAIL and one.baseline is not None for one in verdicts)
+    worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts)
     if worse and compared is not None and files:
         notes.append(f"`cgtool diff {baseline_file} {files[0]}` shows all changes")
     order = {metric.name: at for at, metric in enumerate(METRICS)}
     verdicts.sort(
-        key=lambda one: (WORST.index(one.verdict), order.get(one.metric.partition(".")[0], -1))
+        key=lambda verdict: (
+            WORST.index(verdict.verdict),
+            order.get(verdict.metric.partition(".")[0], -1),
+        )
     )
     values = measured.values
     environment = values.environment

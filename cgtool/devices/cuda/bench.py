@@ -103,8 +103,8 @@ def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
     """How many iterations take ``min_round_ms``."""
     side.repeats = 3
     device_ns, host_ns = measure_round(side, device)
-    each = max(device_ns, host_ns, 1.0)
-    return max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / each)))
+    iteration_ns = max(device_ns, host_ns, 1.0)
+    return max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / iteration_ns)))
 
 
 def _settle(side: Side, device: int, min_round_ms: float) -> None:

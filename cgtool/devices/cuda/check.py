@@ -95,8 +95,10 @@ class _Recorder(OpRecorder):
         try:
             refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
-            made = self.run(func, args, kwargs)
-            results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+            output = self.run(func, args, kwargs)
+            results = [
+                leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)
+            ]
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])
             on_gpu = any(tensor.is_cuda for tensor in touched)
@@ -112,7 +114,7 @@ class _Recorder(OpRecorder):
                             "node, as does that of every op after it",
                         )
                     )
-            return made
+            return output
         finally:
             dry.call, dry.on_host = None, False
 

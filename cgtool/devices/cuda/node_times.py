@@ -195,7 +195,7 @@ class Tracer:
         for record in self._records:
             launches[record.launch].append(record)
         self._records.clear()
-        found: list[list[dict[int, Span]]] = [[] for _ in graphs]
+        by_graph: list[list[dict[int, Span]]] = [[] for _ in graphs]
         numbers = self._executable_numbers(graphs)
         met: dict[int, int] = {}
         for launch in sorted(launches):
@@ -211,14 +211,14 @@ class Tracer:
                 continue
             first = min(record.start for record in records)
             index = indices[number]
-            found[number].append(
+            by_graph[number].append(
                 {
                     index[record.node & _LOW]: Span(record.start - first, record.end - record.start)
                     for record in records
                     if record.node & _LOW in index
                 }
             )
-        return found
+        return by_graph
 
 
 def _types(graph: Any) -> set[str]:

@@ -159,15 +159,15 @@ def _capture_again(session: CudaSession, joined: Sequence[Joined], table: Origin
         origins = table.origins
         still: list[int] = []
         for node in provenance.unmatched:
-            mine, theirs = provenance.origins[node], exact.origins[node]
+            origin, exact_origin = provenance.origins[node], exact.origins[node]
             if (
-                mine is None
-                or theirs is None
-                or origins[mine].frames[:1] != origins[theirs].frames[:1]
+                origin is None
+                or exact_origin is None
+                or origins[origin].frames[:1] != origins[exact_origin].frames[:1]
             ):
                 still.append(node)
                 continue
-            provenance.origins[node] = theirs
+            provenance.origins[node] = exact_origin
             call = provenance.calls[node] = exact.calls[node]
             if call is not None and call.access is not None:
                 # The storages are those of the second capture.

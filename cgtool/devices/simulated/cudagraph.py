@@ -38,17 +38,17 @@ class CUDAGraph:
     annotations: Annotations
 
     def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
-        made = super().__new__(cls)
-        made.keep_graph = keep_graph
-        made._pool = None
-        made._stream = None
-        made._recorder = None
-        made._graph = None
-        made._has_exec = False
-        made._debug = False
-        made.generators = set()
-        made._registered = []
-        return made
+        graph = super().__new__(cls)
+        graph.keep_graph = keep_graph
+        graph._pool = None
+        graph._stream = None
+        graph._recorder = None
+        graph._graph = None
+        graph._has_exec = False
+        graph._debug = False
+        graph.generators = set()
+        graph._registered = []
+        return graph
 
     keep_graph: bool
     _pool: PoolId | None

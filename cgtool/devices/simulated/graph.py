@@ -58,13 +58,13 @@ class SimulatedGraph:
 
     def replay(self) -> None:
         """Run the recorded ops again, in order, on the recorded storages."""
-        # Results that were made in inference mode can be written only in it.
+        # Tensors created in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
         with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
-                made = call_user(step.func, *step.args, **step.kwargs)
+                output = call_user(step.func, *step.args, **step.kwargs)
                 fresh = [
-                    leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)
+                    leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)
                 ]
                 for old, new in zip(step.results, fresh, strict=True):
                     _overwrite(old, new)
@@ -145,11 +145,11 @@ class CaptureRecorder(OpRecorder):
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        made = self.run(func, args, kwargs)
+        output = self.run(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
-            return made
-        results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+            return output
+        results = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         # Aliases: what the caller does to its tensor objects later (set_, resize_,
         # requires_grad_) must not affect the record.
         with no_dispatch():
@@ -163,8 +163,8 @@ class CaptureRecorder(OpRecorder):
         if launches(call.name, touched):
             self._node(call, touched)
             if self.accesses is not None:
-                call.access = self.accesses.note(call.name, func, args, kwargs, made)
-        return made
+                call.access = self.accesses.note(call.name, func, args, kwargs, output)
+        return output
 
     def _random_state(self, what: str, state: torch.Tensor) -> None:
         run = self._random.saved if what == "saved" else self._random.restored

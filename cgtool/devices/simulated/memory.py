@@ -62,7 +62,7 @@ def predict(
     ]
     events.sort(key=lambda event: event.at)
     placed: dict[int, PoolBlock] = {}
-    found: list[Allocation] = []
+    allocations: list[Allocation] = []
     slots: dict[int, int] = {}
     workspaces: set[tuple[int, bool, int]] = set()
     clock = 0
@@ -73,7 +73,7 @@ def predict(
         if event.frees:
             pool.free(placed.pop(event.life))
             slot = slots[event.life]
-            found[slot] = _freed(found[slot], clock)
+            allocations[slot] = _freed(allocations[slot], clock)
             clock += 1
             continue
         origin = table.add(life.call, record)
@@ -85,13 +85,13 @@ def predict(
             if key not in workspaces:
                 workspaces.add(key)
                 block = pool.allocate(size)
-                found.append(
+                allocations.append(
                     _allocation(block, pool_index, life.graph, clock, origin, "cuBLAS workspace", 0)
                 )
                 clock += 1
         block = placed[event.life] = pool.allocate(life.bytes, stream)
-        slots[event.life] = len(found)
-        found.append(
+        slots[event.life] = len(allocations)
+        allocations.append(
             _allocation(
                 block, pool_index, life.graph, clock, origin, labels.get(event.life), stream
             )
@@ -106,7 +106,7 @@ def predict(
             )
             for index, (name, pool) in enumerate(zip(pool_names, pools, strict=True))
         ),
-        allocations=tuple(found),
+        allocations=tuple(allocations),
         tensors=tensors,
         exact=False,
     )
@@ -252,12 +252,12 @@ class PrivatePool:
 
     def blocks(self, segment: PoolBlock) -> list[PoolBlock]:
         """The blocks of a segment, in order of address."""
-        found = []
+        blocks = []
         block: PoolBlock | None = segment
         while block is not None:
-            found.append(block)
+            blocks.append(block)
             block = block.next
-        return found
+        return blocks
 
 
 @dataclass(slots=True)
@@ -305,8 +305,8 @@ class LifetimeRecorder(OpRecorder):
         # Work on the default stream here is captured on the capturing stream later.
         stream = "capture stream" if current is self.device.default else current.name
         before = {storage_key(storage) for storage in _storages((args, kwargs))}
-        made = self.run(func, args, kwargs)
-        for storage in _storages(made):
+        output = self.run(func, args, kwargs)
+        for storage in _storages(output):
             key = storage_key(storage)
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
@@ -321,7 +321,7 @@ class LifetimeRecorder(OpRecorder):
             self.events += 1
             self.lives.append(life)
             self._open[key] = (StorageWeakRef(storage), life)
-        return made
+        return output
 
 
 def _storages(value: Any) -> Iterator[torch.UntypedStorage]:

@@ -128,19 +128,19 @@ class ScriptRecorder(CaptureRecorder):
                 self._before[storage_key(storage)] = (storage, storage.clone())
         given = {_key(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
         steps = len(self.graph.steps)
-        made = super().execute(call, func, args, kwargs)
+        output = super().execute(call, func, args, kwargs)
         for step in self.graph.steps[steps:]:
             self.owners.hold((step.args, step.kwargs, step.results))
         if not device.on_host:
-            for leaf in pytree.tree_leaves(made):
+            for leaf in pytree.tree_leaves(output):
                 if isinstance(leaf, torch.Tensor) and _key(leaf) not in given:
                     storage = storage_of(leaf)
                     if storage is not None and storage_key(storage) not in self.fresh:
                         self.fresh.add(storage_key(storage))
                         self.places.allocate(storage, self.pool)
             self.places.sweep()
-        device.captured(call, func, args, kwargs, made)
-        return made
+        device.captured(call, func, args, kwargs, output)
+        return output
 
     def _generators(self, call: OpCall, args: Any, kwargs: Any) -> None:
         for leaf in pytree.tree_leaves((args, kwargs)):

@@ -95,11 +95,11 @@ def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
     """The exception that PyTorch raises for a CUDA error."""
     _, name, sentence = code
     kind = getattr(torch, "AcceleratorError", RuntimeError)
-    made: RuntimeError = kind(
+    error: RuntimeError = kind(
         f"CUDA error: {sentence}\nSearch for `cudaError{name}' in the documentation of the CUDA "
         "runtime for more information."
     )
-    return made
+    return error
 
 
 def known(error: RuntimeError) -> RuntimeError:

@@ -57,13 +57,13 @@ class Eager:
 
     def _compare(self, run: Callable[[], Any]) -> list[Finding]:
         with recording(self.target) as annotations, iteration.without_collector():
-            found, _ = compare_iterations(
+            findings, _ = compare_iterations(
                 run,
                 roots_of(self.target.workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in self.target.workload.parts],
             )
-        return found
+        return findings
 
     def _iterate(self) -> None:
         eager_iteration(self.target)
@@ -89,10 +89,10 @@ class Eager:
     def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
         """What the host changes between iterations, or between two sets of inputs."""
         for skipped in range(max(1, iteration)):
-            found = kept(self.in_a_row(trial, skipped), FROZEN)
-            found += self._optimizers(trial, skipped)
-            if found:
-                return self._of_chance(found, trial)
+            findings = kept(self.in_a_row(trial, skipped), FROZEN)
+            findings += self._optimizers(trial, skipped)
+            if findings:
+                return self._of_chance(findings, trial)
         return kept(self.restarted(captured, trial), FROZEN)
 
     def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
@@ -104,7 +104,7 @@ class Eager:
             self._iterate()
             before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.steps.items()}
             self._iterate()
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for key, (optimizer, stepped) in steps.steps.items():
             moved = [
                 f"{name}: {old}, then {new}"
@@ -114,21 +114,21 @@ class Eager:
                 if old != new
             ]
             if moved:
-                found += [
+                findings += [
                     msgspec.structs.replace(
                         finding, evidence=(*finding.evidence, *moved[:3]), severity=ERROR
                     )
                     for finding in findings_of(optimizer, stepped)
                 ]
-        return found
+        return findings
 
-    def _of_chance(self, found: list[Finding], trial: Trial) -> list[Finding]:
-        """``found``, where a frozen number comes from a random generator of the host."""
+    def _of_chance(self, findings: list[Finding], trial: Trial) -> list[Finding]:
+        """``findings``, where a frozen number comes from a random generator of the host."""
         self.runner.begin_eager(trial)
         before = host_random_state(self.runner.start)
         self._iterate()
         if before == host_random_state(self.runner.start):
-            return found
+            return findings
         return [
             msgspec.structs.replace(
                 finding,
@@ -138,21 +138,21 @@ class Eager:
             )
             if finding.code == PYTHON_SCALAR_FROZEN
             else finding
-            for finding in found
+            for finding in findings
         ]
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
     """Numbers of an optimizer's options and state that are on the host, by name."""
-    found: list[tuple[str, Any]] = []
+    numbers: list[tuple[str, Any]] = []
     for group in optimizer.param_groups:
-        found += [(key, value) for key, value in group.items() if isinstance(value, int | float)]
+        numbers += [(key, value) for key, value in group.items() if isinstance(value, int | float)]
     for number, state in enumerate(optimizer.state.values()):
         for key, value in state.items():
             host = isinstance(value, torch.Tensor) and on_host(value) and value.dim() == 0
             if host or isinstance(value, int | float):
-                found.append((f"{key} of parameter {number}", float(value)))
-    return found
+                numbers.append((f"{key} of parameter {number}", float(value)))
+    return numbers
 
 
 def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
@@ -176,14 +176,14 @@ def branches_on_capturing(
     def ops(answer: bool) -> list[iteration.Op]:
         runner.begin_eager(trial)
         with recording(target) as annotations, watch_capturing_queries(answer):
-            seen = iteration.observe(
+            observed = iteration.observe(
                 lambda: eager_iteration(target),
                 roots_of(target.workload),
                 annotations,
                 HostReads(),
                 set(),
             )
-        return seen.ops
+        return observed.ops
 
     no, yes = ops(False), ops(True)
     if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
@@ -208,24 +208,24 @@ class Liveness:
         self.freed_inputs: list[Outside] = recorder.freed_inputs()
         self.uses_empty = recorder.uses_empty
 
-    def joined(self, known: list[Finding], found: list[Finding]) -> Iterator[Finding]:
-        """``found``, and the memory that was freed. Where ``known`` reports at the same line that a
-        tensor was replaced, both have one cause and are reported once."""
+    def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
+        """``findings``, and the memory that was freed. Where ``known`` reports at the same line that
+        a tensor was replaced, both have one cause and are reported once."""
         rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
         freed_inputs = list(self.findings())
         freed = {finding.frames[:1] for finding in freed_inputs}
-        told = set()
-        for finding in (*found, *rebound.values()):
+        reported = set()
+        for finding in (*findings, *rebound.values()):
             place = finding.frames[:1]
             if finding.code in _REBOUND and place in freed:
-                if place in told:
+                if place in reported:
                     continue
-                told.add(place)
+                reported.add(place)
                 yield msgspec.structs.replace(
                     finding,
                     evidence=(*finding.evidence, "the first one is freed when the call returns"),
                 )
-            elif finding in found:
+            elif finding in findings:
                 yield finding
         yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
 
@@ -249,9 +249,9 @@ class Liveness:
             yield at_call(finding, read.call, self.record)
 
 
-def written_inputs(names: list[str], found: list[Finding]) -> Iterator[Finding]:
+def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Finding]:
     """Static inputs that the callable writes."""
-    at_line = [finding for finding in found if finding.code == IN_PLACE_ON_STATIC_INPUT]
+    at_line = [finding for finding in findings if finding.code == IN_PLACE_ON_STATIC_INPUT]
     for finding in at_line[:1] if len(names) == 1 else at_line:
         yield msgspec.structs.replace(
             finding,

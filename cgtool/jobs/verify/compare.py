@@ -35,18 +35,18 @@ class Difference(NamedTuple):
 EQUAL = Difference(0.0, True)
 
 
-def difference(one: torch.Tensor, other: torch.Tensor) -> Difference:
+def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
     """NaN equals NaN, an infinity equals itself."""
     with raw():
-        one, other = dense(one), dense(other).to(one.device)
-        if one.shape != other.shape or one.dtype != other.dtype:
+        left, right = dense(left), dense(right).to(left.device)
+        if left.shape != right.shape or left.dtype != right.dtype:
             return Difference(None, False)
-        if same_bits(one, other):
+        if same_bits(left, right):
             return EQUAL
         largest = 0.0
-        wide = torch.complex128 if one.is_complex() else torch.float64
+        wide = torch.complex128 if left.is_complex() else torch.float64
         for part, against in zip(
-            one.reshape(-1).split(_CHUNK), other.reshape(-1).split(_CHUNK), strict=True
+            left.reshape(-1).split(_CHUNK), right.reshape(-1).split(_CHUNK), strict=True
         ):
             a, b = part.to(wide), against.to(wide)
             if bool((a.isnan() != b.isnan()).any()):
@@ -74,20 +74,24 @@ def spread(runs: Sequence[torch.Tensor]) -> Difference:
     worst = EQUAL
     for index, run in enumerate(runs):
         for earlier in runs[:index]:
-            found = difference(run, earlier)
-            if found.largest is None:
-                return found
+            distance = difference(run, earlier)
+            if distance.largest is None:
+                return distance
             worst = Difference(
-                max(worst.largest or 0.0, found.largest), worst.exact and found.exact
+                max(worst.largest or 0.0, distance.largest), worst.exact and distance.exact
             )
     return worst
 
 
 def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:
     """The smallest difference to any run."""
-    found = [difference(run, tensor) for run in runs]
+    distances = [difference(run, tensor) for run in runs]
     return min(
-        found, key=lambda one: (not one.exact, math.inf if one.largest is None else one.largest)
+        distances,
+        key=lambda distance: (
+            not distance.exact,
+            math.inf if distance.largest is None else distance.largest,
+        ),
     )
 
 
@@ -173,11 +177,11 @@ def compare_runs(
         for kind, name in keys:
             sides = [_value(run, number, kind, name, base) for run in eager]
             expected = [value for value in sides if value is not None]
-            got = _value(replay, number, kind, name, base)
-            if got is None and kind == "state":
+            replayed = _value(replay, number, kind, name, base)
+            if replayed is None and kind == "state":
                 result.only_eager.add(name)
                 continue
-            if got is None or not expected:
+            if replayed is None or not expected:
                 if kind != "state":
                     one = Comparison(
                         name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
@@ -185,15 +189,15 @@ def compare_runs(
                     result.comparisons.append(one)
                     result.differing.append((number, one))
                 continue
-            other = [
+            rounded = [
                 value
                 for run in rounding or ()
                 if (value := _value(run, number, kind, name, base)) is not None
             ]
             comparison = _compare(
                 expected if noise_counts else expected[:1],
-                got,
-                other,
+                replayed,
+                rounded,
                 kind,
                 name,
                 trial.iteration(number),
@@ -209,47 +213,47 @@ def compare_runs(
 def _value(
     run: Run, number: int, kind: str, name: str, base: dict[str, torch.Tensor]
 ) -> torch.Tensor | None:
-    found = run.values[number].get((kind, name))
-    if found is None and kind == "state" and name in run.names:
+    value = run.values[number].get((kind, name))
+    if value is None and kind == "state" and name in run.names:
         # A run keeps the state that it changed.
         return base.get(name)
-    return found
+    return value
 
 
 def _compare(
     expected: list[torch.Tensor],
-    got: torch.Tensor,
+    replayed: torch.Tensor,
     rounding: list[torch.Tensor],
     kind: str,
     name: str,
     trial: str,
 ) -> Comparison:
     noise = spread(expected)
-    found = nearest(expected, got)
+    distance = nearest(expected, replayed)
     allowed = 0.0 if noise.largest is None else SLACK * noise.largest
-    if not found.exact and rounding:
+    if not distance.exact and rounding:
         moved = [difference(expected[0], value).largest for value in rounding]
         allowed = max(allowed, *(SLACK * value for value in moved if value is not None), 0.0)
     return Comparison(
         name=name,
         kind=kind,
         trial=trial,
-        equal=found.exact or (found.largest is not None and found.largest <= allowed),
-        exact=found.exact,
-        largest=found.largest,
-        relative=_relative(found, expected[0]),
+        equal=distance.exact or (distance.largest is not None and distance.largest <= allowed),
+        exact=distance.exact,
+        largest=distance.largest,
+        relative=_relative(distance, expected[0]),
         tolerance=allowed,
         noise=noise.largest,
     )
 
 
-def _relative(found: Difference, expected: torch.Tensor) -> float | None:
-    if found.exact:
+def _relative(distance: Difference, expected: torch.Tensor) -> float | None:
+    if distance.exact:
         return 0.0
-    if found.largest is None:
+    if distance.largest is None:
         return None
     largest = magnitude(expected)
-    return found.largest / largest if largest else None
+    return distance.largest / largest if largest else None
 
 
 def _too_noisy(comparison: Comparison, expected: torch.Tensor) -> bool:

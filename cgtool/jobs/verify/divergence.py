@@ -66,10 +66,10 @@ def _eager(
 
 def first_noisy(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Finding | None:
     """The place of the first op whose results differ between eager runs from the same state."""
-    seen, record = _eager(target, runner, trial, 0)
+    first_run, record = _eager(target, runner, trial, 0)
     for _ in range(_TRIES):
-        again, _record = _eager(target, runner, trial, 0)
-        for (call, values), (_, others) in zip(seen, again, strict=False):
+        second_run, _record = _eager(target, runner, trial, 0)
+        for (call, values), (_, others) in zip(first_run, second_run, strict=False):
             if not call.name.startswith(EMPTY) and _apart(values, others, others, 0.0):
                 return _place(call, record)
     return None
@@ -105,15 +105,15 @@ class Divergence:
         ``relative``: the largest difference, over the largest magnitude, that counts as noise.
         """
         replayed = self._replayed(trial, iteration)
-        seen, record = self._eager(trial, iteration)
-        again = self._eager(trial, iteration)[0] if relative else seen
-        for number, ((call, values), (other, expected)) in enumerate(
-            zip(replayed, seen, strict=False)
+        eager_ops, record = self._eager(trial, iteration)
+        again = self._eager(trial, iteration)[0] if relative else eager_ops
+        for number, ((call, values), (eager_call, expected)) in enumerate(
+            zip(replayed, eager_ops, strict=False)
         ):
-            if call.name != other.name:
+            if call.name != eager_call.name:
                 return FirstDifference(
-                    _node(other, number, record),
-                    f"eager runs {other.name}, the capture ran {call.name}",
+                    _node(eager_call, number, record),
+                    f"eager runs {eager_call.name}, the capture ran {call.name}",
                 )
             if call.name.startswith(EMPTY) or not values:
                 continue
@@ -121,9 +121,9 @@ class Divergence:
             apart = _apart(values, expected, noise, relative)
             if apart is not None:
                 return FirstDifference(_node(call, number, self.probes.record), apart)
-        if len(replayed) != len(seen):
+        if len(replayed) != len(eager_ops):
             return FirstDifference(
-                None, f"the capture ran {len(replayed)} ops, eager runs {len(seen)}"
+                None, f"the capture ran {len(replayed)} ops, eager runs {len(eager_ops)}"
             )
         return FirstDifference(None, "every op that PyTorch dispatches has equal results")
 
@@ -143,17 +143,17 @@ def _apart(
     again: list[torch.Tensor],
     relative: float,
 ) -> str | None:
-    for one, other, third in zip(values, expected, again, strict=False):
-        found = difference(other, one)
-        if found.exact:
+    for value, expected_value, repeated in zip(values, expected, again, strict=False):
+        distance = difference(expected_value, value)
+        if distance.exact:
             continue
-        if found.largest is None:
+        if distance.largest is None:
             return (
                 "one has a NaN where the other does not"
-                if one.shape == other.shape
-                else (f"shapes {list(one.shape)} and {list(other.shape)}")
+                if value.shape == expected_value.shape
+                else (f"shapes {list(value.shape)} and {list(expected_value.shape)}")
             )
-        noise = difference(other, third).largest or 0.0
-        if found.largest > max(2 * noise, relative * magnitude(other)):
-            return f"largest difference {found.largest:.3g}"
+        noise = difference(expected_value, repeated).largest or 0.0
+        if distance.largest > max(2 * noise, relative * magnitude(expected_value)):
+            return f"largest difference {distance.largest:.3g}"
     return None

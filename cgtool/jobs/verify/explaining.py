@@ -100,9 +100,9 @@ def _reasons(
         lambda: randomness.frozen(target, facts.runner, first.trial),
         lambda: _unlike_itself(facts, first),
     ):
-        found = list(kind())
-        if found:
-            yield from found
+        findings = list(kind())
+        if findings:
+            yield from findings
             return
 
 

@@ -94,7 +94,7 @@ def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[T
         for _, tensor in (*runner.inputs, *float_parameters(target.workload))
         if tensor.is_floating_point()
     }
-    found = []
+    trials = []
     for _ in range(RUNS):
         writes = [
             (tensor, _moved(value, generator))
@@ -102,8 +102,8 @@ def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[T
             if (value := runner.value_at_start(tensor, trial)) is not None
         ]
         others = [write for write in trial.writes if id(write[0]) not in tensors]
-        found.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))
-    return found
+        trials.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))
+    return trials
 
 
 def _moved(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

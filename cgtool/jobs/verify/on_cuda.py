@@ -108,13 +108,13 @@ class Cuda(VerifyTarget):
         """Memory that captured nodes point into and that was freed. The graphs cannot be replayed
         afterwards: finding the workspaces of cuBLAS frees them."""
         try:
-            found, _ = assemble(
+            capture, _ = assemble(
                 self._session,
                 warmup_iters=self._iterations,
                 launch_ns=[() for _ in self._session.captured],
                 caveats=[],
             )
-            require_live_inputs(found)
+            require_live_inputs(capture)
         except RuntimeError:
             # The nodes cannot be read, and an earlier reading has reported that.
             return []
@@ -145,12 +145,12 @@ class _ProbeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = self.run(func, args, kwargs)
-        if self.target.device.is_host_work(made if tensors(made) else args):
-            return made
-        results = written(func, args, made)
+        output = self.run(func, args, kwargs)
+        if self.target.device.is_host_work(output if tensors(output) else args):
+            return output
+        results = written(func, args, output)
         if results is None:
-            return made
+            return output
         size = sum(tensor.nbytes for tensor in strided(results))
         kept = None
         if size <= self.budget[0]:
@@ -158,7 +158,7 @@ class _ProbeRecorder(OpRecorder):
             with torch.no_grad():
                 kept = [tensor.detach().clone() for tensor in results]
         self.seen.append((call, kept))
-        return made
+        return output
 
 
 class _Probes:
@@ -227,14 +227,14 @@ class MissedRecorder(OpRecorder):
     def _look(self, call: OpCall | None) -> None:
         """Compare the launches since the last call with the nodes that were added."""
         nodes, launches = self._count(), self.log.count()
-        made, asked = nodes - self._nodes, launches - self._launches
-        if made < asked:
+        added, launched = nodes - self._nodes, launches - self._launches
+        if added < launched:
             self.missed.append(
                 Missed(
                     call,
-                    self.log.launches[self._launches] if asked else None,
-                    asked,
-                    made,
+                    self.log.launches[self._launches] if launched else None,
+                    launched,
+                    added,
                     int(torch.cuda.current_stream().cuda_stream),
                     torch.cuda.is_current_stream_capturing(),
                 )
@@ -245,9 +245,9 @@ class MissedRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self._look(None)
-        made = self.run(func, args, kwargs)
+        output = self.run(func, args, kwargs)
         self._look(call)
-        return made
+        return output
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

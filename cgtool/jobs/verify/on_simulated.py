@@ -76,9 +76,9 @@ class _ProbeRecorder(CaptureRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = super().execute(call, func, args, kwargs)
+        output = super().execute(call, func, args, kwargs)
         self.owners += [call] * (len(self.graph.steps) - len(self.owners))
-        return made
+        return output
 
 
 class _Probes:

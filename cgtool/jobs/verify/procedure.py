@@ -271,7 +271,7 @@ class _Procedure:
             inputs += self._read_only(facts)
         generator = torch.Generator()
         generator.manual_seed(_FRESH_SEED)
-        found: list[Trial] = []
+        trials: list[Trial] = []
         for number in range(self.options.trials):
             writes = []
             for _, tensor in inputs:
@@ -280,10 +280,10 @@ class _Procedure:
                 if values is not None:
                     writes.append((tensor, values))
             if writes:
-                found.append(Trial(f"fresh inputs {number + 1}", writes=writes))
-        if found:
+                trials.append(Trial(f"fresh inputs {number + 1}", writes=writes))
+        if trials:
             self.log.looked_at.append(
-                f"{len(found)} sets of new inputs for {len(found[0].writes)} tensors"
+                f"{len(trials)} sets of new inputs for {len(trials[0].writes)} tensors"
             )
         changed = [
             (tensor, _changed(value))
@@ -291,9 +291,9 @@ class _Procedure:
             if (value := runner.start.value_of(tensor)) is not None
         ]
         if changed:
-            found.append(Trial("changed parameters", writes=changed))
+            trials.append(Trial("changed parameters", writes=changed))
             self.log.looked_at.append(f"{len(changed)} parameters changed in place")
-        return found
+        return trials
 
     def _read_only(self, facts: VerifyState) -> list[tuple[str, torch.Tensor]]:
         """Tensors that a step reads by name and does not write: its inputs."""

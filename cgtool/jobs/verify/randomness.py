@@ -35,15 +35,15 @@ _SIGMAS = 6.0
 def _drawn(
     runner: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
 ) -> list[Results]:
-    found = []
+    draws = []
     for seed in range(seeds):
         begin()
         torch.manual_seed(seed)
         results = once()
         runner.target.device.synchronize()
         with raw():
-            found.append({key: tensor.detach().clone() for key, tensor in results.items()})
-    return found
+            draws.append({key: tensor.detach().clone() for key, tensor in results.items()})
+    return draws
 
 
 def draws(
@@ -112,10 +112,10 @@ def _same_mean(
     of: Callable[[torch.Tensor], torch.Tensor],
 ) -> bool:
     with raw():
-        one = [float(of(dense_numbers(values[key])).mean()) for values in eager]
-        other = [float(of(dense_numbers(values[key])).mean()) for values in replays]
-    error = math.sqrt((_variance(one) + _variance(other)) / SEEDS)
-    apart = abs(sum(one) / SEEDS - sum(other) / SEEDS)
+        eager_means = [float(of(dense_numbers(values[key])).mean()) for values in eager]
+        replay_means = [float(of(dense_numbers(values[key])).mean()) for values in replays]
+    error = math.sqrt((_variance(eager_means) + _variance(replay_means)) / SEEDS)
+    apart = abs(sum(eager_means) / SEEDS - sum(replay_means) / SEEDS)
     return apart <= _SIGMAS * error
 
 

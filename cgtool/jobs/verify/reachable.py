@@ -37,7 +37,7 @@ _LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools"
 class Reachable:
     """The result of a walk, which keeps every object alive."""
 
-    found: list[Place] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     """By identity: the first path to it."""
     generators: list[torch.Generator] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Walker:
     def _items(self, path: str, place: Place, size: int) -> Iterator[tuple[str, Any]]:
         if size > _MOST_ITEMS:
             return
-        self.reachable.found.append(place)
+        self.reachable.places.append(place)
         for key, value in place.items().items():
             yield _joined(path, key), value
             if isinstance(key, torch.Tensor):
@@ -112,9 +112,9 @@ class _Walker:
             self.reachable.tensors[id(tensor)] = path, tensor
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if plain and tensor.layout == torch.strided and not tensor.is_meta:
-            self.reachable.found.append(DataPlace(tensor))
+            self.reachable.places.append(DataPlace(tensor))
         if tensor.is_leaf and tensor.requires_grad:
-            self.reachable.found.append(GradPlace(tensor))
+            self.reachable.places.append(GradPlace(tensor))
             if tensor.grad is not None:
                 yield f"gradient of {path}", tensor.grad
 
@@ -124,7 +124,7 @@ class _Walker:
         ):
             self._seen[id(cell)] = cell
             place = CellPlace(cell)
-            self.reachable.found.append(place)
+            self.reachable.places.append(place)
             for value in place.items().values():
                 yield _joined("", name), value
         code = function.__code__
@@ -143,7 +143,7 @@ class _Walker:
             for name in dict.fromkeys(_names(code))
             if not isinstance(function.__globals__.get(name), types.ModuleType | type)
         )
-        self.reachable.found.append(GlobalsPlace(function.__globals__, names))
+        self.reachable.places.append(GlobalsPlace(function.__globals__, names))
         for name in names:
             if name in function.__globals__:
                 yield name, function.__globals__[name]

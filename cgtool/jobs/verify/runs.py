@@ -82,16 +82,16 @@ def _prefixed(workload: Workload, part: Part, name: str) -> str:
 def results_of(phases: Phases) -> Results:
     """Outputs and gradients of all parts under one name each."""
     workload = phases.workload
-    found: Results = {}
+    results: Results = {}
     for index, named in phases.outputs.items():
         for name, tensor in named:
-            found["output", _prefixed(workload, workload.parts[index], name)] = tensor
-    for index, made in phases.gradients.items():
-        for (name, _), gradient in zip(phases.surfaces[index].inputs, made, strict=True):
+            results["output", _prefixed(workload, workload.parts[index], name)] = tensor
+    for index, gradients in phases.gradients.items():
+        for (name, _), gradient in zip(phases.surfaces[index].inputs, gradients, strict=True):
             if gradient is not None:
                 full = _prefixed(workload, workload.parts[index], f"gradient of {name}")
-                found["gradient", full] = gradient
-    return found
+                results["gradient", full] = gradient
+    return results
 
 
 def eager_iteration(
@@ -137,18 +137,18 @@ def autocast_caches() -> bool:
 def static_inputs(target: VerifyTarget) -> list[Named]:
     """The static inputs: tensors among the arguments, and the incoming gradients."""
     workload = target.workload
-    found: list[Named] = []
-    seen: set[int] = set()
+    inputs: list[Named] = []
+    ids: set[int] = set()
     for part in workload.parts:
         for name, tensor in inputs_of(part):
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                found.append((_prefixed(workload, part, name), tensor))
+            if id(tensor) not in ids:
+                ids.add(id(tensor))
+                inputs.append((_prefixed(workload, part, name), tensor))
     for index, static in target.session.incoming.items():
         for (output, _), tensor in zip(target.session.surfaces[index].outputs, static, strict=True):
             name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
-            found.append((name, tensor))
-    return found
+            inputs.append((name, tensor))
+    return inputs
 
 
 def closed_over(workload: Workload) -> list[Named]:
@@ -162,11 +162,11 @@ def closed_over(workload: Workload) -> list[Named]:
 
 def float_parameters(workload: Workload) -> list[Named]:
     """Floating-point parameters of the workload, each once."""
-    found: dict[int, Named] = {}
+    parameters: dict[int, Named] = {}
     for name, kind, tensor in named_tensors(workload):
         if kind == "parameter" and tensor.is_floating_point():
-            found.setdefault(id(tensor), (name, tensor))
-    return list(found.values())
+            parameters.setdefault(id(tensor), (name, tensor))
+    return list(parameters.values())
 
 
 @dataclass
@@ -329,12 +329,12 @@ class TrialRunner:
     def base(self, trial: Trial) -> dict[str, torch.Tensor]:
         """State by name at the start of a run: the values of what a run leaves unchanged."""
         self.start.restore()
-        found = {}
+        values_by_name = {}
         for name, tensor in (*state.read(self.target.workload).items(), *self.inputs):
             value = self.value_at_start(tensor, trial)
             if value is not None:
-                found[name] = value
-        return found
+                values_by_name[name] = value
+        return values_by_name
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:

@@ -39,14 +39,14 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """True when no bit of two dense tensors differs."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    if one.numel() == 0:
+    if left.numel() == 0:
         return True
-    one, other = one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)
-    return bool(torch.equal(one, other))
+    left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
+    return bool(torch.equal(left, right))
 
 
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
@@ -91,21 +91,21 @@ def read(workload: Workload) -> dict[str, torch.Tensor]:
     """State tensors by name, each once; the inputs are not among them."""
     inputs = {id(tensor) for part in workload.parts for _, tensor in inputs_of(part)}
     named: dict[str, torch.Tensor] = {}
-    seen = set(inputs)
+    added = set(inputs)
     for name, _, tensor in named_tensors(workload):
-        _add(named, seen, _SHORTER.get(name.partition(" ")[0], lambda text: text)(name), tensor)
+        _add(named, added, _SHORTER.get(name.partition(" ")[0], lambda text: text)(name), tensor)
     for path, tensor in reach_all(workload).tensors.values():
-        _add(named, seen, path, tensor)
+        _add(named, added, path, tensor)
     return named
 
 
 _SHORTER = {"buffer": lambda text: text[7:], "tensor": lambda text: text[7:]}
 
 
-def _add(named: dict[str, torch.Tensor], seen: set[int], name: str, tensor: torch.Tensor) -> None:
-    if id(tensor) in seen:
+def _add(named: dict[str, torch.Tensor], added: set[int], name: str, tensor: torch.Tensor) -> None:
+    if id(tensor) in added:
         return
-    seen.add(id(tensor))
+    added.add(id(tensor))
     unique, number = name, 2
     while unique in named:
         unique, number = f"{name} ({number})", number + 1
@@ -120,7 +120,7 @@ class Layout:
 
     @classmethod
     def of(cls, reachable: Reachable) -> Layout:
-        return cls([(place, place.items()) for place in reachable.found])
+        return cls([(place, place.items()) for place in reachable.places])
 
     def restore(self) -> None:
         for place, items in self.places:

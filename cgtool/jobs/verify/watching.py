@@ -45,7 +45,7 @@ def strided(value: Any) -> list[torch.Tensor]:
     return [tensor for tensor in tensors(value) if tensor.layout == torch.strided]
 
 
-def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
+def written(func: Any, args: Any, output: Any) -> list[torch.Tensor] | None:
     """The tensors that an op writes; None for an op that launches nothing."""
     schema = schema_of(func)
     if schema is not None:
@@ -56,19 +56,19 @@ def written(func: Any, args: Any, made: Any) -> list[torch.Tensor] | None:
         )
         if not writes and any(result.alias_info for result in schema.returns):
             return None
-    results = strided(made)
+    results = strided(output)
     # Multi-tensor ops return nothing and write their first argument.
     return results or strided(args[:1])
 
 
 def _held() -> dict[int, StorageWeakRef]:
     """Storages of all tensors that are alive in Python, by identity, held weakly."""
-    found = {}
+    storages = {}
     for tensor in gc.get_objects():
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
             storage = tensor.untyped_storage()
-            found[storage_key(storage)] = StorageWeakRef(storage)
-    return found
+            storages[storage_key(storage)] = StorageWeakRef(storage)
+    return storages
 
 
 @dataclass
@@ -98,15 +98,15 @@ class LivenessRecorder(OpRecorder):
     ) -> Any:
         given = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
         known = {storage_key(storage) for storage in given}
-        made = self.run(func, args, kwargs)
+        output = self.run(func, args, kwargs)
         self.uses_empty |= call.name.startswith(EMPTY)
-        for tensor in strided(made):
+        for tensor in strided(output):
             storage = tensor.untyped_storage()
             if storage_key(storage) not in known:
                 # The weak reference keeps the identity from being reused.
                 self._made[storage_key(storage)] = StorageWeakRef(storage)
-        if self.target.device.is_host_work(made if tensors(made) else args):
-            return made
+        if self.target.device.is_host_work(output if tensors(output) else args):
+            return output
         for tensor in strided((args, kwargs)):
             storage = tensor.untyped_storage()
             key = storage_key(storage)
@@ -121,7 +121,7 @@ class LivenessRecorder(OpRecorder):
                 tuple(tensor.shape),
                 str(tensor.dtype).removeprefix("torch."),
             )
-        return made
+        return output
 
     def freed_inputs(self) -> list[Outside]:
         """What was freed since."""
@@ -140,13 +140,13 @@ class ProbeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = self.run(func, args, kwargs)
-        if not self.target.device.is_host_work(made if tensors(made) else args):
-            results = written(func, args, made)
+        output = self.run(func, args, kwargs)
+        if not self.target.device.is_host_work(output if tensors(output) else args):
+            results = written(func, args, output)
             if results is not None:
                 with torch.no_grad():
                     self.seen.append((call, [tensor.detach().clone() for tensor in results]))
-        return made
+        return output
 
 
 class SpoilRecorder(OpRecorder):
@@ -162,15 +162,15 @@ class SpoilRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        made = self.run(func, args, kwargs)
+        output = self.run(func, args, kwargs)
         if call.name.startswith(EMPTY):
-            for tensor in strided(made):
+            for tensor in strided(output):
                 if self.only is None or self.only == len(self.calls):
                     fill_sentinel(tensor)
                 else:
                     tensor.detach().zero_()
             self.calls.append(call)
-        return made
+        return output
 
 
 @contextlib.contextmanager
@@ -202,10 +202,10 @@ def _largest_difference(first: Results, second: Results) -> float:
     """The largest difference; infinite where only one has a NaN."""
     worst = 0.0
     for key in first.keys() & second.keys():
-        found = difference(first[key], second[key])
-        if found.largest is None:
+        distance = difference(first[key], second[key])
+        if distance.largest is None:
             return math.inf
-        worst = max(worst, found.largest)
+        worst = max(worst, distance.largest)
     return worst
 
 

@@ -209,8 +209,8 @@ class Liveness:
         self.uses_empty = recorder.uses_empty
 
     def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
-        """``findings``, and the memory that was freed. Where ``known`` reports at the same line that
-        a tensor was replaced, both have one cause and are reported once."""
+        """``findings``, and the memory that was freed. Where ``known`` reports at the same line
+        that a tensor was replaced, both have one cause and are reported once."""
         rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
         freed_inputs = list(self.findings())
         freed = {finding.frames[:1] for finding in freed_inputs}

@@ -613,3 +613,16 @@ def test_every_node_is_told_once_and_swapping_mirrors(one, other):
 def nodes_of(report):
     """Every node that is told, with what became of it."""
     return {(row.change, a, b) for row in report.changes for a, b in zip_longest(row.a, row.b)}
+
+
+def test_another_amount_of_dynamic_shared_memory_is_another_launch():
+    before = small()
+    forward = before.graphs[0]
+    launch = replace(forward.nodes[0].kernel, dynamic_shared_bytes=2048)
+    nodes = (replace(forward.nodes[0], kernel=launch), *forward.nodes[1:])
+    after = replace(before, graphs=(replace(forward, nodes=nodes), before.graphs[1]))
+    difference = compare(before, after)
+    (row,) = difference.changes
+    (attribute,) = row.attributes
+    assert (attribute.name, attribute.a, attribute.b) == ("dynamic shared bytes", "0 B", "2,048 B")
+    assert "launch" in difference.summary

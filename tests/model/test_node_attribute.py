@@ -57,6 +57,7 @@ try:
 except CgtoolError as error:
     refusal = error.failure.what
 views = [whole(0, capture.graphs[0])]
+difference = compare(capture, with_first(timed(small()), 8192, (4, 1, 1)))
 events = json.loads(perfetto.render(capture))["traceEvents"]
 print(json.dumps({
     "refusal": refusal,
@@ -65,8 +66,9 @@ print(json.dumps({
     "args": [event["args"] for event in events if event.get("cat") == "kernel"],
     "diff": [
         [row.change, *((one.name, one.a, one.b) for one in row.attributes)]
-        for row in compare(capture, with_first(timed(small()), 8192, (4, 1, 1))).changes
+        for row in difference.changes
     ],
+    "sentence": difference.summary,
     "page": capture_format.render([KernelLaunch, Node]),
 }))
 """
@@ -122,6 +124,7 @@ def test_it_is_among_the_arguments_of_the_trace(shown) -> None:
 
 def test_a_change_of_it_is_a_difference_where_its_type_says_so(shown) -> None:
     assert shown["diff"] == [["changed", ["cluster", "2", "4"]]]
+    assert "launch" in shown["sentence"] and "cluster" not in shown["sentence"]
 
 
 def test_it_is_checked_when_a_file_is_read(shown) -> None:

@@ -10,12 +10,14 @@ from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.report import ADDED, CHANGED, MOVED, REMOVED, ChangeRow, Figure
 from cgtool.analysis.diff.rows import Change, Lines
 from cgtool.analysis.graph.places import short_op
+from cgtool.model.capture import KernelLaunch
+from cgtool.model.schema import fields
 
 _TOLD = 3
 _INDEX = re.compile(r"[0-9]{1,9}")
 _DEEPEST = 12
 """Names of a module path; what is inside is one."""
-_LAUNCH = {"grid", "block", "shared memory"}
+_LAUNCH = {field.key for field in fields(KernelLaunch) if field.compared}
 _UNITS = {
     "kernel": ("kernel", "kernels"),
     "memcpy": ("copy", "copies"),

@@ -1,4 +1,4 @@
-"""What is not the same in two captures.
+"""What differs between two captures.
 
 A difference is what a replay would do differently: nodes, kernels, sizes, streams, dependencies,
 and the bytes of the pools. Where the same work comes from (line, function, module) is none; nor are
@@ -50,7 +50,7 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     lines = Lines(a, b, every)
     rows = lines.rows(every)
     figures = memory(a, b)
-    different = any(made.different for made in graphs) or any(
+    different = any(matched.different for matched in graphs) or any(
         row.judged and row.a != row.b for row in figures
     )
     return Diff(
@@ -88,21 +88,23 @@ def _side(capture: Capture, name: str) -> Side:
     return Side(name, capture.entry.spec, environment.device, environment.torch, count)
 
 
-def _graph(made: Matched) -> GraphRow:
-    one, other = (None if graph is None else len(graph.nodes) for graph in (made.a, made.b))
-    change = ADDED if one is None else REMOVED if other is None else ""
+def _graph(matched: Matched) -> GraphRow:
+    before, after = (
+        None if graph is None else len(graph.nodes) for graph in (matched.a, matched.b)
+    )
+    change = ADDED if before is None else REMOVED if after is None else ""
     return GraphRow(
-        made.graph.name,
-        made.graph.phase,
-        change or (CHANGED if made.different else "same"),
-        one,
-        other,
-        len(made.nodes.removed),
-        len(made.nodes.added),
-        len(made.changed),
-        len(made.moved),
-        len(made.edges.gone),
-        len(made.edges.come),
+        matched.graph.name,
+        matched.graph.phase,
+        change or (CHANGED if matched.different else "same"),
+        before,
+        after,
+        len(matched.nodes.removed),
+        len(matched.nodes.added),
+        len(matched.changed),
+        len(matched.moved),
+        len(matched.edges.gone),
+        len(matched.edges.come),
     )
 
 
@@ -122,53 +124,56 @@ def notes(
     every: Iterable[Change],
     memory: Iterable[Figure],
 ) -> Iterator[str]:
-    """One sentence each."""
+    """What the reader has to know, and what differs without counting as a difference: a sentence
+    each."""
     yield from _environment(a, b)
     yield from _options(a, b)
     yield from _elsewhere(graphs)
-    for made in graphs:
-        if made.nodes.moved and not made.edges.moved:
+    for matched in graphs:
+        if matched.nodes.moved and not matched.edges.moved:
             yield (
-                f"{made.graph.name}: {_nodes(len(made.nodes.moved))} in another order of creation; "
-                "what waits for what is the same"
+                f"{matched.graph.name}: {_nodes(len(matched.nodes.moved))} created in another "
+                "order, with the same dependencies"
             )
-        if made.a is None or made.b is None:
+        if matched.a is None or matched.b is None:
             continue
-        one, other = made.a.eager_launches, made.b.eager_launches
-        if one is not None and other is not None and one != other:
-            yield f"{made.graph.name}: eager made {one:,} launches in A, {other:,} in B"
-    # Findings follow from pools, and from nodes that are no work of the device.
+        before, after = matched.a.eager_launches, matched.b.eager_launches
+        if before is not None and after is not None and before != after:
+            yield f"{matched.graph.name}: eager made {before:,} launches in A, {after:,} in B"
+    # Findings depend on pools, and on nodes that do no GPU work.
     if (
         any(row.a != row.b for row in memory if row.judged)
-        or any(one.fact.type not in WORK for one in every)
-        or any(made.a is None or made.b is None for made in graphs)
+        or any(change.fact.type not in WORK for change in every)
+        or any(matched.a is None or matched.b is None for matched in graphs)
     ):
         yield from _one_sided(
             "finding",
-            ((one.code, one.reason) for one in graph_findings(a)),
-            ((one.code, one.reason) for one in graph_findings(b)),
+            ((finding.code, finding.reason) for finding in graph_findings(a)),
+            ((finding.code, finding.reason) for finding in graph_findings(b)),
         )
     yield from _one_sided(
         "note of the capture",
-        ((one.code, one.text) for one in a.caveats),
-        ((one.code, one.text) for one in b.caveats),
+        ((caveat.code, caveat.text) for caveat in a.caveats),
+        ((caveat.code, caveat.text) for caveat in b.caveats),
     )
 
 
 def _environment(a: Capture, b: Capture) -> Iterator[str]:
-    told = []
+    differences = []
     for field, name in _ENVIRONMENT:
-        one, other = getattr(a.environment, field), getattr(b.environment, field)
-        if one != other:
-            told.append(f"{name} {one or 'unknown'} in A, {other or 'unknown'} in B")
+        before, after = getattr(a.environment, field), getattr(b.environment, field)
+        if before != after:
+            differences.append(f"{name} {before or 'unknown'} in A, {after or 'unknown'} in B")
     if a.recorder != b.recorder:
-        told.append(f"recorder {a.recorder or 'unknown'} in A, {b.recorder or 'unknown'} in B")
-    if told:
-        yield f"{'; '.join(told)}: kernels and sizes may differ for that alone"
+        differences.append(
+            f"recorder {a.recorder or 'unknown'} in A, {b.recorder or 'unknown'} in B"
+        )
+    if differences:
+        yield f"{'; '.join(differences)}: kernels and sizes may differ because of that"
 
 
 def _options(a: Capture, b: Capture) -> Iterator[str]:
-    ours, theirs = ({one.name: one.value for one in side.entry.options} for side in (a, b))
+    ours, theirs = ({option.name: option.value for option in side.entry.options} for side in (a, b))
     for name in ours.keys() & theirs.keys() - {"device"}:
         # A command that lacks an option leaves it at None.
         if ours[name] != theirs[name] and "None" not in (ours[name], theirs[name]):
@@ -177,9 +182,9 @@ def _options(a: Capture, b: Capture) -> Iterator[str]:
 
 def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
     modules: Counter[tuple[str | None, str | None]] = Counter()
-    for made in graphs:
-        ours, theirs = made.facts_a.of, made.facts_b.of
-        modules.update((ours[a].module, theirs[b].module) for a, b in made.elsewhere)
+    for matched in graphs:
+        ours, theirs = matched.facts_a.of, matched.facts_b.of
+        modules.update((ours[a].module, theirs[b].module) for a, b in matched.elsewhere)
     renamed = [(pair, count) for pair, count in modules.most_common() if pair[0] != pair[1]]
     if renamed:
         ((before, after), _), *more = renamed
@@ -194,13 +199,13 @@ def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
 
 
 def _one_sided(
-    what: str, ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
+    noun: str, ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
 ) -> Iterator[str]:
     before, after = dict(ours), dict(theirs)
-    for side, one, other in (("A", before, after), ("B", after, before)):
-        for code, text in one.items():
+    for side, own, other in (("A", before, after), ("B", after, before)):
+        for code, text in own.items():
             if code not in other:
-                yield f"{what} in {side} alone: {text} ({code})"
+                yield f"{noun} in {side} alone: {text} ({code})"
 
 
 def _nodes(count: int) -> str:
@@ -213,7 +218,7 @@ _LINES = 10
 
 
 def memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
-    """Bytes of every pool, by its name, and what the driver took for itself."""
+    """Bytes of every pool, by its name, and of the driver."""
     ours, theirs = _pools(a), _pools(b)
     rows = [
         Figure(f"pool {name}", what, ours.get(name, {}).get(what), theirs.get(name, {}).get(what))
@@ -229,19 +234,19 @@ def memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
 
 def _pools(capture: Capture) -> dict[str, dict[str, int]]:
     """The figures of ``cgtool pools`` for each pool; those of one name together."""
-    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    pools: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     events: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one in capture.memory.allocations:
-        events[one.pool].append((one.allocated_at, one.bytes))
-        if one.freed_at is not None:
-            events[one.pool].append((one.freed_at, -one.bytes))
+    for allocation in capture.memory.allocations:
+        events[allocation.pool].append((allocation.allocated_at, allocation.bytes))
+        if allocation.freed_at is not None:
+            events[allocation.pool].append((allocation.freed_at, -allocation.bytes))
     for number, pool in enumerate(capture.memory.pools):
-        row = found[pool.name]
+        row = pools[pool.name]
         row["reserved"] += reserved_bytes(pool)
         row["live"] += live_bytes(pool)
         held = accumulate(change for _, change in sorted(events[number]))
         row["peak"] += max(held, default=0)
-    return found
+    return pools
 
 
 def _driver(capture: Capture) -> int | None:
@@ -253,11 +258,13 @@ def times(a: Capture, b: Capture, graphs: Sequence[Matched]) -> tuple[Figure, ..
     """Nanoseconds of the device, of what was timed on both sides: the nodes of a graph, its replay
     outside any profiler, and the phases of a bench (medians)."""
     rows = []
-    for made in graphs:
-        if made.a is not None and made.b is not None:
-            rows.append(Figure(made.graph.name, "nodes", _nodes_ns(made.a), _nodes_ns(made.b)))
-            replays = _replay(a, made.which[0]), _replay(b, made.which[1])
-            rows.append(Figure(made.graph.name, "replay", *replays))
+    for matched in graphs:
+        if matched.a is not None and matched.b is not None:
+            rows.append(
+                Figure(matched.graph.name, "nodes", _nodes_ns(matched.a), _nodes_ns(matched.b))
+            )
+            replays = _replay(a, matched.which[0]), _replay(b, matched.which[1])
+            rows.append(Figure(matched.graph.name, "replay", *replays))
     ours, theirs = _bench(a), _bench(b)
     rows += [
         Figure(phase, f"{name} in bench", value, theirs.get((phase, name)))
@@ -273,14 +280,14 @@ def _nodes_ns(graph: Graph) -> int | None:
 
 def _replay(capture: Capture, graph: int | None) -> float | None:
     timed = capture.profile.graphs if capture.profile is not None else ()
-    return own_time(next((one for one in timed if one.graph == graph), None))
+    return own_time(next((each for each in timed if each.graph == graph), None))
 
 
 def _bench(capture: Capture) -> dict[tuple[str, str], float]:
     rounds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for one in capture.bench.samples if capture.bench is not None else ():
-        if one.name in ("eager", "replay"):
-            rounds[one.phase, one.name] += one.device_ns
+    for samples in capture.bench.samples if capture.bench is not None else ():
+        if samples.name in ("eager", "replay"):
+            rounds[samples.phase, samples.name] += samples.device_ns
     return {key: median(values) for key, values in rounds.items() if values}
 
 
@@ -290,22 +297,26 @@ def times_by_line(
     """Where the time of the nodes differs: ops and their lines, most first."""
     spent: dict[tuple[str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
     total = Counter[int]()
-    for made in graphs:
-        if made.a is None or made.b is None or not (_nodes_ns(made.a) and _nodes_ns(made.b)):
+    for matched in graphs:
+        if (
+            matched.a is None
+            or matched.b is None
+            or not (_nodes_ns(matched.a) and _nodes_ns(matched.b))
+        ):
             continue
-        nodes = made.nodes
+        nodes = matched.nodes
         # A line that has shifted is one line.
         partner = {a: b for pairs in (nodes.same, nodes.alike, nodes.moved) for a, b in pairs}
-        for side, graph in enumerate((made.a, made.b)):
+        for side, graph in enumerate((matched.a, matched.b)):
             for node in graph.nodes:
                 if side == 0 and node.id in partner:
-                    place = places_b.of(made.b.nodes[partner[node.id]])
+                    place = places_b.of(matched.b.nodes[partner[node.id]])
                 else:
                     place = (places_b if side else places_a).of(node)
                 key = place.op, file_line(place.line) or None
                 spent[key][side] += node.duration_ns or 0
                 total[side] += node.duration_ns or 0
-    rows = [LineTime(op, line, one, other) for (op, line), (one, other) in spent.items()]
+    rows = [LineTime(op, line, before, after) for (op, line), (before, after) in spent.items()]
     worth = _WORTH * max(total.values(), default=0)
     rows = [row for row in rows if abs(row.b - row.a) >= max(worth, 1)]
     return tuple(sorted(rows, key=lambda row: -abs(row.b - row.a))[:_LINES])

@@ -66,7 +66,7 @@ class Matched:
         return graph
 
     def turned(self, before: Fact, after: Fact) -> bool:
-        """Whether a node runs on a stream that is not the one it ran on."""
+        """Whether a node runs on another stream than before."""
         if not self.streams:
             return before.stream != after.stream
         return (before.stream, after.stream) not in self.streams
@@ -78,7 +78,7 @@ class Matched:
 
     @property
     def different(self) -> bool:
-        """Whether a replay does anything else."""
+        """Whether a replay of ``b`` does anything else than one of ``a``."""
         nodes, edges = self.nodes, self.edges
         rows = (nodes.removed, nodes.added, self.changed, edges.moved, edges.gone, edges.come)
         return self.a is None or self.b is None or any(rows)
@@ -87,22 +87,25 @@ class Matched:
 def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Matched]:
     """Every graph of both, those of ``b`` in its order, each before the bodies in it."""
     waiting = deque(_roots(a, b))
-    found: list[Matched] = []
+    result: list[Matched] = []
     while waiting:
         which = waiting.popleft()
-        one = None if which[0] is None else a.graphs[which[0]]
-        other = None if which[1] is None else b.graphs[which[1]]
-        made = Matched(one, other, which)
-        if one is not None and other is not None:
-            made.facts_a, made.facts_b = reader_a.facts(one), reader_b.facts(other)
-            made.nodes = pair(made.facts_a, made.facts_b)
-            _judge(made)
-            made.edges = rewired(
-                one.edges, other.edges, chain(made.nodes.same, made.nodes.alike), made.nodes.moved
+        before = None if which[0] is None else a.graphs[which[0]]
+        after = None if which[1] is None else b.graphs[which[1]]
+        matched = Matched(before, after, which)
+        if before is not None and after is not None:
+            matched.facts_a, matched.facts_b = reader_a.facts(before), reader_b.facts(after)
+            matched.nodes = pair(matched.facts_a, matched.facts_b)
+            _judge(matched)
+            matched.edges = rewired(
+                before.edges,
+                after.edges,
+                chain(matched.nodes.same, matched.nodes.alike),
+                matched.nodes.moved,
             )
-        found.append(made)
-        waiting.extendleft(reversed(list(_bodies(made))))
-    return found
+        result.append(matched)
+        waiting.extendleft(reversed(list(_bodies(matched))))
+    return result
 
 
 def _roots(a: Capture, b: Capture) -> list[Which]:
@@ -134,11 +137,11 @@ def _roots(a: Capture, b: Capture) -> list[Which]:
     return [(partner.get(at), at) for at in theirs] + [(at, None) for at in sorted(gone)]
 
 
-def _bodies(made: Matched) -> Iterator[Which]:
+def _bodies(matched: Matched) -> Iterator[Which]:
     """The graphs that its child and conditional nodes run."""
-    nodes = made.nodes
-    ours = {node.id: node.body for node in made.a.nodes if node.body} if made.a else {}
-    theirs = {node.id: node.body for node in made.b.nodes if node.body} if made.b else {}
+    nodes = matched.nodes
+    ours = {node.id: node.body for node in matched.a.nodes if node.body} if matched.a else {}
+    theirs = {node.id: node.body for node in matched.b.nodes if node.body} if matched.b else {}
     if not ours and not theirs:
         return
     for left, right in sorted(chain(nodes.same, nodes.alike, nodes.moved)):
@@ -147,16 +150,16 @@ def _bodies(made: Matched) -> Iterator[Which]:
     yield from ((None, at) for body in theirs.values() for at in body)
 
 
-def _judge(made: Matched) -> None:
-    """Of the nodes that are alike, tell other work from work that only comes from elsewhere."""
-    nodes, ours, theirs = made.nodes, made.facts_a.of, made.facts_b.of
+def _judge(matched: Matched) -> None:
+    """Separate alike nodes that do other work from those whose work only comes from elsewhere."""
+    nodes, ours, theirs = matched.nodes, matched.facts_a.of, matched.facts_b.of
     pairs = Counter((ours[a].stream, theirs[b].stream) for a, b in nodes.alike)
-    if any(one != other for one, other in pairs):
+    if any(before != after for before, after in pairs):
         pairs.update((ours[a].stream, theirs[b].stream) for a, b in nodes.same)
-        made.streams = _one_to_one(pairs)
+        matched.streams = _one_to_one(pairs)
     for a, b in nodes.alike:
-        same = _work(ours[a]) == _work(theirs[b]) and not made.turned(ours[a], theirs[b])
-        (made.elsewhere if same else made.changed).append((a, b))
+        same = _work(ours[a]) == _work(theirs[b]) and not matched.turned(ours[a], theirs[b])
+        (matched.elsewhere if same else matched.changed).append((a, b))
 
 
 def _work(fact: Fact) -> tuple[object, ...]:
@@ -166,19 +169,19 @@ def _work(fact: Fact) -> tuple[object, ...]:
 def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
     """Which stream is which, as most nodes have it: numbers shift when a stream is added. The
     first is the capturing stream in both."""
-    found: set[_Streams] = {(None, None), (0, 0)}
+    chosen: set[_Streams] = {(None, None), (0, 0)}
     ones, others = {None, 0}, {None, 0}
 
     def order(pair: _Streams) -> tuple[int, bool, int]:
         # Ties fall the same way whichever capture is given first.
         return -pairs[pair], pair[0] != pair[1], sum(stream or 0 for stream in pair)
 
-    for one, other in sorted(pairs, key=order):
-        if one not in ones and other not in others:
-            found.add((one, other))
-            ones.add(one)
-            others.add(other)
-    return found
+    for before, after in sorted(pairs, key=order):
+        if before not in ones and after not in others:
+            chosen.add((before, after))
+            ones.add(before)
+            others.add(after)
+    return chosen
 
 
 def rewired(
@@ -189,8 +192,8 @@ def rewired(
 ) -> Rewired:
     """Compare edges. ``kept`` and ``moved`` are the pairs that were matched.
 
-    A node that went away leaves its neighbours to each other, and one that came stands between
-    two: such an edge is no change of its own.
+    The edges around a removed or an added node are replaced by one between its neighbours: such an
+    edge is not a change of its own.
     """
     kept, moved = list(kept), list(moved)
     if not moved and left == right and all(a == b for a, b in kept):
@@ -211,9 +214,9 @@ def rewired(
         ]
     )
     lost = [link for link in before if link not in after]
-    found = [link for link in after if link not in before]
+    new = [link for link in after if link not in before]
     gone = [link for link in lost if link[0] in back and link[1] in back]
-    come = [link for link in found if link[0] in back and link[1] in back]
+    come = [link for link in new if link[0] in back and link[1] in back]
     if gone:
         bridges = _Bridges(theirs, name)
         gone = [link for link in gone if not bridges.join(back[link[0]], back[link[1]])]
@@ -223,8 +226,8 @@ def rewired(
     touched: set[int] = set()
     if moved:
         for end in (itemgetter(0), itemgetter(1)):
-            touched.update(map(end, lost), map(end, found))
-    return Rewired(sorted(gone), sorted(come), [one for one in moved if one[0] in touched])
+            touched.update(map(end, lost), map(end, new))
+    return Rewired(sorted(gone), sorted(come), [pair for pair in moved if pair[0] in touched])
 
 
 class _Bridges:

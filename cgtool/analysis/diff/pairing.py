@@ -5,7 +5,7 @@ function), and by its place in the order of creation: never by its id, an addres
 numbers and folders do not count, because a comment above shifts the one and a checkout the other.
 
 1. Nodes that are equal in all of that are matched in order (``matching``). Where equal nodes stand
-   side by side and one of them is gone, their lines tell which.
+   next to each other and one of them is gone, their lines tell which.
 2. Equal nodes that are left on both sides have moved.
 3. What is left between two matched nodes is matched by less and less: the same module, op and
    kernel (another launch size, stream or function), the same module and op (another kernel), the
@@ -36,9 +36,8 @@ _UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
 
 
 class Fact(NamedTuple):
-    """Nothing in here differs from process to process: no id, no address, no handle, no folder.
-
-    Nor is the line part of it, which a comment further up shifts.
+    """What identifies a node in every capture of the same code: no id, address, handle or folder,
+    which differ between processes, and no line, which a comment above shifts.
     """
 
     module: str | None
@@ -87,7 +86,7 @@ def size_fields(type_: str) -> list[Field]:
 
 
 class Reader:
-    """Makes the facts of one capture; each origin and each function is looked at once."""
+    """Makes the facts of a capture; each origin and each function is read once."""
 
     def __init__(self, capture: Capture) -> None:
         self.places = Places(capture)
@@ -125,11 +124,11 @@ def same_in_every_build(kernel: str) -> str:
     """The mangled name without what nvcc made up for an unnamed namespace: a hash of the source
     file, which another build of PyTorch has otherwise."""
     kept, at = [], 0
-    for found in _UNNAMED.finditer(kernel):
-        if found.start() >= at:
-            kept += [kernel[at : found.start()], "12_GLOBAL__N_1"]
+    for match in _UNNAMED.finditer(kernel):
+        if match.start() >= at:
+            kept += [kernel[at : match.start()], "12_GLOBAL__N_1"]
             # As the length says; no name is longer than a mangled name may be.
-            at = found.end() + int(found[1][-5:])
+            at = match.end() + int(match[1][-5:])
     return "".join([*kept, kernel[at:]])
 
 
@@ -162,7 +161,7 @@ _LESS_AND_LESS: tuple[tuple[Callable[[Fact], Hashable], str | None], ...] = (
     # The shape of an output says too little to take two different ops for one.
     (_part("module", "function", "name", "sizes"), "kernel"),
 )
-"""What has to be equal, and the type that this holds for."""
+"""What has to be equal, and the type of node that this applies to."""
 
 
 def pair(left: Facts, right: Facts) -> Pairing:
@@ -172,16 +171,16 @@ def pair(left: Facts, right: Facts) -> Pairing:
     return _pair(left, right)
 
 
-def _mirrored(found: Pairing) -> Pairing:
+def _mirrored(pairing: Pairing) -> Pairing:
     def turned(pairs: list[Pair]) -> list[Pair]:
         return sorted((mine, yours) for yours, mine in pairs)
 
-    same, alike, moved = turned(found.same), turned(found.alike), turned(found.moved)
-    return Pairing(same, alike, moved, found.added, found.removed)
+    same, alike, moved = turned(pairing.same), turned(pairing.alike), turned(pairing.moved)
+    return Pairing(same, alike, moved, pairing.added, pairing.removed)
 
 
 def _swapped(left: Sequence[Fact], right: Sequence[Fact]) -> bool:
-    """Of the two ways round one is chosen, whichever graph is given first."""
+    """Whether the graphs are compared in the other order, so that the result is symmetric."""
     if len(left) != len(right):
         return len(left) < len(right)
     for mine, yours in zip(left, right, strict=True):
@@ -196,23 +195,23 @@ def _pair(left: Facts, right: Facts) -> Pairing:
     yours = _numbered(right.of, numbers)
     if mine == yours:
         return Pairing([(node, node) for node in range(len(mine))])
-    found = Pairing(slide(common(mine, yours), mine, yours, left, right))
-    ours, theirs = {a for a, _ in found.same}, {b for _, b in found.same}
+    pairing = Pairing(slide(common(mine, yours), mine, yours, left, right))
+    ours, theirs = {a for a, _ in pairing.same}, {b for _, b in pairing.same}
     rest = [node for node in range(len(mine)) if node not in ours]
     others = [node for node in range(len(yours)) if node not in theirs]
-    found.moved = _moved(rest, others, mine, yours)
-    gone, come = {a for a, _ in found.moved}, {b for _, b in found.moved}
+    pairing.moved = _moved(rest, others, mine, yours)
+    gone, come = {a for a, _ in pairing.moved}, {b for _, b in pairing.moved}
     gaps = _gaps(
-        found.same,
+        pairing.same,
         [node for node in rest if node not in gone],
         [node for node in others if node not in come],
     )
     for key, only in _LESS_AND_LESS:
-        gaps = _refined(gaps, left.of, right.of, key, only, found.alike)
-    found.alike.sort()
-    found.removed = [node for mine_, _ in gaps for node in mine_]
-    found.added = [node for _, yours_ in gaps for node in yours_]
-    return found
+        gaps = _refined(gaps, left.of, right.of, key, only, pairing.alike)
+    pairing.alike.sort()
+    pairing.removed = [node for mine_, _ in gaps for node in mine_]
+    pairing.added = [node for _, yours_ in gaps for node in yours_]
+    return pairing
 
 
 def _numbered(values: Iterable[Hashable], numbers: dict[Hashable, int]) -> list[int]:
@@ -229,7 +228,7 @@ def _moved(
 
 
 def _gaps(pairs: Sequence[Pair], rest: Sequence[int], others: Sequence[int]) -> list[_Gap]:
-    """What lies between matched pairs, which rise on both sides."""
+    """The nodes between matched pairs, which ascend on both sides."""
     gaps: list[_Gap] = []
     a = b = 0
     for left, right in (*pairs, (None, None)):
@@ -249,7 +248,7 @@ def _refined(
     right: Sequence[Fact],
     key: Callable[[Fact], Hashable],
     only: str | None,
-    found: list[Pair],
+    matched: list[Pair],
 ) -> list[_Gap]:
     """Match inside each gap by a key, and return the smaller gaps that are left."""
     smaller: list[_Gap] = []
@@ -266,12 +265,12 @@ def _refined(
         theirs = _numbered((key(right[node]) for node in yours), numbers)
         pairs = [(mine[a], yours[b]) for a, b in common(ours, theirs)]
         if len(pairs) == len(gap[0]) == len(gap[1]):
-            found += pairs
+            matched += pairs
             continue
         if not pairs:
             smaller.append(gap)
             continue
-        found += pairs
+        matched += pairs
         gone, come = {a for a, _ in pairs}, {b for _, b in pairs}
         smaller += _gaps(
             pairs,
@@ -324,23 +323,23 @@ def _shifts(left: Facts, right: Facts, pairs: Sequence[Pair]) -> dict[str | None
 
 def _slid(match: dict[int, int], keys: Sequence[int], others: int, fits: _Fits) -> dict[int, int]:
     """Move each run of unmatched nodes of one side to where it is best."""
-    made = dict(match)
+    partner = dict(match)
     start, count = 0, len(keys)
     while start < count:
-        if start in made:
+        if start in partner:
             start += 1
             continue
         end = start + 1
-        while end < count and end not in made:
+        while end < count and end not in partner:
             end += 1
-        for taken, given in _exchanges(made, keys, others, fits, start, end):
-            made[given] = made.pop(taken)
+        for taken, given in _exchanges(partner, keys, others, fits, start, end):
+            partner[given] = partner.pop(taken)
         start = end
-    return made
+    return partner
 
 
 def _exchanges(
-    made: dict[int, int], keys: Sequence[int], others: int, fits: _Fits, start: int, end: int
+    partner: dict[int, int], keys: Sequence[int], others: int, fits: _Fits, start: int, end: int
 ) -> list[Pair]:
     """Whose partner goes to whom, so that the run from ``start`` to ``end`` lies best."""
     stays_above = start == 0 or keys[start - 1] != keys[end - 1]
@@ -351,11 +350,11 @@ def _exchanges(
         """Unmatched nodes of the other side that the run would have to itself between two nodes; a
         run that already lies there comes first."""
         first, last = above, below
-        while first >= 0 and first not in made:
+        while first >= 0 and first not in partner:
             first -= 1
-        while last < len(keys) and last not in made:
+        while last < len(keys) and last not in partner:
             last += 1
-        gap = made.get(last, others) - made.get(first, -1) - 1
+        gap = partner.get(last, others) - partner.get(first, -1) - 1
         return min(max(gap - (above - first) - (last - below), 0), end - start)
 
     here = opposite(start - 1, end)
@@ -364,8 +363,8 @@ def _exchanges(
         # One place at a time: the run takes a neighbour in, and gives its partner to its last one.
         taken, given = (start - 1, end - 1) if step < 0 else (end, start)
         fitting, tried, enough = 0, list[Pair](), 0
-        while taken in made and keys[taken] == keys[given]:
-            fitting += fits(given, made[taken]) - fits(taken, made[taken])
+        while taken in partner and keys[taken] == keys[given]:
+            fitting += fits(given, partner[taken]) - fits(taken, partner[taken])
             tried.append((taken, given))
             there = opposite(taken - 1, taken) if step < 0 else opposite(taken, taken + 1)
             if (there - here, fitting) > best:

@@ -1,4 +1,4 @@
-"""The nodes that are not the same, by line and by module, and the edges between those that are."""
+"""The nodes that differ, by line and by module, and the edges that differ between the others."""
 
 from __future__ import annotations
 
@@ -28,34 +28,36 @@ _DEEPEST = 9
 
 
 class Change(NamedTuple):
-    """One node that is not the same."""
+    """A node that is not the same on both sides."""
 
-    graph: Matched
+    matched: Matched
     change: str
     a: int | None
     b: int | None
     before: Fact | None
     after: Fact | None
     fact: Fact
-    """In ``b``, where it is there."""
+    """Of the node in ``b`` if it is there, else in ``a``."""
     line: Frame | None
     """Likewise."""
 
 
 def changes(graphs: Iterable[Matched]) -> list[Change]:
     """Every node that is not the same, of the graphs that both captures have."""
-    return [change for made in graphs if made.a and made.b for change in _changes(made)]
+    return [change for matched in graphs if matched.a and matched.b for change in _changes(matched)]
 
 
-def _changes(made: Matched) -> Iterator[Change]:
-    one, other = made.facts_a, made.facts_b
-    for a in made.nodes.removed:
-        yield Change(made, REMOVED, a, None, one.of[a], None, one.of[a], one.lines[a])
-    for b in made.nodes.added:
-        yield Change(made, ADDED, None, b, None, other.of[b], other.of[b], other.lines[b])
-    for change, pairs in ((CHANGED, made.changed), (MOVED, made.moved)):
+def _changes(matched: Matched) -> Iterator[Change]:
+    before, after = matched.facts_a, matched.facts_b
+    for a in matched.nodes.removed:
+        yield Change(matched, REMOVED, a, None, before.of[a], None, before.of[a], before.lines[a])
+    for b in matched.nodes.added:
+        yield Change(matched, ADDED, None, b, None, after.of[b], after.of[b], after.lines[b])
+    for change, pairs in ((CHANGED, matched.changed), (MOVED, matched.moved)):
         for a, b in pairs:
-            yield Change(made, change, a, b, one.of[a], other.of[b], other.of[b], other.lines[b])
+            yield Change(
+                matched, change, a, b, before.of[a], after.of[b], after.of[b], after.lines[b]
+            )
 
 
 class Lines:
@@ -63,11 +65,11 @@ class Lines:
 
     def __init__(self, a: Capture, b: Capture, every: Iterable[Change]) -> None:
         self._streams = a.streams, b.streams
-        # Names are told apart among those that are shown.
+        # Only the names that are shown have to be distinguishable.
         kernels = {
             fact.name
-            for one in every
-            for fact in (one.before, one.after)
+            for change in every
+            for fact in (change.before, change.after)
             if fact is not None and fact.type == "kernel" and fact.name is not None
         }
         self._short = short_kernels(sorted(kernels))
@@ -75,11 +77,11 @@ class Lines:
     def rows(self, every: Iterable[Change]) -> list[ChangeRow]:
         """Nodes of one op at one line that changed in the same way, most first."""
         groups: dict[tuple[object, ...], list[Change]] = defaultdict(list)
-        for one in every:
-            fact = one.fact
-            line = (one.line.file, one.line.line) if one.line is not None else None
-            key = (one.graph.which, one.change, fact.type, fact.op, line, _kind(one))
-            groups[key].append(one)
+        for change in every:
+            fact = change.fact
+            line = (change.line.file, change.line.line) if change.line is not None else None
+            key = (change.matched.which, change.change, fact.type, fact.op, line, _kind(change))
+            groups[key].append(change)
         rows = [self._row(members) for members in groups.values()]
         return sorted(rows, key=lambda row: -row.nodes)
 
@@ -87,37 +89,40 @@ class Lines:
         first = members[0]
         sizes = first.before and first.before.sizes, first.after and first.after.sizes
         return ChangeRow(
-            first.graph.graph.name,
+            first.matched.graph.name,
             first.change,
             len(members),
             first.fact.type,
             first.fact.op,
             file_line(first.line) or None,
-            _pattern({one.fact.module for one in members}),
+            _pattern({change.fact.module for change in members}),
             tuple(self._attributes(first)),
             any(
-                (one.before and one.before.sizes, one.after and one.after.sizes) != sizes
-                for one in members
+                (change.before and change.before.sizes, change.after and change.after.sizes)
+                != sizes
+                for change in members
             ),
-            tuple(one.a for one in members if one.a is not None),
-            tuple(one.b for one in members if one.b is not None),
+            tuple(change.a for change in members if change.a is not None),
+            tuple(change.b for change in members if change.b is not None),
         )
 
-    def _attributes(self, one: Change) -> Iterator[Attribute]:
-        """What is not the same; of a node that one side has alone, what it does."""
-        if one.change == MOVED:
+    def _attributes(self, change: Change) -> Iterator[Attribute]:
+        """What differs; of a node that only one side has, what it does."""
+        if change.change == MOVED:
             return
-        a, b = (dict(self._values(fact)) if fact else {} for fact in (one.before, one.after))
+        a, b = (dict(self._values(fact)) if fact else {} for fact in (change.before, change.after))
         for name in a | b:
             if a.get(name) != b.get(name):
                 yield Attribute(name, a.get(name), b.get(name))
-        if one.before is not None and one.after is not None:
-            if one.before.op != one.after.op:
-                yield Attribute("op", one.before.op, one.after.op)
-            if one.graph.turned(one.before, one.after):
+        if change.before is not None and change.after is not None:
+            if change.before.op != change.after.op:
+                yield Attribute("op", change.before.op, change.after.op)
+            if change.matched.turned(change.before, change.after):
                 before, after = (
                     _stream(streams, fact.stream)
-                    for streams, fact in zip(self._streams, (one.before, one.after), strict=True)
+                    for streams, fact in zip(
+                        self._streams, (change.before, change.after), strict=True
+                    )
                 )
                 yield Attribute("stream", before, after)
 
@@ -132,18 +137,18 @@ class Lines:
                 yield field.key, _text(value, field.unit)
 
 
-def _kind(one: Change) -> tuple[object, ...]:
-    """In which way a node is not the same."""
-    before, after = one.before, one.after
+def _kind(change: Change) -> tuple[object, ...]:
+    """How a node differs."""
+    before, after = change.before, change.after
     if before is None or after is None:
-        return (one.fact.name,)
-    if one.change == MOVED:
+        return (change.fact.name,)
+    if change.change == MOVED:
         return ()
     names = () if before.name == after.name else (before.name, after.name)
     ops = () if before.op == after.op else (before.op,)
     pairs = zip(before.sizes, after.sizes, strict=False)
-    sizes = tuple(one != other for one, other in pairs)
-    return names, ops, sizes, one.graph.turned(before, after)
+    sizes = tuple(size != new_size for size, new_size in pairs)
+    return names, ops, sizes, change.matched.turned(before, after)
 
 
 def _stream(streams: Sequence[Stream], stream: int | None) -> str | None:
@@ -152,7 +157,7 @@ def _stream(streams: Sequence[Stream], stream: int | None) -> str | None:
 
 def _text(value: object, unit: str | None) -> str:
     if isinstance(value, tuple):
-        # Dimensions of 1 at the end say nothing.
+        # Trailing dimensions of 1 say nothing.
         size = list(value)
         while len(size) > 1 and size[-1] == 1:
             size.pop()
@@ -163,15 +168,15 @@ def _text(value: object, unit: str | None) -> str:
 
 
 def _pattern(modules: set[str | None]) -> str:
-    """What all of them match: ``layers.*.linear``."""
+    """A pattern that all of them match: ``layers.*.linear``."""
     names = sorted(module_at_depth(module, 99) for module in modules)
     if len(names) == 1:
         return names[0] if None not in modules else ""
     split = [name.split(".") for name in names]
-    if len({len(one) for one in split}) > 1:
+    if len(set(map(len, split))) > 1:
         return f"{len(names)} modules"
-    words = [set(at) for at in zip(*split, strict=True)]
-    common = [next(iter(one)) if len(one) == 1 else "*" for one in words]
+    levels = [set(words) for words in zip(*split, strict=True)]
+    common = [next(iter(words)) if len(words) == 1 else "*" for words in levels]
     return ".".join(common) if set(common) != {"*"} else f"{len(names)} modules"
 
 
@@ -181,50 +186,50 @@ def by_module(
     """The modules whose nodes are not the same, as deep as fits a screen."""
     whole: dict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
 
-    def prefix(made: Matched) -> str:
-        if made.a is None or made.b is None:
+    def prefix(matched: Matched) -> str:
+        if matched.a is None or matched.b is None:
             return ""
-        one, other = part_of(a, made.a), part_of(b, made.b)
-        return f"{one}: " if one is not None and one == other else ""
+        part, part_in_b = part_of(a, matched.a), part_of(b, matched.b)
+        return f"{part}: " if part is not None and part == part_in_b else ""
 
-    for made in graphs:
-        for side, facts in (("a", made.facts_a.of), ("b", made.facts_b.of)):
+    for matched in graphs:
+        for side, facts in (("a", matched.facts_a.of), ("b", matched.facts_b.of)):
             for module, count in Counter(fact.module for fact in facts).items():
-                whole[prefix(made), module][side] += count
-    counted = Counter((one.graph.which, one.fact.module, one.change) for one in every)
-    prefixes = {made.which: prefix(made) for made in graphs}
-    for (which, module, change), count in counted.items():
-        whole[prefixes[which], module][change] += count
+                whole[prefix(matched), module][side] += count
+    counted = Counter((change.matched.which, change.fact.module, change.change) for change in every)
+    prefixes = {matched.which: prefix(matched) for matched in graphs}
+    for (which, module, kind), count in counted.items():
+        whole[prefixes[which], module][kind] += count
     chosen: dict[str, Counter[str]] = {}
     for depth in range(1, _DEEPEST):
         rows: dict[str, Counter[str]] = defaultdict(Counter)
         for (part, module), counts in whole.items():
             rows[part + module_at_depth(module, depth)].update(counts)
-        shown = {name: one for name, one in rows.items() if one.keys() - {"a", "b"}}
+        shown = {name: counts for name, counts in rows.items() if counts.keys() - {"a", "b"}}
         if depth > 1 and (len(shown) > _MODULE_ROWS or shown.keys() == chosen.keys()):
             break
         chosen = shown
     return tuple(
-        ModuleRow(name, one["a"], one["b"], one[REMOVED], one[ADDED], one[CHANGED], one[MOVED])
-        for name, one in chosen.items()
+        ModuleRow(name, *(counts[key] for key in ("a", "b", REMOVED, ADDED, CHANGED, MOVED)))
+        for name, counts in chosen.items()
     )
 
 
 def edges(graphs: Iterable[Matched]) -> tuple[EdgeRow, ...]:
     """Dependencies that only one side has, by the ops and lines of their two ends, most first."""
     rows: list[EdgeRow] = []
-    for made in graphs:
-        facts = made.facts_a.of
-        for change, links in ((REMOVED, made.edges.gone), (ADDED, made.edges.come)):
+    for matched in graphs:
+        facts = matched.facts_a.of
+        for change, links in ((REMOVED, matched.edges.gone), (ADDED, matched.edges.come)):
             groups: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
             for source, target, *_ in links:
-                groups[_end(made, source), _end(made, target)].append((source, target))
+                groups[_end(matched, source), _end(matched, target)].append((source, target))
             for (source_at, target_at), pairs in groups.items():
                 modules = ({facts[pair[end]].module for pair in pairs} for end in (0, 1))
                 source_in, target_in = map(_pattern, modules)
                 rows.append(
                     EdgeRow(
-                        made.graph.name,
+                        matched.graph.name,
                         change,
                         len(pairs),
                         f"{source_at} {source_in}".rstrip(),
@@ -235,7 +240,7 @@ def edges(graphs: Iterable[Matched]) -> tuple[EdgeRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.edges))
 
 
-def _end(made: Matched, node: int) -> str:
-    fact, line = made.facts_a.of[node], file_line(made.facts_a.lines[node])
+def _end(matched: Matched, node: int) -> str:
+    fact, line = matched.facts_a.of[node], file_line(matched.facts_a.lines[node])
     op = fact.type if fact.op is None else short_op(fact.op)
     return f"{op} {line}" if line else op

@@ -13,7 +13,7 @@ from cgtool.analysis.graph.places import short_op
 from cgtool.model.capture import KernelLaunch
 from cgtool.model.schema import fields
 
-_TOLD = 3
+_NAMED = 3
 _INDEX = re.compile(r"[0-9]{1,9}")
 _DEEPEST = 12
 """Names of a module path; what is inside is one."""
@@ -29,7 +29,7 @@ _NODES = ("node", "nodes")
 _VERBS = {"reserved": "reserves", "peak": "holds at its peak", "live": "holds at the end"}
 
 Clause = tuple[int, str]
-"""How many nodes it speaks of, and what it says."""
+"""The number of nodes that it is about, and its text."""
 
 
 def sentence(
@@ -40,8 +40,8 @@ def sentence(
     memory: Sequence[Figure],
 ) -> str:
     """``B has 12 fewer nodes: 8 kernels of add at model.py:42 are gone; ...``"""
-    before = sum(len(made.a.nodes) for made in graphs if made.a is not None)
-    after = sum(len(made.b.nodes) for made in graphs if made.b is not None)
+    before = sum(len(matched.a.nodes) for matched in graphs if matched.a is not None)
+    after = sum(len(matched.b.nodes) for matched in graphs if matched.b is not None)
     clauses = [
         *_graphs(graphs),
         *_nodes(graphs, every, lines, rows),
@@ -51,16 +51,16 @@ def sentence(
     if not clauses:
         same = f"{_count(after, 'node')} in {_count(len(graphs), 'graph')}"
         return f"No difference: {same} {'is' if after == 1 else 'are'} the same"
-    # Sorting keeps what stands first among equals.
+    # Sorting is stable.
     clauses.sort(key=lambda clause: -clause[0])
-    told = [text for _, text in clauses[:_TOLD]]
-    if len(clauses) > _TOLD:
-        told.append(f"and {_count(len(clauses) - _TOLD, 'more change')}")
+    shown = [text for _, text in clauses[:_NAMED]]
+    if len(clauses) > _NAMED:
+        shown.append(f"and {_count(len(clauses) - _NAMED, 'more change')}")
     if after == before:
-        return f"Same number of nodes: {'; '.join(told)}"
+        return f"Same number of nodes: {'; '.join(shown)}"
     more = "more" if after > before else "fewer"
     count = abs(after - before)
-    return f"B has {count:,} {more} node{'s' * (count != 1)}: {'; '.join(told)}"
+    return f"B has {count:,} {more} node{'s' * (count != 1)}: {'; '.join(shown)}"
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:
@@ -68,11 +68,11 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _graphs(graphs: Sequence[Matched]) -> Iterator[Clause]:
-    for made in graphs:
-        if made.a is None or made.b is None:
-            count = len(made.graph.nodes)
-            what = "gone" if made.b is None else "new"
-            yield count, f"the graph {made.graph.name} is {what} ({_count(count, 'node')})"
+    for matched in graphs:
+        if matched.a is None or matched.b is None:
+            count = len(matched.graph.nodes)
+            what = "gone" if matched.b is None else "new"
+            yield count, f"the graph {matched.graph.name} is {what} ({_count(count, 'node')})"
 
 
 def _nodes(
@@ -81,13 +81,13 @@ def _nodes(
     left: dict[str, list[ChangeRow]] = {}
     for change, word in ((REMOVED, "gone"), (ADDED, "new")):
         left[change] = [row for row in rows if row.change == change]
-        modules = Counter(one.fact.module for one in every if one.change == change)
+        modules = Counter(node.fact.module for node in every if node.change == change)
         whole = _whole(graphs, modules, change)
         if whole:
             inside = {module for module in modules if whole & set(_outer(module))}
             count = sum(modules[module] for module in inside)
             left[change] = lines.rows(
-                one for one in every if one.change == change and one.fact.module not in inside
+                node for node in every if node.change == change and node.fact.module not in inside
             )
             first, *more = sorted(whole, key=_natural)
             names = f"module {first} is"
@@ -95,21 +95,21 @@ def _nodes(
                 names = f"modules {first} and {_count(len(more), 'other')} are"
             yield count, f"{names} {word} ({_count(count, 'node')})"
     became = list(_replaced(left[REMOVED], left[ADDED]))
-    told = {id(row) for pair in became for row in pair}
+    replaced = {id(row) for pair in became for row in pair}
     for before, after in became:
         yield (
             before.nodes + after.nodes,
             f"{_who(before, before.nodes)} became {_name(after, before)}",
         )
     for change, word in ((REMOVED, "gone"), (ADDED, "new")):
-        rest = [row for row in left[change] if id(row) not in told]
+        rest = [row for row in left[change] if id(row) not in replaced]
         yield from _clauses(rest, f"is {word}", f"are {word}")
     alike: dict[str, list[ChangeRow]] = defaultdict(list)
     for row in rows:
         if row.change == CHANGED:
             alike[_what(row)].append(row)
-    for what, mine in alike.items():
-        yield from _clauses(mine, f"changed its {what}", f"changed their {what}")
+    for aspect, mine in alike.items():
+        yield from _clauses(mine, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
         yield moved, f"{_count(moved, 'node runs', 'nodes run')} in another order"
@@ -118,7 +118,7 @@ def _nodes(
 def _replaced(
     removed: Sequence[ChangeRow], added: Sequence[ChangeRow]
 ) -> Iterator[tuple[ChangeRow, ChangeRow]]:
-    """Rows of as many nodes in the same modules, where nothing else came or went."""
+    """Rows with the same number of nodes in the same modules, where nothing else changed."""
 
     def by_place(rows: Sequence[ChangeRow]) -> dict[tuple[object, ...], list[ChangeRow]]:
         found: dict[tuple[object, ...], list[ChangeRow]] = defaultdict(list)
@@ -135,13 +135,13 @@ def _replaced(
 
 
 def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]:
-    """A clause for each op and line, or one for all where they are many."""
+    """A clause for each op and line, or one for all if there are many."""
     groups: dict[tuple[str, str | None, str | None, str], list[ChangeRow]] = defaultdict(list)
     for row in rows:
-        # Of ops all kernels are meant; without an op, the kernel is all there is to name.
+        # An op stands for all of its kernels; without an op only the kernel has a name.
         name = "" if row.op is not None else _kernel(row)
         groups[row.type, row.op, row.line, name].append(row)
-    if len(groups) > _TOLD:
+    if len(groups) > _NAMED:
         count = sum(row.nodes for row in rows)
         ops = len({row.op for row in rows})
         types = {row.type for row in rows}
@@ -154,13 +154,13 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
 
 
 def _whole(graphs: Sequence[Matched], modules: Mapping[str | None, int], change: str) -> set[str]:
-    """The outermost modules of which every node came or went, two nodes at least."""
+    """The outermost modules all of whose nodes were added or removed, two nodes at least."""
     if not modules:
         return set()
     had, have, changed = Counter[str](), Counter[str](), Counter[str]()
-    for made in graphs:
-        if made.a is not None and made.b is not None:
-            ours, theirs = made.facts_a.of, made.facts_b.of
+    for matched in graphs:
+        if matched.a is not None and matched.b is not None:
+            ours, theirs = matched.facts_a.of, matched.facts_b.of
             one, other = (ours, theirs) if change == REMOVED else (theirs, ours)
             _count_outer(had, Counter(fact.module for fact in one))
             _count_outer(have, Counter(fact.module for fact in other))
@@ -194,24 +194,25 @@ def _who(row: ChangeRow, count: int) -> str:
         text = short_op(row.op) if count == 1 else f"{unit} of {short_op(row.op)}"
     else:
         text = f"{unit} {_kernel(row)}".rstrip()
-    # A pattern of modules says less than the line that they share.
+    # The line says more than a pattern of modules.
     module = row.module if row.module != "(root)" and (count == 1 or not row.line) else ""
     line = f" at {row.line}" if row.line else ""
     return f"{text}{line} in {module}" if module else f"{text}{line}"
 
 
 def _name(row: ChangeRow, other: ChangeRow) -> str:
-    """Of its op, told apart from that of the other."""
+    """The name of its op, in full if the short one is that of the other row."""
     short, full = short_op(row.op or ""), row.op or ""
     return short if short != short_op(other.op or "") else full
 
 
 def _kernel(row: ChangeRow) -> str:
-    return next((one.b or one.a or "" for one in row.attributes if one.name == "kernel"), "")
+    values = {attribute.name: attribute.b or attribute.a for attribute in row.attributes}
+    return values.get("kernel") or ""
 
 
 def _what(row: ChangeRow) -> str:
-    names = [one.name for one in row.attributes]
+    names = [attribute.name for attribute in row.attributes]
     if "kernel" in names:
         names = [name for name in names if name not in _LAUNCH]
     words = ("launch" if name in _LAUNCH else name for name in names)
@@ -219,8 +220,8 @@ def _what(row: ChangeRow) -> str:
 
 
 def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
-    gone = sum(len(made.edges.gone) for made in graphs)
-    come = sum(len(made.edges.come) for made in graphs)
+    gone = sum(len(matched.edges.gone) for matched in graphs)
+    come = sum(len(matched.edges.come) for matched in graphs)
     for count, word in ((gone, "gone"), (come, "new")):
         if count:
             verb = "is" if count == 1 else "are"
@@ -228,12 +229,12 @@ def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
 
 
 def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:
-    """One clause a pool, of the first figure that is not the same."""
-    told = set()
+    """A clause for each pool, about the first figure that differs."""
+    named = set()
     for row in memory:
-        if not row.judged or row.a == row.b or row.of in told:
+        if not row.judged or row.a == row.b or row.of in named:
             continue
-        told.add(row.of)
+        named.add(row.of)
         if row.a is None or row.b is None:
             yield 0, f"the {row.of} is {'new' if row.a is None else 'gone'}"
         else:

@@ -19,14 +19,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cgtool.cli import measuring
+from cgtool.cli import attempts
 from cgtool.model.capture_file import read
+from cgtool.model.jobs import BenchJob
 
 RECORDED = read(Path({str(CAPTURE)!r}))
 RUNS = itertools.count()
 
 
-def attempt(spec, output, *, bench=None, **options):
+def attempt(job, output, **options):
     # Runs differ by a thousandth.
     factor = float(os.environ.get("SLOWER", "1")) * (1 + 0.001 * (next(RUNS) % 3))
     samples = [
@@ -36,15 +37,17 @@ def attempt(spec, output, *, bench=None, **options):
     ]
     return replace(
         RECORDED,
-        entry=replace(RECORDED.entry, spec=spec),
+        entry=replace(RECORDED.entry, spec=job.spec),
         environment=replace(
             RECORDED.environment, driver=os.environ.get("DRIVER", RECORDED.environment.driver)
         ),
-        bench=None if bench is None else replace(RECORDED.bench, samples=tuple(samples)),
+        bench=replace(RECORDED.bench, samples=tuple(samples))
+        if isinstance(job, BenchJob)
+        else None,
     )
 
 
-measuring.attempt = attempt
+attempts.capture_of = attempt
 """
 
 

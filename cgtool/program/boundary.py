@@ -122,7 +122,7 @@ def capturable_fix(error: BaseException) -> str | None:
         )
     if all(group.get("capturable") for group in groups):
         return None
-    return f"make the optimizer with capturable=True: {name}(..., capturable=True)"
+    return f"construct it with capturable=True: {name}(..., capturable=True)"
 
 
 def _optimizer_of(error: BaseException) -> torch.optim.Optimizer | None:

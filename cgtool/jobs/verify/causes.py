@@ -41,6 +41,7 @@ from cgtool.observe.host_reads import HostReads
 from cgtool.observe.ops import Record
 from cgtool.observe.placement import on_host
 from cgtool.program.phases import roots_of
+from cgtool.torch_compat.patches import Patches
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -268,9 +269,6 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
         )
 
 
-_OWNERS: tuple[Any, ...] = (torch.cuda, torch.cuda.graphs)
-
-
 class CapturingQueries:
     """The call chains of the code that called it, innermost first."""
 
@@ -283,23 +281,16 @@ def watch_capturing_queries(answer: bool | None = None) -> Iterator[CapturingQue
     """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
     queries = CapturingQueries()
 
-    def wrap(ask: Callable[[], bool]) -> Callable[[], bool]:
-        def is_current_stream_capturing() -> bool:
-            caller = sys._getframe(1)
-            # Optimizers of torch's own ask too, and refuse rather than branch.
-            if not is_internal(caller.f_code):
-                queries.chains.append(frames_of(chain_of(caller)))
-                if answer is not None:
-                    return answer
-            return ask()
+    def is_capturing(original: Callable[[], bool]) -> bool:
+        caller = sys._getframe(2)
+        # torch's own optimizers call it too; they refuse rather than branch.
+        if not is_internal(caller.f_code):
+            queries.chains.append(frames_of(chain_of(caller)))
+            if answer is not None:
+                return answer
+        return original()
 
-        return is_current_stream_capturing
-
-    before = [owner.is_current_stream_capturing for owner in _OWNERS]
-    for owner, ask in zip(_OWNERS, before, strict=True):
-        owner.is_current_stream_capturing = wrap(ask)
-    try:
+    with Patches() as patches:
+        for owner in (torch.cuda, torch.cuda.graphs):
+            patches.wrap(owner, "is_current_stream_capturing", is_capturing)
         yield queries
-    finally:
-        for owner, ask in zip(_OWNERS, before, strict=True):
-            owner.is_current_stream_capturing = ask

@@ -214,7 +214,8 @@ def _private_names(torch: Any) -> list[Capability]:
             how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
             found.append(Capability(label, "degraded", how, "a PyTorch that cgtool was tested on"))
         else:
-            found.append(Capability(label, "available", f"{len(needed)} names"))
+            names_found = f"{len(needed)} private name{'s' * (len(needed) > 1)}"
+            found.append(Capability(label, "available", names_found))
     return found
 
 

@@ -62,6 +62,9 @@ def run_op(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return function(*args, **kwargs)
 
 
+_NUMBER = (int, float, complex)
+
+
 class _Kernel:
     """The kernel of one op on the key.
 
@@ -69,7 +72,7 @@ class _Kernel:
     part, PyTorch looks the Python kernel up by op, and does not find a fallback.
     """
 
-    __slots__ = ("_composite", "_name", "_numbers", "_op", "_redispatch")
+    __slots__ = ("_name", "_numbers", "_op", "_redispatch", "_ways")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -85,19 +88,19 @@ class _Kernel:
             for position, argument in enumerate(schema_of(op).arguments)
             if argument.type.kind() == "TensorType"
         )
-        self._composite: dict[Any, bool] = {}
+        self._ways: dict[int, tuple[Any, bool]] = {}
         self._op = op
 
     def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if self._op is None:
             self._resolve()
-        keyset = keyset.remove(_KEY)
-        highest = keyset.highestPriorityTypeId()
-        composite = self._composite.get(highest)
-        if composite is None:
-            composite = self._composite[highest] = _is_composite(self._name, highest.name)
+        keys = keyset.raw_repr()
+        way = self._ways.get(keys)
+        if way is None:
+            way = self._ways[keys] = self._way(keyset)
+        keyset, let_through = way
         observer = _watched.observer
-        if composite or observer is None or keyset.has(_FUNCTORCH):
+        if let_through or observer is None:
             return run_op(self._redispatch, (keyset, *self._with_tensors(args)), kwargs)
         exclude_key(_KEY, True)
         try:
@@ -106,13 +109,20 @@ class _Kernel:
         finally:
             exclude_key(_KEY, False)
 
+    def _way(self, keyset: Any) -> tuple[Any, bool]:
+        """Where a call with these keys goes on, and whether nobody observes it. Looked up by the
+        number of the key set: one call into C++ an op instead of four."""
+        below = keyset.remove(_KEY)
+        composite = _is_composite(self._name, below.highestPriorityTypeId().name)
+        return below, composite or below.has(_FUNCTORCH)
+
     def _run(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         return run_op(self._redispatch, (keyset, *self._with_tensors(args)), kwargs)
 
     def _with_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with a tensor where the dispatcher has handed over a number."""
         for position in self._numbers:
-            if position < len(args) and isinstance(args[position], int | float | complex):
+            if position < len(args) and isinstance(args[position], _NUMBER):
                 tensor = wrapped_number(args[position])
                 args = (*args[:position], tensor, *args[position + 1 :])
         return args

@@ -8,10 +8,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from msgspec import Struct, structs
 
@@ -182,13 +183,14 @@ def open_capture(
     options: CaptureOptions | None = None,
     quiet: bool = False,
     timeout: float | None = None,
+    flags: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Capture, Path]:
     """A capture and its file. An ENTRY is captured into a temporary file, which is deleted when the
     process ends."""
     check_name(target)
     path = Path(target)
     if target.endswith(".cgt") or (is_file(path) and ":" not in target):
-        refuse_for_file(target, options or CaptureOptions())
+        refuse_for_file(target, options or CaptureOptions(), flags=flags)
         return read(path), path
     if ":" not in target:
         raise usage(
@@ -202,9 +204,12 @@ def open_capture(
     return capture_of(job, saved, quiet=quiet, timeout=timeout), saved
 
 
-def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
+def refuse_for_file(
+    target: str, *options: Struct, flags: Mapping[str, str] = MappingProxyType({}), **others: object
+) -> None:
     """Raises CgtoolError (exit 2) for an option of a capture or a measurement that was given for
-    ``target``, a saved capture, which is only shown."""
+    ``target``, a saved capture, which is only shown. ``flags``: options that the command spells
+    in another way than by the name of their field."""
     given = dict(others)
     for struct in options:
         for option in structs.fields(struct):
@@ -213,8 +218,8 @@ def refuse_for_file(target: str, *options: Struct, **others: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise usage(
-                f"--{name.replace('_', '-')} says how an ENTRY is captured or measured, and "
-                f"{target} is a saved capture, which is only shown",
+                f"{flags.get(name, '--' + name.replace('_', '-'))} applies where an ENTRY is "
+                f"captured or measured, not to a saved capture: {target}",
                 fix="leave the option out, or give an ENTRY",
             )
 

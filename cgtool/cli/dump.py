@@ -249,7 +249,13 @@ def pools(
     from cgtool.cli.output import check_place, show_table, write_bytes
 
     check_place(output, capture)
-    opened, _ = open_capture(capture, options=capture_options, quiet=quiet, timeout=timeout)
+    opened, _ = open_capture(
+        capture,
+        options=capture_options,
+        quiet=quiet,
+        timeout=timeout,
+        flags={"pool": "--capture-pool"},
+    )
     names = list(dict.fromkeys(pool.name for pool in opened.memory.pools))
     for name in pool or ():
         if name not in names:

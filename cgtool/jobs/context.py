@@ -90,7 +90,7 @@ class Context:
     def require_gpu(self, command: str, fix: str | None = None) -> None:
         """Raises CgtoolError (exit 3) on the simulated device, which has no times."""
         if self.simulated is not None:
-            raise machine(f"{command} needs a GPU: {self.simulated}", fix=fix)
+            raise machine(f"{command} needs a GPU ({self.simulated})", fix=fix)
 
     def report(
         self,

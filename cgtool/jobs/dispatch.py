@@ -27,6 +27,9 @@ RUN: dict[type[jobs.Job], Callable[[Any, Context], Answer]] = {
 def run(request: Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job = request.job
-    answer = RUN[type(job)](job, Context(*choose_device(job.capture.device), progress))
+    context = Context(*choose_device(job.capture.device), progress)
+    if job.capture.times:
+        context.require_gpu("--times", fix="leave out --times: the graph is the same")
+    answer = RUN[type(job)](job, context)
     progress("write")
     answer.write(Path(request.output))

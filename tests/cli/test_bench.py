@@ -280,7 +280,7 @@ def test_without_a_gpu_it_exits_3(run, tmp_path, more):
     (tmp_path / "model.py").write_text("def build(device):\n    return None\n")
     code, _, err = run(ENTRY, *more)
     assert code == 3
-    assert "bench needs a GPU: " in err
+    assert "bench needs a GPU (" in err
 
 
 def test_the_comparison_fits_a_terminal_of_80_columns(run, machine, monkeypatch):

@@ -118,7 +118,7 @@ def test_a_trace_needs_starts(run, tmp_path: Path):
 def test_an_option_that_a_saved_capture_cannot_heed(run, option):
     code, out, err = run(RECORDED, *option)
     assert (code, out) == (2, "")
-    assert f"{option[0]} says how an ENTRY is captured or measured" in err
+    assert f"{option[0]} applies where an ENTRY is captured or measured" in err
 
 
 def test_a_file_that_is_not_there(run):
@@ -132,7 +132,7 @@ def test_without_a_gpu(run, tmp_path: Path):
     entry = ["model.py:f", "--input", "x=float32[4]", "--device", "simulated"]
     code, out, err = run(*entry)
     assert (code, out) == (3, "")
-    assert "profile needs a GPU: " in err
+    assert "profile needs a GPU (" in err
     assert "run it on a machine with an NVIDIA GPU" in err
     assert not list(tmp_path.glob("*.cgt"))
 

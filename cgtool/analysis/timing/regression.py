@@ -310,7 +310,8 @@ def _remedy(unit: str, needed: int | None, base: int, better: int) -> str:
         return f"about {needed} more {unit}{'s' * (needed > 1)} would decide"
     if unit == "run" and base < better:
         more = f" (--max-runs {better})" * (better > MAX_RUNS)
-        return f"a baseline of {base} runs is too small to decide: record it with {better}{more}"
+        runs = f"{base} run{'s' * (base != 1)}"
+        return f"a baseline of {runs} is too small to decide: record it with {better}{more}"
     return f"more {unit}s would not decide: the change is too close to the tolerance"
 
 

@@ -27,8 +27,8 @@ from cgtool.devices.cuda.assemble import assemble
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
-from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
-from cgtool.program.workload import Part, Workload
+from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.workload import Part, Workload, flatten_outputs
 
 SAMPLES = (
     "mlp", "transformer", "decoder_step", "convnet", "gan", "train_step", "mixed_precision",

@@ -13,7 +13,7 @@ import typer
 
 from cgtool.model.failure import usage
 from cgtool.model.options import CaptureOption, CaptureOptions, capture_options, unexpected
-from cgtool.program.grammar import GRAMMAR
+from cgtool.program.spec import GRAMMAR
 
 INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
     # \\b keeps the lines of a paragraph as they are.

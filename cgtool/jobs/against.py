@@ -9,13 +9,13 @@ from cgtool.jobs.context import Answer, Context
 from cgtool.model.jobs import AgainstJob
 from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load as load_entry
-from cgtool.program.spec import parse
+from cgtool.program.spec import parse_entry
 from cgtool.program.workload import Workload
 
 
 def run(job: AgainstJob, context: Context) -> Answer:
     """Capture and time both. Raises CgtoolError: exit 3 where there is no GPU."""
-    parse(job.spec)
+    parse_entry(job.spec)
     context.require_gpu("bench")
     from cgtool.devices.cuda import pairs
 

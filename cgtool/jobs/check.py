@@ -5,7 +5,7 @@ from __future__ import annotations
 from cgtool.jobs.context import Answer, Context
 from cgtool.model.jobs import CheckJob
 from cgtool.observe import call_sites
-from cgtool.program import describe
+from cgtool.program.workload import entry_of
 
 
 def run(job: CheckJob, context: Context) -> Answer:
@@ -22,7 +22,7 @@ def _check(job: CheckJob, context: Context) -> Answer:
     with call_sites.recorded():
         workload = context.load(job)
         findings, looked_at, captured = check.check(workload, job.capture, context.progress)
-    entry = describe.entry(workload, job.capture)
+    entry = entry_of(workload, job.capture)
     report = context.report("check", entry, describe_gpu(current_device()), findings, looked_at)
     return Answer(None, report=report) if captured is None else Answer(*captured, report)
 
@@ -37,6 +37,6 @@ def _simulate(job: CheckJob, context: Context) -> Answer:
         findings, looked_at, capture = check.check(
             device, workload, job.capture, context.progress, context.simulated
         )
-        entry = describe.entry(workload, job.capture)
+        entry = entry_of(workload, job.capture)
         report = context.report("check", entry, device.environment(), findings, looked_at)
         return Answer(capture, report=report)

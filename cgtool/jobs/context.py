@@ -20,11 +20,9 @@ from cgtool.model.files import atomic
 from cgtool.model.finding import Finding, Report
 from cgtool.model.jobs import Job, capture_beside
 from cgtool.model.options import Progress, unexpected
-from cgtool.program.guarded_access import short, type_name
 from cgtool.program.load import load
-from cgtool.program.reach import reach
-from cgtool.program.surface import inputs_of
-from cgtool.program.workload import Part, Workload
+from cgtool.program.objects import reach, short, type_name
+from cgtool.program.workload import Part, Workload, inputs_of
 
 
 def choose_device(wanted: str | None) -> tuple[str, str | None]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from cgtool.jobs.context import Answer, Context, empty_graph_explained
 from cgtool.model.jobs import ProfileJob
-from cgtool.program.spec import parse
+from cgtool.program.spec import parse_entry
 
 
 def run(job: ProfileJob, context: Context) -> Answer:
     """Capture and time. Raises CgtoolError: exit 3 where there is no GPU."""
-    parse(job.spec)
+    parse_entry(job.spec)
     context.require_gpu(
         "profile",
         fix="run it on a machine with an NVIDIA GPU; the capture that it saves can be shown here",

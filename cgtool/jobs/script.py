@@ -7,7 +7,7 @@ from pathlib import Path
 from cgtool.jobs.context import Answer, Context
 from cgtool.model.capture import Entry
 from cgtool.model.jobs import ScriptJob
-from cgtool.program.inputs import seed_all
+from cgtool.program.phases import seed_all
 
 
 def run(job: ScriptJob, context: Context) -> Answer:

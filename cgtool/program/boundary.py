@@ -21,7 +21,7 @@ from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import call_op, call_user, exception_frames, is_internal
 from cgtool.observe.script.events import Publisher
-from cgtool.program.guarded_access import short, text_of
+from cgtool.program.objects import short, text_of
 from cgtool.program.workload import Part
 from cgtool.torch_compat.op_key import KERNEL_CODE, run_op
 

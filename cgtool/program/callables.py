@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import is_internal
-from cgtool.program.guarded_access import attribute, is_a, type_name
-from cgtool.program.surface import tensors_in
+from cgtool.program.objects import attribute, is_a, type_name
+from cgtool.program.workload import tensors_in
 from cgtool.torch_compat.private import COMPILED_MODULE, pytree
 
 _DEVICE_LIKE = re.compile(r"\b(str|device|Any|DeviceLikeType)\b")

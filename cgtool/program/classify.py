@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 import torch
 
 from cgtool.model.capture import Frame
-from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure
+from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failure, usage
 from cgtool.observe.frames import call_user
 from cgtool.program import callables
-from cgtool.program.boundary import load_error
-from cgtool.program.grammar import InputSpec
-from cgtool.program.guarded_access import attribute, is_a, short
-from cgtool.program.inputs import Arguments, make_all
+from cgtool.program.boundary import first_line, load_error
+from cgtool.program.objects import attribute, is_a, short
+from cgtool.program.spec import InputSpec, input_text
 from cgtool.program.workload import Part, Workload, make_part
 
 Result = TypeVar("Result")
@@ -26,6 +25,61 @@ FORMS = """an entry point is one of
   a factory that returns ((f1, f2, ...), (args1, args2, ...)): callables that share a pool
   a factory that returns a zero-argument callable, or a zero-argument function: a whole step
   an nn.Module or a function with parameters, with inputs from --input or NAME_inputs(device)"""
+
+
+# --- inputs
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+DEFAULT_BELOW = 100
+"""Random integers without ``?int<`` stay below this: they are often indices."""
+
+
+def _fill(spec: InputSpec, device: str, generator: torch.Generator | None) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if spec.fill == "zeros":
+        return torch.zeros(spec.shape, dtype=dtype, device=device)
+    if spec.fill == "ones":
+        return torch.ones(spec.shape, dtype=dtype, device=device)
+    if dtype.is_complex:
+        drawn = torch.complex64 if dtype.itemsize <= 8 else dtype
+        return torch.randn(spec.shape, dtype=drawn, device=device, generator=generator).to(dtype)
+    if dtype.is_floating_point:
+        # torch.randn has no 8-bit dtypes.
+        drawn = torch.float32 if dtype.itemsize == 1 else dtype
+        return torch.randn(spec.shape, dtype=drawn, device=device, generator=generator).to(dtype)
+    below = spec.below or (2 if dtype is torch.bool else DEFAULT_BELOW)
+    return torch.randint(0, below, spec.shape, device=device, generator=generator).to(dtype)
+
+
+def make_input(spec: InputSpec, device: str, generator: torch.Generator | None = None) -> Any:
+    """A tensor on ``device``, or the Python number.
+
+    Raises CgtoolError (exit 2) when the device has no memory for it or does not support the dtype.
+    """
+    if spec.scalar is not None:
+        return spec.scalar
+    try:
+        return _fill(spec, device, generator).requires_grad_(spec.grad)
+    except (RuntimeError, TypeError, AttributeError, MemoryError) as error:
+        raise usage(
+            f"--input {input_text(spec)!r} cannot be created on {device}", why=first_line(error)
+        ) from error
+
+
+def make_inputs(specs: Sequence[InputSpec], device: str) -> Arguments:
+    """Arguments for one call: positions first, names after."""
+    positional = sorted(
+        (spec for spec in specs if spec.name.isdigit()), key=lambda spec: int(spec.name)
+    )
+    return (
+        tuple(make_input(spec, device) for spec in positional),
+        {spec.name: make_input(spec, device) for spec in specs if not spec.name.isdigit()},
+    )
+
+
+# --- forms
 
 
 class Classifier:
@@ -154,7 +208,7 @@ class Classifier:
 
     def _arguments(self, value: Any) -> Arguments:
         if self.inputs:
-            return make_all(self.inputs, self.device)
+            return make_inputs(self.inputs, self.device)
         function = self._inputs_function()
         if function is None:
             if not callables.required(value):

@@ -17,7 +17,7 @@ from typing import Any
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.observe.frames import call_user
-from cgtool.program.spec import EntrySpec, parse
+from cgtool.program.spec import EntrySpec, parse_entry
 from cgtool.torch_compat.patches import Patches
 
 
@@ -35,7 +35,7 @@ class ImportIsolation:
     """Watches the imports of two entries that take turns."""
 
     def __init__(self, first: str, second: str) -> None:
-        self._folders = {spec: folder_of(parse(spec)) for spec in (first, second)}
+        self._folders = {spec: folder_of(parse_entry(spec)) for spec in (first, second)}
         self._current = first
         self._own: dict[tuple[Path, str], str | None] = {}
         self._checking = False

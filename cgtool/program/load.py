@@ -1,27 +1,39 @@
-"""ENTRY to Workload, with everything that it is given on the device of the capture."""
+"""ENTRY to Workload: the user's file or module is imported once, as Python would, and everything
+that the entry point is given is on the device of the capture."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
+import hashlib
+import importlib
+import importlib.abc
+import importlib.util
+import re
 import sys
-from collections.abc import Iterator
+import sysconfig
+import types
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.capture import Frame
+from cgtool.model.failure import CgtoolError, usage, user_code
+from cgtool.model.files import is_file
 from cgtool.observe.annotations import install as install_annotations
-from cgtool.program import grammar
+from cgtool.observe.frames import call_user
 from cgtool.program.boundary import load_error, own_fault
 from cgtool.program.classify import Classifier
-from cgtool.program.guarded_access import is_a
-from cgtool.program.imports import find
-from cgtool.program.inputs import seed_all
-from cgtool.program.spec import parse
-from cgtool.program.surface import tensors_in
-from cgtool.program.workload import Part, Workload
+from cgtool.program.objects import is_a
+from cgtool.program.phases import seed_all
+from cgtool.program.spec import FORMS, EntrySpec, parse_entry, parse_inputs
+from cgtool.program.workload import Part, Workload, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import is_fake, pytree
 
@@ -42,8 +54,8 @@ def load(
     Raises CgtoolError: exit 2 for a wrong ENTRY or --input, 4 for what the user's code raises or
     returns, with the user's frames. KeyboardInterrupt passes.
     """
-    entry = parse(spec)
-    input_specs = grammar.parse_all(inputs)
+    entry = parse_entry(spec)
+    input_specs = parse_inputs(inputs)
     seed_all(seed)
     install_annotations()
     with _arguments_of(entry.target):
@@ -128,3 +140,215 @@ def _is_batch_sizes(value: Any, tensor: torch.Tensor) -> bool:
 
     leaves = pytree.tree_leaves(value, is_leaf=is_packed)
     return any(is_packed(leaf) and leaf.batch_sizes is tensor for leaf in leaves)
+
+
+# --- imports
+
+
+class _InstalledFirst(importlib.abc.MetaPathFinder):
+    """Makes ``import random`` find the installed module when the user's file is ``random.py``.
+
+    The user's folder is first on ``sys.path``. Without this, a library that imports ``random``
+    later would get the user's file, which would run a second time.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
+        self._name = name
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or path is not None:
+            return None
+        others = [each for each in sys.path if str(Path(each).absolute()) != self._folder]
+        return PathFinder.find_spec(fullname, others)
+
+
+def _is_installed(name: str) -> bool:
+    """True for a top-level module of the standard library or of an installed package."""
+    if name in sys.stdlib_module_names:
+        return True
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return name in sys.modules
+    if spec is None:
+        return False
+    roots = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    location = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    return any(location.startswith(f"{root}/") for root in roots)
+
+
+def _file_of(module: ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _own_name(path: Path) -> str:
+    """A module name for a file whose stem is taken or not a name; the same in every run."""
+    stem = re.sub(r"\W", "_", path.stem)
+    return f"cgtool_entry_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _first_on_path(folder: Path) -> None:
+    if not sys.path or sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))
+
+
+def _import_file(spec: EntrySpec) -> ModuleType:
+    # Resolved, as Python does for a script that is a link: the siblings of the real file count.
+    path = Path(spec.target).resolve()
+    package: list[str] = []
+    root = path.parent
+    while (root / "__init__.py").exists() and root.name.isidentifier():
+        package.insert(0, root.name)
+        root = root.parent
+    if package and path.suffix == ".py" and path.stem.isidentifier():
+        return _import_from_package(spec, path, root, package)
+    stem, own = path.stem, _own_name(path)
+    for name in (stem, own):
+        known = sys.modules.get(name)
+        if known is not None and _file_of(known) == path:
+            return known
+    name = stem
+    if not stem.isidentifier() or stem in sys.modules or _is_installed(stem):
+        name = own
+        if _is_installed(stem):
+            sys.meta_path.insert(0, _InstalledFirst(stem, str(path.parent)))
+    _first_on_path(path.parent)
+    loader = SourceFileLoader(name, str(path))
+    module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert module_spec is not None, "a loader that is given is taken"
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        call_user(loader.exec_module, module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        raise load_error(
+            f"importing {spec.target}", error, otherwise=(Frame(str(path), 1, "<module>"),)
+        ) from error
+    return module
+
+
+def _import_from_package(spec: EntrySpec, path: Path, root: Path, package: list[str]) -> ModuleType:
+    """A file whose folder has ``__init__.py`` is that package's module: relative imports work."""
+    _first_on_path(root)
+    if str(path.parent) not in sys.path:
+        # Last, for files that are also run as scripts and import their siblings by bare name.
+        sys.path.append(str(path.parent))
+    top = package[0]
+    known = sys.modules.get(top)
+    folders = [str(Path(folder).resolve()) for folder in getattr(known, "__path__", ())]
+    if known is not None and str(root / top) not in folders:
+        top = _package_under_own_name(root / top)
+    names = [top, *package[1:]]
+    if path.stem != "__init__":
+        names.append(path.stem)
+    return _import_module(".".join(names), spec)
+
+
+def _package_under_own_name(folder: Path) -> str:
+    """For a package whose name another module already has (``code``, ``test``)."""
+    name = _own_name(folder)
+    if name not in sys.modules:
+        # Only the name is set here; __init__ runs when the module in it is imported.
+        module_spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert module_spec is not None, "__init__.py was seen"
+        sys.meta_path.insert(0, _FindOnly(module_spec))
+    return name
+
+
+class _FindOnly(importlib.abc.MetaPathFinder):
+    """Finds one package by a name that no folder has."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        self._spec = spec
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return self._spec if fullname == self._spec.name else None
+
+
+def _import_module(name: str, spec: EntrySpec) -> ModuleType:
+    try:
+        return call_user(importlib.import_module, name)
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            file = Path(*name.split(".")).with_suffix(".py")
+            raise usage(
+                f"{spec.target}: Python finds no module named {error.name}",
+                fix=f"did you mean {file}:{spec.name}?"
+                if is_file(file)
+                else "give the path of the file, or run from the folder that holds the package",
+            ) from error
+        raise load_error(f"importing {spec.target}", error) from error
+    except BaseException as error:
+        raise load_error(f"importing {spec.target}", error) from error
+
+
+def _public(owner: Any) -> list[str]:
+    """The names in a module or class that may be entry points."""
+    own = getattr(owner, "__name__", "")
+    return sorted(
+        key
+        for key, value in vars(owner).items()
+        if callable(value)
+        and not key.startswith("_")
+        and (
+            not isinstance(owner, ModuleType)
+            or not isinstance(value, type | types.FunctionType | types.BuiltinFunctionType)
+            or getattr(value, "__module__", own) == own
+        )
+    )
+
+
+def _no_such_name(spec: EntrySpec, owner: Any, piece: str, path: Sequence[str]) -> CgtoolError:
+    names = _public(owner) if hasattr(owner, "__dict__") else []
+    near = difflib.get_close_matches(piece, names, 3)
+    prefix = "".join(f"{name}." for name in path)
+    if near:
+        fix = f"did you mean {' or '.join(prefix + name for name in near)}?"
+    elif names:
+        fix = f"it has {', '.join(prefix + name for name in names[:10])}"
+    else:
+        fix = "it defines nothing that can be called"
+    return usage(f"{spec.target} has no {prefix}{piece}", fix=fix)
+
+
+def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
+    """The user's module, the object that has the last name of the ENTRY, and that name's value.
+
+    Raises CgtoolError: exit 2 when there is no such module or name, 4 for what its code raises.
+    """
+    if spec.is_file:
+        module = _import_file(spec)
+    else:
+        if not all(spec.target.split(".")):
+            raise usage(f"{spec.target} is not a module name", fix=FORMS)
+        here = str(Path.cwd())
+        if "" not in sys.path and here not in sys.path:
+            sys.path.insert(0, here)
+        module = _import_module(spec.target, spec)
+    pieces = spec.name.split(".")
+    owner: Any = module
+    value: Any = module
+    for index, piece in enumerate(pieces):
+        owner = value
+        try:
+            value = call_user(getattr, owner, piece)
+        except AttributeError:
+            raise _no_such_name(spec, owner, piece, pieces[:index]) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise load_error(f"{spec.target}: reading {spec.name}", error) from error
+    return module, owner, value

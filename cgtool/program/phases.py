@@ -1,29 +1,161 @@
-"""The order in which a workload runs: every forward, then every backward in reverse.
+"""How a workload runs: every forward, then every backward in reverse.
 
 That is the order of ``torch.cuda.make_graphed_callables``, and the same for a capture, a recorded
-iteration and a dry run, on a GPU and on the simulated device.
+iteration and a dry run, on a GPU and on the simulated device. As there, backward runs from the
+outputs that require grad to the inputs and parameters that do, with static incoming gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from cgtool.model.capture import Caveat
+from cgtool.model.failure import usage, user_code
 from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.frames import call_user
 from cgtool.program.boundary import Explain, user_errors
-from cgtool.program.surface import (
+from cgtool.program.workload import (
     Named,
-    Surface,
-    call,
-    differentiable,
+    Part,
+    Workload,
+    address_of,
     flatten_outputs,
-    grad_outputs,
-    grads,
+    inputs_of,
+    named_tensors,
 )
-from cgtool.program.workload import Part, Workload
+
+
+def seed_all(seed: int | None) -> None:
+    """Seed Python, NumPy when it is loaded, and PyTorch on every device; None leaves them alone.
+
+    Raises CgtoolError (exit 2) for a number that torch.manual_seed does not accept.
+    """
+    if seed is None:
+        return
+    try:
+        torch.manual_seed(seed)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        raise usage(f"--seed {seed} is not a seed that torch.manual_seed accepts") from error
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+# --- one callable
+
+
+def call(part: Part) -> Any:
+    """Call a part with its sample arguments."""
+    return call_user(part.function, *part.args, **part.kwargs)
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What ``torch.autograd.grad`` is called with."""
+
+    outputs: tuple[Named, ...]
+    inputs: tuple[Named, ...]
+
+
+def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
+    """``id`` of every leaf that backward from these tensors accumulates into."""
+    leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
+    pending: list[Any] = [tensor.grad_fn for tensor in tensors]
+    seen: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            leaves.add(id(variable))
+        pending.extend(following for following, _ in node.next_functions)
+    return leaves
+
+
+def _parameters_of(part: Part, outputs: Sequence[torch.Tensor]) -> list[Named]:
+    """All parameters of a module; of a function, those that its outputs depend on, because it may
+    reach a module by name and not run it."""
+    parameters: list[Named] = list(part.parameters())
+    if isinstance(part.function, torch.nn.Module) or not parameters:
+        return parameters
+    used = _leaves_behind(outputs)
+    return [(name, parameter) for name, parameter in parameters if id(parameter) in used]
+
+
+def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
+    """The outputs and inputs of backward, or None when no output requires grad.
+
+    Raises CgtoolError when an output requires grad and no input or parameter does, so that there
+    is nothing to differentiate with respect to.
+    """
+    needing_grad = tuple((name, tensor) for name, tensor in outputs if tensor.requires_grad)
+    if not needing_grad:
+        return None
+    inputs: dict[int, Named] = {}
+    parameters = _parameters_of(part, [tensor for _, tensor in needing_grad])
+    for name, tensor in inputs_of(part) + parameters:
+        if tensor.requires_grad:
+            inputs.setdefault(id(tensor), (name, tensor))
+    if not inputs:
+        raise user_code(
+            f"{part.name}: {needing_grad[0][0]} requires grad, but no input and no parameter that "
+            "cgtool can reach does",
+            why="backward is captured from the outputs to the inputs and parameters that require "
+            "grad, and the tensors behind this output belong to neither",
+            fix="pass the tensors as arguments or return the module that owns them from the "
+            "factory; or capture the forward alone with --no-backward",
+            phase="capture backward",
+        )
+    return Surface(needing_grad, tuple(inputs.values()))
+
+
+def grad_outputs(surface: Surface) -> list[torch.Tensor]:
+    """Static incoming gradients of ones, one per output, allocated outside the graph."""
+    return [torch.ones_like(tensor) for _, tensor in surface.outputs]
+
+
+def grads(
+    surface: Surface, incoming: list[torch.Tensor], allow_unused: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Backward over the surface, as ``make_graphed_callables`` calls it.
+
+    Raises CgtoolError that names the inputs that no output depends on, unless ``allow_unused``.
+    """
+    try:
+        return call_user(
+            torch.autograd.grad,
+            outputs=tuple(tensor for _, tensor in surface.outputs),
+            inputs=tuple(tensor for _, tensor in surface.inputs),
+            grad_outputs=tuple(incoming),
+            only_inputs=True,
+            allow_unused=allow_unused,
+        )
+    except RuntimeError as error:
+        if "not have been used in the graph" not in str(error):
+            raise
+        used = _leaves_behind([tensor for _, tensor in surface.outputs])
+        unused = [name for name, tensor in surface.inputs if id(tensor) not in used]
+        shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
+        raise user_code(
+            f"the outputs do not depend on {shown or 'some of the inputs'}",
+            why="backward is captured to every input and parameter that requires grad, and there "
+            "is no gradient for these",
+            fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
+            "them, or use them",
+            phase="backward",
+        ) from error
+
+
+# --- all of them
 
 Run = Callable[[Part, str, int, Callable[[], Any]], Any]
 """Runs one phase: (callable, ``forward`` | ``backward`` | ``step``, its index, the work)."""
@@ -141,3 +273,50 @@ def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str 
             "DistributedDataParallel"
         )
     return WARMUP_ITERS, None
+
+
+# --- the capture file
+
+
+def labels_of(
+    session: Phases, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+) -> dict[int, str]:
+    """By the address of a storage, the name of the output or gradient in it."""
+    names: dict[int, str] = {}
+    several = len(session.workload.parts) > 1
+
+    def add(index: int, label: str, value: torch.Tensor | None) -> None:
+        address = address_of(value) if value is not None and wanted(value) else None
+        if address:
+            where = f"{session.workload.parts[index].name}: " if several else ""
+            names.setdefault(address, f"{where}{label}")
+
+    for index, gradients in session.gradients.items():
+        for (name, _), gradient in zip(session.surfaces[index].inputs, gradients, strict=True):
+            add(index, f"gradient of {name}", gradient)
+    for index, outputs in session.outputs.items():
+        for name, value in outputs:
+            add(index, name, value)
+    for name, kind, value in named_tensors(session.workload):
+        address = address_of(value) if kind == "gradient" and wanted(value) else None
+        if address:
+            names.setdefault(address, name)
+    return names
+
+
+def caveats_of(session: Phases, empty: Sequence[str]) -> list[Caveat]:
+    """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
+    caveats = [Caveat("note", note) for note in session.workload.notes]
+    caveats += [
+        Caveat("empty-graph", f"{name} launches nothing: its graph is empty") for name in empty
+    ]
+    if wants_backward(session):
+        caveats += [
+            Caveat(
+                "no-backward",
+                f"{part.name}: no output requires grad, so there is no backward graph",
+            )
+            for index, part in enumerate(session.workload.parts)
+            if index not in session.surfaces
+        ]
+    return caveats

@@ -1,16 +1,20 @@
-"""What an entry point turned out to be: callables with their sample arguments."""
+"""What an entry point turned out to be: callables with their sample arguments, the tensors that
+belong to them, and how the capture file describes both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
-from cgtool.model.capture import Frame
-from cgtool.program.guarded_access import is_a, type_name
-from cgtool.program.reach import reach
+from cgtool.model.capture import Caveat, Entry, Frame, Option, Tensor
+from cgtool.model.options import CaptureOptions
+from cgtool.observe.storage import strided_parts
+from cgtool.program.objects import attribute, is_a, reach, type_name
 from cgtool.torch_compat.private import pytree
 
 
@@ -102,3 +106,174 @@ def _frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         for path, leaf in pytree.tree_flatten_with_path(value)[0]
         if leaf is not None and not is_a(leaf, torch.Tensor)
     ]
+
+
+# --- tensors
+
+Named = tuple[str, torch.Tensor]
+"""A tensor and its name."""
+_NESTED_DATACLASSES = 8
+
+
+def tensors_in(tree: Any, nested: int = _NESTED_DATACLASSES) -> list[Named]:
+    """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``, ``.loss``).
+
+    Containers are those of PyTorch's pytree, and dataclasses, which are leaves of a pytree.
+    """
+    tensors: list[Named] = []
+    leaves, _ = pytree.tree_flatten_with_path(tree)
+    for path, leaf in leaves:
+        key = "".join(map(str, path)).lstrip(".")
+        if is_a(leaf, torch.Tensor):
+            tensors.append((key, leaf))
+        elif nested and attribute(type(leaf), "__dataclass_fields__") is not None:
+            for field in dataclasses.fields(leaf):
+                inner = tensors_in(attribute(leaf, field.name), nested - 1)
+                tensors += [(f"{key}.{field.name}{rest}", tensor) for rest, tensor in inner]
+    return tensors
+
+
+def flatten_outputs(outputs: Any) -> list[Named]:
+    """The tensors that a callable returned, named ``output``, ``output[1]``, ``output['loss']``."""
+    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs)]
+
+
+def address_of(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's storage; None without a storage of its own (sparse tensors,
+    subclasses that wrap other tensors)."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        # "Cannot access storage of SparseTensorImpl", "... of Storage that is invalid"
+        return None
+
+
+def inputs_of(part: Part) -> list[Named]:
+    """The tensors among a part's arguments, named ``input 0``, ``input x``."""
+    named = [
+        (f"input {index}{path}", tensor)
+        for index, argument in enumerate(part.args)
+        for path, tensor in tensors_in(argument)
+    ]
+    named += [
+        (f"input {name}{path}", tensor)
+        for name, argument in part.kwargs.items()
+        for path, tensor in tensors_in(argument)
+    ]
+    return named
+
+
+def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(name, kind, tensor) of everything that the workload owns before the capture.
+
+    A tensor without a storage of its own is replaced by the tensors that it consists of.
+    """
+    for name, kind, tensor in _owned(workload):
+        for suffix, part in strided_parts(tensor):
+            yield f"{name}{suffix}", kind, part
+
+
+def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
+    # What functions reach by name is looked up now and not at loading time: a tensor that the
+    # user's code has freed since then must not be kept alive.
+    several = len(workload.parts) > 1
+    for part in workload.parts:
+        where = f"{part.name}: " if several else ""
+        names: dict[int, str] = {}
+        for name, tensor in inputs_of(part):
+            yield f"{where}{name}", "input", tensor
+        for prefix, module in part.modules.items():
+            start = f"{prefix}." if prefix else ""
+            for name, parameter in module.named_parameters():
+                names.setdefault(id(parameter), f"{start}{name}")
+                yield f"{where}parameter {start}{name}", "parameter", parameter
+                if parameter.grad is not None:
+                    yield f"{where}gradient of {start}{name}", "gradient", parameter.grad
+            for name, buffer in module.named_buffers():
+                yield f"{where}buffer {start}{name}", "buffer", buffer
+        reached = reach(part.function)
+        for name, tensor in reached.tensors.items():
+            yield f"{where}tensor {name}", "input", tensor
+        for name, optimizer in reached.optimizers.items():
+            for kind, label, tensor in _of_optimizer(name, optimizer, names):
+                yield f"{where}{label}", kind, tensor
+
+
+def _of_optimizer(
+    name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """(kind, name, tensor): the state of each parameter, and parameters that no module has."""
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                yield "optimizer", f"{name} {key} of group {number}", value
+        for index, parameter in enumerate(group["params"]):
+            known = names.get(id(parameter))
+            if known is None:
+                known = f"{name}.param_groups[{number}]['params'][{index}]"
+                yield "parameter", f"parameter {known}", parameter
+                if parameter.grad is not None:
+                    yield "gradient", f"gradient of {known}", parameter.grad
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield "optimizer", f"{name} {key} of {known}", value
+
+
+# --- the capture file
+
+
+def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
+    """The entry point and the capture options."""
+    return Entry(
+        spec=workload.spec,
+        kind=workload.kind,
+        file=workload.file,
+        line=workload.line,
+        callables=tuple(part.name for part in workload.parts),
+        options=tuple(
+            Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
+        ),
+    )
+
+
+def describe_tensor(name: str, kind: str, value: torch.Tensor) -> Tensor:
+    """A tensor with a storage; its bytes are the storage from its first element on."""
+    offset = int(value.storage_offset()) * value.itemsize
+    return Tensor(
+        name,
+        kind,
+        value.data_ptr(),
+        int(value.untyped_storage().nbytes()) - offset,
+        tuple(value.shape),
+        str(value.dtype).removeprefix("torch."),
+    )
+
+
+def describe_tensors(
+    workload: Workload, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+) -> tuple[list[Tensor], list[Caveat]]:
+    """The workload's own memory, each range once under its first name, and caveats on tensors that
+    have none."""
+    described: list[Tensor] = []
+    caveats: list[Caveat] = []
+    seen: set[tuple[int, int]] = set()
+    for name, kind, value in named_tensors(workload):
+        if not wanted(value):
+            continue
+        start = address_of(value)
+        if start is None:
+            caveats.append(
+                Caveat(
+                    "no-storage",
+                    f"{name} ({value.layout}, {type(value).__name__}) has no storage of its own: "
+                    "pointers into the tensors that it consists of have no name",
+                )
+            )
+            continue
+        if start == 0:
+            continue
+        tensor = describe_tensor(name, kind, value)
+        if (tensor.address, tensor.bytes) not in seen:
+            seen.add((tensor.address, tensor.bytes))
+            described.append(tensor)
+    return described, caveats

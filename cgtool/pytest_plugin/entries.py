@@ -11,7 +11,7 @@ import pytest
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import is_file
-from cgtool.program import spec
+from cgtool.program.spec import parse_entry
 
 
 class Named(NamedTuple):
@@ -43,7 +43,7 @@ def named(entry: object, root: Path, folder: Path) -> Named:
 def _of_text(text: str, root: Path, folder: Path) -> Named:
     file, _, name = text.rpartition(":")
     if not file.endswith(".py"):
-        spec.parse(text)
+        parse_entry(text)
         return Named(text, text)
     for base in (root, folder):
         if is_file(path := base / file):
@@ -60,7 +60,7 @@ def _in_file(path: Path, name: str, root: Path) -> Named:
     full = os.path.normpath(path)
     shown = os.path.relpath(full, root) if Path(full).is_relative_to(root) else full
     entry = Named(f"{full}:{name}", f"{Path(shown).as_posix()}:{name}")
-    spec.parse(entry.spec)
+    parse_entry(entry.spec)
     return entry
 
 

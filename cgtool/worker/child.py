@@ -165,7 +165,7 @@ def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
 
 
 def _sentence(error: BaseException) -> str:
-    from cgtool.program.guarded_access import short, text_of
+    from cgtool.program.objects import short, text_of
 
     if isinstance(error, SystemExit):
         return f"the code under test called sys.exit({short(error.code)})"

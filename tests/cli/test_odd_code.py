@@ -132,8 +132,8 @@ def test_a_bug_of_ours_is_said_to_be_one(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'cgtool.worker.child' in sys.orig_argv:\n"
-        "    import cgtool.program.surface as surface\n"
-        "    surface.strided_parts = None\n"
+        "    import cgtool.program.workload as workload\n"
+        "    workload.strided_parts = None\n"
     )
     (tmp_path / "model.py").write_text("import torch\nm = torch.nn.ReLU()\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -220,7 +220,7 @@ def test_an_interrupt_while_modules_are_read_is_quiet(module):
 
 
 def test_the_input_grammar_keeps_its_lines_at_80_columns(tmp_path):
-    from cgtool.program.grammar import GRAMMAR
+    from cgtool.program.spec import GRAMMAR
 
     for command in ("capture", "bench"):
         done = cgtool(command, "--help", cwd=tmp_path, env={**os.environ, "COLUMNS": "80"})

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cgtool.observe import annotations, ops
-from cgtool.program import boundary, inputs, surface
+from cgtool.program import boundary, classify, phases, workload
 from cgtool.program.boundary import innermost
 from cgtool.program.workload import Part
 from cgtool.torch_compat import op_key
@@ -36,26 +36,26 @@ def test_what_the_users_function_raises_is_the_users():
     def f(x):
         raise ValueError
 
-    assert not boundary.own_fault(raised(surface.call, part(f, 1)))
+    assert not boundary.own_fault(raised(phases.call, part(f, 1)))
 
 
 def test_an_op_that_was_handed_over_is_the_users():
     bad = torch.ones(2, 3), torch.ones(2, 3)
-    assert not boundary.own_fault(raised(surface.call, part(torch.matmul, *bad)))
+    assert not boundary.own_fault(raised(phases.call, part(torch.matmul, *bad)))
     linear = torch.nn.Linear(2, 2)
-    assert not boundary.own_fault(raised(surface.call, part(linear, torch.ones(3))))
+    assert not boundary.own_fault(raised(phases.call, part(linear, torch.ones(3))))
 
 
 def test_what_cgtool_does_itself_is_its_own(monkeypatch):
-    error = raised_without_users(inputs.make_all, [None], "cpu")
+    error = raised_without_users(classify.make_inputs, [None], "cpu")
     assert isinstance(error, AttributeError)
     assert boundary.own_fault(error)
-    monkeypatch.setitem(vars(surface), "is_a", None)
-    assert boundary.own_fault(raised_without_users(surface.tensors_in, [1]))
+    monkeypatch.setitem(vars(workload), "is_a", None)
+    assert boundary.own_fault(raised_without_users(workload.tensors_in, [1]))
 
 
 def test_what_the_users_line_calls_in_place_of_pytorch_is_the_users():
-    assert not boundary.own_fault(raised(inputs.make_all, [None], "cpu"))
+    assert not boundary.own_fault(raised(classify.make_inputs, [None], "cpu"))
 
 
 def test_autograd_runs_the_users_code():
@@ -70,10 +70,10 @@ def test_autograd_runs_the_users_code():
 
     x = torch.ones(1, requires_grad=True)
     y = Fails.apply(x)
-    made = surface.Surface((("y", y),), (("x", x),))
-    assert not boundary.own_fault(raised(surface.grads, made, [torch.ones(1)], False))
-    wrong = surface.Surface((("y", x * 2),), (("x", x),))
-    assert not boundary.own_fault(raised(surface.grads, wrong, [torch.ones(7)], False))
+    made = phases.Surface((("y", y),), (("x", x),))
+    assert not boundary.own_fault(raised(phases.grads, made, [torch.ones(1)], False))
+    wrong = phases.Surface((("y", x * 2),), (("x", x),))
+    assert not boundary.own_fault(raised(phases.grads, wrong, [torch.ones(7)], False))
 
 
 def test_a_mode_that_hands_an_op_on_is_transparent():
@@ -82,7 +82,7 @@ def test_a_mode_that_hands_an_op_on_is_transparent():
             return func(*args, **(kwargs or {}))
 
     with Mode():
-        error = raised(surface.call, part(torch.matmul, torch.ones(2, 3), torch.ones(2, 3)))
+        error = raised(phases.call, part(torch.matmul, torch.ones(2, 3), torch.ones(2, 3)))
     assert not boundary.own_fault(error)
 
 
@@ -107,14 +107,14 @@ def test_an_op_that_is_observed_belongs_to_its_caller(run, by_key):
 
     def theirs(function):
         with recorder():
-            return surface.call(part(function, torch.ones(2, 3)))
+            return phases.call(part(function, torch.ones(2, 3)))
 
     assert not boundary.own_fault(raised(run, theirs, f))
     # Called by PyTorch's own Python, with no line of the user's between.
     assert not boundary.own_fault(raised(run, theirs, torch.nn.Linear(2, 2)))
     assert not boundary.own_fault(raised(run, theirs, torch.nn.Sequential(torch.nn.Linear(2, 2))))
     # The same op, called by cgtool itself.
-    code = ours.__code__.replace(co_filename=surface.__file__)
+    code = ours.__code__.replace(co_filename=workload.__file__)
     owned = types.FunctionType(code, globals(), "ours", None, ours.__closure__)
     error = raised_without_users(owned)
     assert isinstance(error, RuntimeError)
@@ -131,20 +131,20 @@ def test_an_observer_that_fails_is_a_bug(run, by_key, monkeypatch):
         with ops.OpRecorder({}, annotations.Annotations(), by_key=by_key):
             return torch.mm(x, x)
 
-    error = raised(run, surface.call, part(f, torch.ones(2, 2)))
+    error = raised(run, phases.call, part(f, torch.ones(2, 2)))
     assert isinstance(error, TypeError)
     assert boundary.own_fault(error)
 
 
 def test_whoever_recurses_is_at_fault(monkeypatch):
     def f(x):
-        return surface.tensors_in([x]) and f(x)
+        return workload.tensors_in([x]) and f(x)
 
-    error = raised(surface.call, part(f, torch.ones(1)))
+    error = raised(phases.call, part(f, torch.ones(1)))
     assert isinstance(error, RecursionError)
     assert not boundary.own_fault(error)
-    monkeypatch.setattr(surface, "is_a", surface.tensors_in)
-    error = raised_without_users(surface.tensors_in, [1], [1])
+    monkeypatch.setattr(workload, "is_a", workload.tensors_in)
+    error = raised_without_users(workload.tensors_in, [1], [1])
     assert isinstance(error, RecursionError)
     assert boundary.own_fault(error)
 
@@ -153,8 +153,8 @@ def test_no_memory_is_no_bug(monkeypatch):
     def no_memory(*_args):
         raise MemoryError
 
-    monkeypatch.setattr(surface, "is_a", no_memory)
-    assert not boundary.own_fault(raised_without_users(surface.tensors_in, [1]))
+    monkeypatch.setattr(workload, "is_a", no_memory)
+    assert not boundary.own_fault(raised_without_users(workload.tensors_in, [1]))
 
 
 @pytest.mark.parametrize(

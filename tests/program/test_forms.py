@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cgtool.program.load import load
-from cgtool.program.surface import call
+from cgtool.program.phases import call
 
 NET = """
 class Net(nn.Module):

@@ -8,21 +8,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cgtool.model.failure import CgtoolError, Failure
-from cgtool.program.grammar import (
+from cgtool.program.spec import (
     _INTEGER_BITS,
     DTYPES,
     GRAMMAR,
     InputSpec,
+    input_text,
     is_floating,
-    parse,
-    parse_all,
-    render,
+    parse_input,
+    parse_inputs,
 )
 
 
 def wrong(*texts: str) -> Failure:
     with pytest.raises(CgtoolError) as caught:
-        parse_all(texts)
+        parse_inputs(texts)
     assert caught.value.failure.exit_code == 2
     return caught.value.failure
 
@@ -47,15 +47,15 @@ def wrong(*texts: str) -> Failure:
     ],
 )
 def test_reads(text, spec):
-    assert parse(text) == spec
-    assert type(parse(text).scalar) is type(spec.scalar)
+    assert parse_input(text) == spec
+    assert type(parse_input(text).scalar) is type(spec.scalar)
 
 
 def test_every_example_of_the_help_is_read():
     examples = [line.split()[0] for line in GRAMMAR.splitlines()[1:] if line.strip()]
     assert len(examples) >= 6
     for text in examples:
-        parse(text)
+        parse_input(text)
 
 
 def test_every_dtype_is_pytorchs():
@@ -126,7 +126,7 @@ def test_names_are_given_once():
 
 def test_positions_leave_none_out():
     assert "position 2 but not 1" in wrong("0=f32[1]", "2=f32[1]").what
-    assert len(parse_all(("1=f32[1]", "0=f32[1]", "x=f32[1]"))) == 3
+    assert len(parse_inputs(("1=f32[1]", "0=f32[1]", "x=f32[1]"))) == 3
 
 
 identifiers = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(
@@ -155,7 +155,7 @@ def specs(draw):
 
 @given(specs())
 def test_what_is_rendered_is_read_back(spec):
-    again = parse(render(spec))
+    again = parse_input(input_text(spec))
     assert again == spec
     assert type(again.scalar) is type(spec.scalar)
 
@@ -172,9 +172,9 @@ pieces = st.sampled_from(
 @example("\ud800=float32[2]")
 def test_any_text_is_answered(text):
     try:
-        spec = parse_all((text,))[0]
+        spec = parse_inputs((text,))[0]
     except CgtoolError as error:
         assert error.failure.exit_code == 2
         assert "^" in error.failure.why or "position" in error.failure.what
     else:
-        assert spec.scalar != spec.scalar or parse(render(spec)) == spec
+        assert spec.scalar != spec.scalar or parse_input(input_text(spec)) == spec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.program.reach import reach
-from cgtool.program.surface import flatten_outputs
+from cgtool.program.objects import reach
+from cgtool.program.workload import flatten_outputs
 
 CLASSES = """
 import dataclasses

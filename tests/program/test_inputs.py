@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgtool.model.failure import CgtoolError
-from cgtool.program.grammar import DTYPES, parse
-from cgtool.program.inputs import make, make_all
+from cgtool.program.classify import make_input, make_inputs
+from cgtool.program.spec import DTYPES, parse_input
 
 
 def made(text: str, seed: int = 0):
-    return make(parse(text), "cpu", torch.Generator().manual_seed(seed))
+    return make_input(parse_input(text), "cpu", torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
@@ -71,5 +71,5 @@ def test_no_room():
 
 
 def test_positions_come_in_order():
-    specs = [parse(text) for text in ("1=?scalar=1", "0=?scalar=0", "y=?scalar=2")]
-    assert make_all(specs, "cpu") == ((0, 1), {"y": 2})
+    specs = [parse_input(text) for text in ("1=?scalar=1", "0=?scalar=0", "y=?scalar=2")]
+    assert make_inputs(specs, "cpu") == ((0, 1), {"y": 2})

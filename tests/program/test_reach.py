@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from cgtool.model.failure import CgtoolError
-from cgtool.program.surface import (
-    call,
-    differentiable,
-    flatten_outputs,
-    grad_outputs,
-    grads,
-    named_tensors,
-    tensors_in,
-)
+from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.workload import flatten_outputs, named_tensors, tensors_in
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.model.failure import CgtoolError, Failure
-from cgtool.program.spec import parse
+from cgtool.program.spec import parse_entry
 
 
 def wrong(text: str) -> Failure:
     with pytest.raises(CgtoolError) as caught:
-        parse(text)
+        parse_entry(text)
     assert caught.value.failure.exit_code == 2
     return caught.value.failure
 
 
 def test_a_file_and_a_module(write):
     path = write("def build(): ...")
-    assert parse(f"{path}:build").is_file
-    assert parse(f"{path}:Model.build").name == "Model.build"
-    assert not parse("package.module:build").is_file
-    assert parse("package.module:build").target == "package.module"
+    assert parse_entry(f"{path}:build").is_file
+    assert parse_entry(f"{path}:Model.build").name == "Model.build"
+    assert not parse_entry("package.module:build").is_file
+    assert parse_entry("package.module:build").target == "package.module"
 
 
 def test_the_last_colon_splits(write):
     path = write("def build(): ...", "a:b c'd\n/model.py")
-    assert parse(f"{path}:build").target == str(path)
+    assert parse_entry(f"{path}:build").target == str(path)
 
 
 @pytest.mark.parametrize("suffix", ["", ":"])
@@ -60,7 +60,7 @@ def test_a_folder(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "is a folder" in wrong("models:build").what
     write("", "models/__init__.py")
-    assert not parse("models:build").is_file
+    assert not parse_entry("models:build").is_file
 
 
 def test_no_such_file_names_close_ones(write, tmp_path):
@@ -90,15 +90,15 @@ def test_paths_that_the_system_refuses():
 @given(st.text(max_size=40))
 def test_any_text_is_answered(text):
     try:
-        spec = parse(text)
+        spec = parse_entry(text)
     except CgtoolError as error:
         assert error.failure.exit_code == 2
     else:
-        assert spec.text == text
+        assert f"{spec.target}:{spec.name}" == text
 
 
 def test_the_file_is_not_run(write, tmp_path):
     path = write(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef build(): ...")
     wrong(str(path))
-    parse(f"{path}:build")
+    parse_entry(f"{path}:build")
     assert not Path(tmp_path / "ran").exists()

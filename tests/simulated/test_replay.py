@@ -13,8 +13,8 @@ from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
-from cgtool.program.workload import Part, Workload
+from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.workload import Part, Workload, flatten_outputs
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 DETERMINISTIC = ("mlp", "convnet", "decoder_step", "gan", "mixed_precision", "two_streams")

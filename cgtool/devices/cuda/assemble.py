@@ -20,8 +20,8 @@ from cgtool.devices.cuda.session import CudaSession
 from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
-from cgtool.program import describe
-from cgtool.program.surface import address_of
+from cgtool.program.phases import caveats_of, labels_of
+from cgtool.program.workload import address_of, describe_tensor, describe_tensors, entry_of
 
 RAW_DOT_NODES = 20_000
 """The driver's DOT text of a larger graph would take over a hundred megabytes."""
@@ -126,7 +126,7 @@ def assemble(
         _bodies(reader, graphs, read, index)
     caveats = caveats + unnamed + _caveats(session, joined, addresses)
     capture = Capture(
-        entry=describe.entry(session.workload, session.options),
+        entry=entry_of(session.workload, session.options),
         environment=session.device.environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -161,7 +161,7 @@ def _caveats(
         for graph, provenance in zip(session.captured, joined, strict=True)
         if not provenance.origins
     ]
-    caveats = describe.caveats(session, empty)
+    caveats = caveats_of(session, empty)
     unmatched = between = 0
     for captured, provenance in zip(session.captured, joined, strict=True):
         if captured.exact is None:
@@ -213,18 +213,18 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
 def named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
     memory that has no name."""
-    tensors, caveats = describe.tensors(session.workload, _on_gpu)
+    tensors, caveats = describe_tensors(session.workload, _on_gpu)
     for index, incoming in session.incoming.items():
         for (name, _), tensor in zip(session.surfaces[index].outputs, incoming, strict=True):
             if address_of(tensor) is not None:
                 label = f"incoming gradient of {name}"
-                tensors.append(describe.tensor(label, "gradient", tensor))
+                tensors.append(describe_tensor(label, "gradient", tensor))
     return tensors, caveats
 
 
 def labels(session: CudaSession) -> dict[int, str]:
     """Address to the name of the output or gradient at it."""
-    return describe.labels(session, _on_gpu)
+    return labels_of(session, _on_gpu)
 
 
 def named_allocations(

@@ -33,16 +33,8 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import iterate
-from cgtool.program.surface import (
-    Surface,
-    call,
-    differentiable,
-    flatten_outputs,
-    grad_outputs,
-    grads,
-)
-from cgtool.program.workload import Workload
+from cgtool.program.phases import Surface, call, differentiable, grad_outputs, grads, iterate
+from cgtool.program.workload import Workload, flatten_outputs
 
 TIMER_GRAIN_NS = 500.0
 """Resolution of cudaEventElapsedTime (CUDA runtime API: "around 0.5 microseconds")."""

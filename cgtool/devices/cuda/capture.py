@@ -18,8 +18,7 @@ from cgtool.model.capture import Capture, Caveat
 from cgtool.model.failure import machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import warmup_iters
+from cgtool.program.phases import seed_all, warmup_iters
 from cgtool.program.workload import Workload
 
 LAUNCHES = 20

@@ -35,8 +35,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import roots_of
+from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, pytree, storage_key

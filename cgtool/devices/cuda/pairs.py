@@ -37,8 +37,7 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import warm_up, warmup_iters
+from cgtool.program.phases import seed_all, warm_up, warmup_iters
 from cgtool.program.workload import Workload
 
 _ROUNDS = 3

@@ -29,8 +29,7 @@ from cgtool.model.failure import machine
 from cgtool.model.measurements import GraphTimes, InputCopy, Peak, Profile
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.surface import tensors_in
-from cgtool.program.workload import Workload
+from cgtool.program.workload import Workload, tensors_in
 
 _COPY_BYTES = 1 << 30
 _MATMUL = 8192

@@ -31,9 +31,8 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import wants_backward, warm_up
-from cgtool.program.surface import call, differentiable, flatten_outputs, grad_outputs, grads
-from cgtool.program.workload import Part
+from cgtool.program.phases import call, differentiable, grad_outputs, grads, wants_backward, warm_up
+from cgtool.program.workload import Part, flatten_outputs
 
 
 @dataclass

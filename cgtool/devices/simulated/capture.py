@@ -27,11 +27,17 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import Record, numbered
 from cgtool.observe.origins import OriginTable
-from cgtool.program import describe
 from cgtool.program.boundary import user_errors
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import roots_of, run_phases, warm_up, warmup_iters
-from cgtool.program.workload import Part, Workload
+from cgtool.program.phases import (
+    caveats_of,
+    labels_of,
+    roots_of,
+    run_phases,
+    seed_all,
+    warm_up,
+    warmup_iters,
+)
+from cgtool.program.workload import Part, Workload, describe_tensors, entry_of
 
 
 @contextlib.contextmanager
@@ -82,7 +88,7 @@ class SimulatedSession(Session[CapturedOps]):
             return result
 
         run_phases(self, run)
-        labels = describe.labels(self)
+        labels = labels_of(self)
         by_life = {
             number: labels[life.address]
             for number, life in enumerate(recorder.lives)
@@ -187,7 +193,7 @@ def build(
         for index, graph in enumerate(session.captured)
     )
     pool_names = [graph.name for graph in session.captured] if separate else ["graphs"]
-    tensors, unnamed = describe.tensors(workload)
+    tensors, unnamed = describe_tensors(workload)
     modelled = memory.predict(
         recorder.lives,
         recorder.record,
@@ -207,11 +213,11 @@ def build(
         )
     ]
     caveats += unnamed
-    caveats += describe.caveats(
+    caveats += caveats_of(
         session, [graph.name for graph in session.captured if not graph.graph.nodes]
     )
     return Capture(
-        entry=describe.entry(workload, options),
+        entry=entry_of(workload, options),
         environment=session.device.environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,

@@ -14,8 +14,7 @@ from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.model.jobs import VerifyJob
 from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
-from cgtool.program import describe
-from cgtool.program.workload import Workload
+from cgtool.program.workload import Workload, entry_of
 
 MakeTarget = Callable[[Workload, CaptureOptions], VerifyTarget]
 
@@ -28,7 +27,7 @@ def run(job: VerifyJob, context: Context) -> Answer:
             target = make_target(workload, job.capture)
             outcome = verify(target, job.options, context.progress)
         environment = target.device.environment()
-    entry = describe.entry(workload, job.capture)
+    entry = entry_of(workload, job.capture)
     report = context.report("verify", entry, environment, outcome.findings, outcome.looked_at)
     notes = (*report.notes, *outcome.notes)
     return Answer(

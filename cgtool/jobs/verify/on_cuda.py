@@ -27,8 +27,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import roots_of, warmup_iters
+from cgtool.program.phases import roots_of, seed_all, warmup_iters
 from cgtool.program.workload import Workload
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")

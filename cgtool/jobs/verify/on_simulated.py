@@ -16,8 +16,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall
 from cgtool.observe.storage import strided_parts
-from cgtool.program.inputs import seed_all
-from cgtool.program.phases import warmup_iters
+from cgtool.program.phases import seed_all, warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import pytree, schema_of
 

@@ -1,7 +1,8 @@
 """Everything that the user's code can reach and change: a walk from its callables.
 
-``cgtool.program.reach`` finds what a summary names, close to the function. This walk is exhaustive,
-because a value that it misses is not restored between two runs that must begin in the same state.
+``cgtool.program.objects.reach`` finds what a summary names, close to the function. This walk is
+exhaustive, because a value that it misses is not restored between two runs that must begin in the
+same state.
 
 The state is the objects in each place (a dictionary, attributes, a cell, a gradient) and the
 contents of the tensors that they lead to (``cgtool.jobs.verify.state``).

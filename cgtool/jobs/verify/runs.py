@@ -20,8 +20,7 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phases, run_phases
-from cgtool.program.surface import Named, inputs_of, named_tensors
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
 
 Results = dict[tuple[str, str], torch.Tensor]
 """Live tensors by (kind, name): outputs and gradients."""

@@ -18,8 +18,7 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
-from cgtool.program.surface import inputs_of, named_tensors
-from cgtool.program.workload import Workload
+from cgtool.program.workload import Workload, inputs_of, named_tensors
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
 

@@ -1,22 +1,72 @@
-"""The modules, optimizers and tensors that a function can reach by name: in its closure, its bound
-object, its defaults and its globals."""
+"""The user's objects: looked at without trusting them, and what a function reaches by name.
+
+Proxies, mocks and lazy objects run code for ``__class__`` and for every attribute, and that code
+may raise anything. Then the bare type counts, without the attribute.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dis
 import functools
+import itertools
+import reprlib
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 
 from cgtool.observe.frames import is_internal
-from cgtool.program.guarded_access import attribute, is_a
 
 Module = torch.nn.Module
+_SHORT = 80
+_MOST = 10_000
+"""Characters of a message: nobody reads more of an error."""
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """``isinstance``, by the type alone when ``__class__`` raises."""
+    try:
+        return isinstance(value, kinds)
+    except Exception:
+        return issubclass(type(value), kinds)
+
+
+def attribute(value: Any, name: str, default: Any = None) -> Any:
+    """``getattr`` with a default for every exception."""
+    try:
+        return getattr(value, name, default)
+    except Exception:
+        return default
+
+
+def type_name(value: Any) -> str:
+    """The name of the type, whatever its metaclass answers."""
+    return str(type.__dict__["__name__"].__get__(type(value)))
+
+
+def text_of(error: BaseException) -> str:
+    """``str``, whatever a ``__str__`` of the user's does, and not without end."""
+    try:
+        return str(error)[:_MOST]
+    except Exception as other:
+        return f"(its message raised {type_name(other)})"
+
+
+def short(value: Any) -> str:
+    """A repr of one short line, whatever the value's own repr does."""
+    try:
+        text = reprlib.repr(value)
+    except Exception:
+        text = f"<{type_name(value)} object>"
+    text = " ".join(text.split())
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 3]}..."
+
+
+# --- reach
+
 _DEPTH = 3
 """The function, a helper function, and a container or an object in either."""
 _MANY = 1000
@@ -33,34 +83,15 @@ class Reach:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def _keep(table: dict[str, Any], name: str, value: Any) -> None:
-    while name in table:
-        name += "'"
-    table[name] = value
-
-
-def _instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
-
-
 def _loaded_globals(code: types.CodeType) -> Iterator[tuple[str, str | None]]:
     """(global, the attribute of it that is read next or None), nested functions included."""
-    name: str | None = None
-    for instruction in _instructions(code):
-        if name is not None:
-            is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            yield name, str(instruction.argval) if is_attribute else None
-            name = None
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            name = str(instruction.argval)
-
-
-def _is_users(function: types.FunctionType) -> bool:
-    file = function.__code__.co_filename
-    return not is_internal(function.__code__) and "-packages/" not in file
+    for this, following in itertools.pairwise(dis.get_instructions(code)):
+        if this.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            yield str(this.argval), str(following.argval) if is_attribute else None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _loaded_globals(constant)
 
 
 class _Walk:
@@ -73,34 +104,32 @@ class _Walk:
             if id(value) in self._seen:
                 return
             self._seen.add(id(value))
+            table: dict[str, Any] = self.reach.optimizers
             if is_a(value, Module):
-                _keep(self.reach.modules, name, value)
+                table = self.reach.modules
             elif is_a(value, torch.Tensor):
-                _keep(self.reach.tensors, name, value)
-            else:
-                _keep(self.reach.optimizers, name, value)
+                table = self.reach.tensors
+            while name in table:
+                name += "'"
+            table[name] = value
         elif depth > 0:
             # An object whose attributes raise has nothing that can be named.
             with contextlib.suppress(Exception):
                 self._inside(value, name, depth - 1)
 
     def _inside(self, value: Any, name: str, depth: int) -> None:
-        if is_a(value, dict):
+        if is_a(value, dict | list | tuple):
             if len(value) <= _MANY:
-                for key, item in list(value.items()):
+                items = value.items() if is_a(value, dict) else enumerate(value)
+                for key, item in list(items):
                     self.value(item, f"{name}.{key}", depth)
-        elif is_a(value, list | tuple):
-            if len(value) <= _MANY:
-                for index, item in enumerate(value):
-                    self.value(item, f"{name}.{index}", depth)
         elif is_a(value, types.FunctionType | types.MethodType | functools.partial):
             self.function(value, depth)
         elif not is_a(value, type | types.ModuleType | types.BuiltinFunctionType):
             self._attributes(value, name, depth)
 
     def _attributes(self, value: Any, name: str, depth: int) -> None:
-        kind = type(value).__module__.partition(".")[0]
-        if kind in ("builtins", "torch", "numpy"):
+        if type(value).__module__.partition(".")[0] in ("builtins", "torch", "numpy"):
             return
         attributes = attribute(value, "__dict__")
         if isinstance(attributes, dict) and len(attributes) <= _MANY:
@@ -121,7 +150,8 @@ class _Walk:
             if id(function) in self._seen:
                 return
             self._seen.add(id(function))
-            if _is_users(function):
+            code = function.__code__
+            if not is_internal(code) and "-packages/" not in code.co_filename:
                 self._variables(function, depth)
             # torch.compile, torch.no_grad and functools.wraps set __wrapped__.
             inner = attribute(function, "__wrapped__")
@@ -136,11 +166,17 @@ class _Walk:
                 self.function(call, depth)
 
     def _variables(self, function: types.FunctionType, depth: int) -> None:
-        for name, value in _closed_over(function):
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a variable that is not bound yet
+                self.value(cell.cell_contents, name, depth)
+        defaults = function.__defaults__ or ()
+        with_default = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        for name, value in zip(with_default, defaults, strict=True):
             self.value(value, name, depth)
-        for name, value in _defaults(function):
+        for name, value in (function.__kwdefaults__ or {}).items():
             self.value(value, name, depth)
-        for name, read in _loaded_globals(function.__code__):
+        for name, read in _loaded_globals(code):
             value = function.__globals__.get(name)
             if is_a(value, types.ModuleType):
                 if read is not None:
@@ -149,38 +185,16 @@ class _Walk:
                 self.value(value, name, depth)
 
 
-def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # a variable that is not bound yet
-            continue
-
-
-def _defaults(function: types.FunctionType) -> Iterable[tuple[str, Any]]:
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
-    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
-
-
-def _bound_module(function: Any) -> Module | None:
-    """The module that a partial or a bound method runs."""
-    while is_a(function, functools.partial):
-        function = function.func
-    if is_a(function, types.MethodType):
-        function = function.__self__
-    return function if is_a(function, Module) else None
-
-
 def reach(function: Callable[..., Any]) -> Reach:
     """What ``function`` can reach by name; an object with two names has the first."""
     if is_a(function, Module):
         return Reach(modules={"": cast(Module, function)})
     walk = _Walk()
-    bound = _bound_module(function)
-    if bound is not None:
+    bound: Any = function
+    while is_a(bound, functools.partial):
+        bound = bound.func
+    bound = bound.__self__ if is_a(bound, types.MethodType) else bound
+    if is_a(bound, Module):
         walk.value(bound, "", 0)
     walk.function(function, _DEPTH)
     reached = walk.reach

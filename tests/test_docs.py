@@ -23,7 +23,7 @@ from cgtool.analysis.timing.profile import profile_report
 from cgtool.cli.group import COMMANDS, app
 from cgtool.model.capture_file import read
 from cgtool.model.options import capture_options
-from cgtool.render import dot, picture, profile_table, summary_table
+from cgtool.render import dot, profile_table, summary_table
 from tests.forked_workers import run_cgtool
 from tests.recorded import recorded
 
@@ -237,7 +237,7 @@ def test_the_picture_in_the_readme_is_what_dump_draws():
     made = read(CAPTURES / "two_streams.cgt")
     text = dot.render(made, [whole(0, made.graphs[0])], color="stream")
     kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
-    assert told(picture.render(text, "svg")) == told(kept)
+    assert told(dot.lay_out(text, "svg")) == told(kept)
 
 
 ENTRIES = ROOT / "docs" / "entries.md"

@@ -52,12 +52,12 @@ def check(
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
     from cgtool.model.jobs import check_job
-    from cgtool.render.findings import render_report
+    from cgtool.render.report_table import render_check
 
     check_place(output, entry)
     job = check_job(entry, capture_options, tuple(arguments or ()))
     report = report_of(job, timeout=timeout, quiet=quiet)
-    _print(report, format_, output, render_report, quiet=quiet)
+    _print(report, format_, output, render_check, quiet=quiet)
     if any(map(is_hazard, explain_findings(report.findings))):
         raise typer.Exit(1)
 
@@ -85,13 +85,15 @@ def verify(
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
     from cgtool.model.jobs import VerifyJob
-    from cgtool.render.verify_table import render
+    from cgtool.render.report_table import render_verify
 
     check_place(output, entry)
     job = VerifyJob(entry, capture_options, VerifyOptions(replays, trials))
     report = report_of(job, timeout=timeout, quiet=quiet)
     report = structs.replace(report, findings=(*report.findings, *noise(report)))
-    _print(report, format_, output, lambda report: render(report, explain=explain), quiet=quiet)
+    _print(
+        report, format_, output, lambda report: render_verify(report, explain=explain), quiet=quiet
+    )
     code = exit_code(report)
     if code:
         raise typer.Exit(code)
@@ -113,8 +115,8 @@ def _print(
 
         write_bytes(encode(f"cgtool-{report.command}", report), output)
     elif format_ is FindingsFormat.SARIF:
-        from cgtool.render import sarif
+        from cgtool.render.json import sarif
 
-        write_bytes(sarif.encode(explain_findings(report.findings)), output)
+        write_bytes(sarif(explain_findings(report.findings)), output)
     elif output is not None or not quiet:
         show_table(render(report), output)

@@ -39,7 +39,7 @@ def _driver() -> Capability:
 
 
 def _layout() -> Capability:
-    from cgtool.render.picture import engine
+    from cgtool.render.dot import engine
 
     program = engine()
     if program is None:
@@ -92,6 +92,6 @@ def doctor(
 
         write_bytes(encode("cgtool-doctor", {"capabilities": found}), output)
         return
-    from cgtool.render.doctor_table import render
+    from cgtool.render.report_table import render_doctor
 
-    show_table(render(found), output)
+    show_table(render_doctor(found), output)

@@ -142,15 +142,10 @@ def dump(
     views, note = _fewer(opened, views, collapse, boxes)
     if note and collapse is None and not quiet:
         sys.stderr.write(f"{note}; --limit, --select or --collapse change that\n")
-    from cgtool.render.dot import render as render_dot
+    from cgtool.render import dot as dot_format
 
-    text = render_dot(opened, views, color=color.value, depth=depth, note=note)
-    if kind == "dot":
-        write_bytes(text.encode(), output)
-        return
-    from cgtool.render.picture import render as lay_out
-
-    write_bytes(lay_out(text, kind), output)
+    text = dot_format.render(opened, views, color=color.value, depth=depth, note=note)
+    write_bytes(text.encode() if kind == "dot" else dot_format.lay_out(text, kind), output)
 
 
 def _fewer(

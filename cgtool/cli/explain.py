@@ -28,7 +28,7 @@ def explain(
     from cgtool.cli.output import show_table, write_bytes
     from cgtool.findings.registry import codes, page
     from cgtool.model.failure import usage
-    from cgtool.render.findings import render_page, render_pages
+    from cgtool.render.report_table import render_page, render_pages
 
     if code is None:
         show_table(render_pages([known for name in codes() if (known := page(name))]), output)

@@ -191,9 +191,9 @@ def _verify(workers: Workers, options: VerifyOptions) -> Report:
     report = replace(report, findings=(*report.findings, *noise(report)))
     if exit_code(report) == EXIT_OK:
         return report
-    from cgtool.render.verify_table import render
+    from cgtool.render.report_table import render_verify
 
-    raise Unexpected(f"{_verdict(report)}\n{drawn(render(report))}")
+    raise Unexpected(f"{_verdict(report)}\n{drawn(render_verify(report))}")
 
 
 def _verdict(report: Report) -> str:
@@ -221,7 +221,7 @@ def _check(workers: Workers, allow: tuple[str, ...]) -> Report:
     hazards = [finding for finding in explain_findings(report.findings) if is_hazard(finding)]
     if not hazards:
         return report
-    from cgtool.render.findings import render_report
+    from cgtool.render.report_table import render_check
 
     names = ", ".join(dict.fromkeys(finding.code for finding in hazards))
-    raise Unexpected(f"{report.entry.spec}: {names}\n{drawn(render_report(report))}")
+    raise Unexpected(f"{report.entry.spec}: {names}\n{drawn(render_check(report))}")

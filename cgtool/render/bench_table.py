@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from cgtool.analysis.timing.bench import BenchReport, BenchRow, PhaseVerdict
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.analysis.units import count_text, time_text
-from cgtool.render.findings import render as render_findings
+from cgtool.render.report_table import render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend
 
 _VERDICTS = {

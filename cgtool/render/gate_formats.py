@@ -37,9 +37,8 @@ from cgtool.render.gate_table import (
     place_text,
     sentence,
 )
-from cgtool.render.source import shown_file
 from cgtool.render.table import Column
-from cgtool.render.text import visible
+from cgtool.render.text import shown_file, visible
 
 # --- GitHub Actions: workflow commands, which become annotations, and a job summary.
 # https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands : a step

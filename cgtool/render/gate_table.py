@@ -20,8 +20,8 @@ from cgtool.analysis.gate.report import (
     number,
 )
 from cgtool.model.failure import Failure
-from cgtool.render.source import shown_file
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, legend, plain
+from cgtool.render.text import shown_file
 
 _FRAMES = 6
 """Of an error, the innermost."""

@@ -18,8 +18,7 @@ from cgtool.analysis.graph.places import Place
 from cgtool.analysis.timing.roofline import Reach
 from cgtool.analysis.timing.trace import GraphTrace, Lane, Span, trace
 from cgtool.model.capture import Capture, Frame, Node
-from cgtool.render.source import source_line
-from cgtool.render.text import visible
+from cgtool.render.text import source_line, visible
 
 _Args = dict[str, Any]
 

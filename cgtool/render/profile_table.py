@@ -23,9 +23,9 @@ from cgtool.analysis.timing.time_tables import (
 )
 from cgtool.analysis.units import count_text, percent_text, rate_text, time_text
 from cgtool.model.capture import Frame
-from cgtool.render.findings import render as render_findings
-from cgtool.render.source import source_line
+from cgtool.render.report_table import render_findings
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend, plain
+from cgtool.render.text import source_line
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
 _BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}

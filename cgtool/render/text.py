@@ -1,5 +1,5 @@
-"""Names from a capture as text in a picture. They may contain anything: quotes, markup, newlines,
-control bytes, lone surrogates. The result shows them and is never read as markup.
+"""Names and source lines as text: what a capture holds may be anything, quotes, markup, newlines,
+control bytes, lone surrogates. The result shows it, and is never read as markup.
 
 The graphviz package's own ``quote`` and ``escape`` take ``<...>`` for markup, turn ``&lt;`` into
 ``<``, and let control bytes through into SVG, where they are not allowed.
@@ -7,8 +7,16 @@ The graphviz package's own ``quote`` and ``escape`` take ``<...>`` for markup, t
 
 from __future__ import annotations
 
+import linecache
+import os
 from functools import lru_cache
 from html import escape
+from pathlib import Path
+
+from cgtool.model.capture import Frame
+
+_MOST_BYTES = 8 << 20
+"""Of a source file."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -47,3 +55,51 @@ def html_text(text: str) -> str:
     """Text inside an HTML-like label; never empty, because Graphviz refuses ``<B></B>``."""
     # `\\N` is the name of the node also here, and also when the backslash is an entity.
     return escape(visible(text)).replace("\\", "&#92;&#92;") or " "
+
+
+def source_line(frame: Frame, *, of_capture: bool = False) -> str:
+    """The line as the file has it now, without indentation; empty where there is none.
+
+    Only regular files of a sane size are read, and of what a capture names, which may be anybody's,
+    only Python files.
+    """
+    if of_capture and not frame.file.endswith(".py"):
+        return ""
+    return linecache.getline(frame.file, frame.line).strip() if _readable(frame.file) else ""
+
+
+def underlined(frame: Frame, columns: tuple[int, int]) -> tuple[int, int] | None:
+    """Where in ``source_line(frame)`` an expression is: (first character, characters).
+
+    ``columns`` are UTF-8 offsets in the line of the file, the second one 0 for an expression that
+    ends in a later line. None where the file has changed so that they fit no more.
+    """
+    if not _readable(frame.file):
+        return None
+    line = linecache.getline(frame.file, frame.line).rstrip()
+    encoded = line.encode()
+    start, end = columns[0], columns[1] or len(encoded)
+    indentation = len(line) - len(line.lstrip())
+    before = len(encoded[:start].decode(errors="ignore"))
+    characters = len(encoded[start:end].decode(errors="ignore"))
+    if not indentation <= before < before + characters <= len(line):
+        return None
+    return before - indentation, characters
+
+
+def shown_file(file: str) -> str:
+    """Relative to the current folder where it is below it."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return os.path.normpath(file)
+
+
+@lru_cache(maxsize=1 << 12)
+def _readable(file: str) -> bool:
+    try:
+        path = Path(file)
+        return path.is_file() and path.stat().st_size <= _MOST_BYTES
+    except (OSError, ValueError):
+        # A name that no file can have.
+        return False

@@ -130,7 +130,7 @@ def test_the_screen():
 
     from cgtool.model.capture import Entry, Environment
     from cgtool.model.finding import Comparison, Report
-    from cgtool.render.verify_table import render
+    from cgtool.render.report_table import render_verify
 
     report = Report(
         command="verify",
@@ -145,7 +145,7 @@ def test_the_screen():
         ),
     )  # fmt: skip
     buffer = StringIO()
-    Console(file=buffer, width=80, color_system=None, highlight=False).print(render(report))
+    Console(file=buffer, width=80, color_system=None, highlight=False).print(render_verify(report))
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
     assert "Replay compared with eager, m.py:build" in lines[0]
     assert [line.split() for line in lines[3:6]] == [

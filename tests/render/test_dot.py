@@ -18,8 +18,7 @@ from cgtool.analysis.graph.view import View, by_module, whole
 from cgtool.model.capture import Capture, Frame, Function, Graph, KernelLaunch, Node, Origin
 from cgtool.model.capture_file import read
 from cgtool.render import dot
-from cgtool.render.dot import render
-from cgtool.render.picture import render as lay_out
+from cgtool.render.dot import lay_out, render
 from cgtool.render.text import cut, visible
 from tests.builders import (
     HOSTILE_NAMES,

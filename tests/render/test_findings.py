@@ -11,8 +11,8 @@ from rich.console import Console
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import columns_of
-from cgtool.render.findings import render
-from cgtool.render.source import underlined
+from cgtool.render.report_table import render_findings
+from cgtool.render.text import underlined
 from tests.gold_files import check
 
 SOURCE = """\
@@ -33,7 +33,7 @@ def frame(tmp_path, monkeypatch):
 
 def _text(*findings):
     console = Console(file=StringIO(), width=80, force_terminal=False)
-    console.print(render(findings))
+    console.print(render_findings(findings))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

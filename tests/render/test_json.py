@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cgtool.analysis.findings import explain_findings
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
-from cgtool.render import sarif
-from cgtool.render.json import encode, plain
+from cgtool.render.json import encode, plain, sarif
 from tests.strategies import names
 
 ODD = "\x00 \x1b[31m \x7f \x85 \x9b31m \u061c \u200f \u2028 \u202e \u2066 \ufeff"
@@ -36,6 +35,6 @@ def test_reports_and_sarif() -> None:
     report = encode("cgtool-check", {"findings": [ODD]})
     assert shows_nothing_odd(report)
     assert json.loads(report)["findings"] == [ODD]
-    log = sarif.encode(explain_findings([finding]))
+    log = sarif(explain_findings([finding]))
     assert shows_nothing_odd(log)
     assert ODD in json.loads(log)["runs"][0]["results"][0]["message"]["text"]

@@ -10,7 +10,7 @@ import pytest
 
 from cgtool.analysis.graph.view import whole
 from cgtool.model.failure import CgtoolError
-from cgtool.render import dot, picture
+from cgtool.render import dot
 from tests.builders import plain, small
 
 
@@ -20,8 +20,8 @@ def small_dot() -> str:
 
 
 def test_svg_and_png_without_a_system_package() -> None:
-    assert picture.render(small_dot(), "svg").lstrip().startswith(b"<?xml")
-    assert picture.render(small_dot(), "png").startswith(b"\x89PNG\r\n")
+    assert dot.lay_out(small_dot(), "svg").lstrip().startswith(b"<?xml")
+    assert dot.lay_out(small_dot(), "png").startswith(b"\x89PNG\r\n")
 
 
 def test_the_system_program_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_the_system_program_comes_first(tmp_path: Path, monkeypatch: pytest.Monk
     program.write_text("#!/bin/sh\ncat > /dev/null\necho from-the-system\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert picture.render("digraph {}", "svg") == b"from-the-system\n"
+    assert dot.lay_out("digraph {}", "svg") == b"from-the-system\n"
 
 
 def test_no_program_at_all_says_what_brings_one(
@@ -39,14 +39,14 @@ def test_no_program_at_all_says_what_brings_one(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     assert shutil.which("dot") is None
     with pytest.raises(CgtoolError, match="no Graphviz") as caught:
-        picture.render("digraph {}", "svg")
+        dot.lay_out("digraph {}", "svg")
     assert caught.value.failure.exit_code == 3
     assert "pip install graphviz-pure" in (caught.value.failure.fix or "")
 
 
 def test_bad_dot_is_one_sentence() -> None:
     with pytest.raises(CgtoolError, match=r"could not lay the graph out: .*syntax") as caught:
-        picture.render("digraph { a -> ", "svg")
+        dot.lay_out("digraph { a -> ", "svg")
     assert caught.value.failure.exit_code == 2
     assert "\n" not in caught.value.failure.what
 
@@ -55,5 +55,5 @@ def test_a_layout_past_its_time_is_ended() -> None:
     made = plain(400, [(a, b) for a in range(400) for b in range(a + 1, 400, 7)])
     text = dot.render(made, [whole(0, made.graphs[0])])
     with pytest.raises(CgtoolError, match="took more than") as caught:
-        picture.render(text, "svg", seconds=0.05)
+        dot.lay_out(text, "svg", seconds=0.05)
     assert "--collapse" in (caught.value.failure.fix or "")

@@ -21,7 +21,7 @@ from cgtool.model.capture import Graph
 from cgtool.model.capture_file import read
 from cgtool.model.finding import Capability
 from cgtool.model.measurements import Bench, Clock, Samples
-from cgtool.render import bench_table, doctor_table, pools_table, summary_table
+from cgtool.render import bench_table, pools_table, report_table, summary_table
 from cgtool.render.table import Column, Table, Words
 from tests.builders import capture
 from tests.gold_files import GOLD, check
@@ -107,7 +107,7 @@ def test_doctor(width):
                    "the simulated device", "a machine with an NVIDIA GPU"),
         Capability("node callbacks (CUPTI)", "absent", "asked only where there is a GPU"),
     ]  # fmt: skip
-    compare("doctor", doctor_table.render(found), width)
+    compare("doctor", report_table.render_doctor(found), width)
 
 
 @pytest.mark.parametrize("view", ["summary", "pools"])

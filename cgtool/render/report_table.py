@@ -1,0 +1,291 @@
+"""The screens of the commands that report: ``check``, ``verify``, ``explain`` and ``doctor``.
+
+Findings have the shape of rustc and ruff::
+
+error[sync-item]: tensor value read on the host
+  --> model.py:14 in fn (forward)
+   |
+14 |     scale = x.max().item()
+   |             ^^^^^^^^^^^^^^
+   = why: reading a tensor value on the host is not permitted during capture
+   = fix: keep the value on the device and read it after the replay
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+import rich.table
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.markdown import Markdown
+from rich.text import Text
+
+from cgtool.analysis.findings import ExplainedFinding, explain_findings
+from cgtool.analysis.verify import Row, exit_code, rows
+from cgtool.findings.registry import Page
+from cgtool.model.capture import Frame
+from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
+from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Capability, Finding, Report
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, legend, plain
+from cgtool.render.text import shown_file, source_line, underlined
+
+_STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
+_SHOWN_CALLS = 3
+
+# --- check
+
+
+def render_findings(findings: Sequence[Finding]) -> RenderableType:
+    """One block a finding, the worst first."""
+    return Group(*_blocks(explain_findings(findings))[:-1])
+
+
+def render_check(report: Report) -> RenderableType:
+    """The screen of ``cgtool check``."""
+    findings = explain_findings(report.findings)
+    environment = report.environment
+    head = plain(report.entry.spec, "bold")
+    if environment.simulated:
+        head.append_text(plain("  on the simulated device", WARNING))
+    else:
+        head.append_text(plain(f"  on {environment.device}"))
+    return Group(head, "", *_blocks(findings), _count(findings), *_remarks(report))
+
+
+def _blocks(findings: Sequence[ExplainedFinding]) -> list[RenderableType]:
+    return [part for finding in findings for part in (_block(finding), "")]
+
+
+def _count(findings: Sequence[ExplainedFinding]) -> Text:
+    """``2 errors, 1 note`` in the colour of the worst."""
+    if not findings:
+        return plain("no findings", GOOD)
+    count = Counter(finding.severity for finding in findings)
+    parts = [
+        f"{count[severity]} {severity}{'s' if count[severity] > 1 else ''}"
+        for severity in SEVERITIES
+        if count[severity]
+    ]
+    return plain(", ".join(parts), f"bold {_STYLE[findings[0].severity]}")
+
+
+def _remarks(report: Report) -> list[RenderableType]:
+    lines = [f"note: {note.text}" for note in report.notes]
+    if report.looked_at:
+        lines.insert(0, "checked: " + "; ".join(report.looked_at))
+    return [plain(line, "dim") for line in lines]
+
+
+def _block(finding: ExplainedFinding) -> RenderableType:
+    parts: list[RenderableType] = [_head(finding.severity, finding.code, finding.title)]
+    gutter = 2
+    if finding.place is not None:
+        gutter = max(gutter, len(str(finding.place.line)))
+        place = plain(_frame(finding.place), "cyan")
+        place.append_text(plain(_details(finding), "dim"))
+        parts.append(_hanging(f"{'':>{gutter}}--> ", place))
+        parts += _source(finding.place, finding.columns, gutter)
+    notes = [("called from", _frame(frame), "") for frame in finding.chain[:_SHOWN_CALLS]]
+    if finding.library is not None:
+        notes.append(("in library", _frame(finding.library), ""))
+    if finding.forward is not None:
+        source = source_line(finding.forward)
+        line = f"{_frame(finding.forward)}{': ' if source else ''}{source}"
+        notes.append(("backward of", line, ""))
+    notes.append(("why", finding.reason, ""))
+    notes += [("note", text, "dim") for text in finding.evidence]
+    if finding.fix:
+        notes.append(("fix", finding.fix, GOOD))
+    parts += [
+        _hanging(f"{'':>{gutter}} = {name}: ", plain(text, style)) for name, text, style in notes
+    ]
+    return Group(*parts)
+
+
+def _head(severity: str, code: str, title: str) -> Text:
+    head = plain(severity, f"bold {_STYLE.get(severity, '')}")
+    return head.append_text(plain(f"[{code}]: {title}", "bold"))
+
+
+def _hanging(lead: str, text: Text) -> RenderableType:
+    """The lead, and the text beside it in as many lines as it needs."""
+    row = rich.table.Table.grid()
+    row.add_column(no_wrap=True)
+    row.add_column(overflow="fold")
+    row.add_row(plain(lead, "dim"), text)
+    return row
+
+
+def _details(finding: ExplainedFinding) -> str:
+    """`` (forward, module layers.0, 3 times)``."""
+    details = []
+    if finding.phase:
+        details.append(finding.phase.removeprefix("capture "))
+    if finding.module is not None:
+        details.append(f"module {finding.module or '(root)'}")
+    if finding.times > 1:
+        details.append(f"{finding.times} times")
+    return f" ({', '.join(details)})" if details else ""
+
+
+def _frame(frame: Frame) -> str:
+    return f"{shown_file(frame.file)}:{frame.line} in {frame.function}"
+
+
+def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[RenderableType]:
+    """The source line with carets below the expression; nothing where there is no such file."""
+    line = source_line(frame)
+    if not line:
+        return []
+    bar = plain(f"{'':>{gutter}} |", "dim")
+    lines: list[RenderableType] = [bar, _hanging(f"{frame.line:>{gutter}} |     ", plain(line))]
+    span = underlined(frame, columns) if columns is not None else None
+    if span is not None and line.isprintable():
+        first, characters = span
+        carets = bar.copy().append(" " * (5 + cell_len(line[:first])))
+        carets.append("^" * cell_len(line[first : first + characters]), BAD)
+        carets.no_wrap, carets.overflow = True, "crop"
+        lines.append(carets)
+    return lines
+
+
+# --- verify
+
+
+def render_verify(report: Report, *, explain: bool = False) -> RenderableType:
+    """The screen of ``cgtool verify``: one row a tensor and trial, the findings, and the verdict;
+    with ``explain`` also what the headings mean."""
+    table = Table(
+        f"Replay compared with eager, {report.entry.spec}",
+        COMPARISONS,
+        rows(report.comparisons),
+        simulated=report.environment.simulated,
+    )
+    findings = _blocks(explain_findings(report.findings))
+    return Group(
+        table,
+        *legend([table], explain=explain),
+        "",
+        *findings,
+        _conclusion(report),
+        *_remarks(report),
+    )
+
+
+def _number_text(value: float | None) -> str:
+    if value is None:
+        return "not a number"
+    return "0" if value == 0 else f"{value:.3g}"
+
+
+def _relative_text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2%}" if value < 10 else f"{value:.3g}x"
+
+
+COMPARISONS: Sequence[Column[Row]] = (
+    Column("tensor", lambda row: row.name),
+    Column("trial", lambda row: row.trial),
+    Column(
+        "verdict",
+        lambda row: "bit-identical" if row.exact else "equal" if row.equal else "differs",
+        wrap="never",
+        style=lambda row: GOOD if row.equal else BAD,
+    ),
+    Column(
+        "difference",
+        lambda row: row.largest,
+        _number_text,
+        explanation="largest absolute difference between replay and eager",
+    ),
+    Column(
+        "relative",
+        lambda row: row.relative if not row.equal and row.relative else None,
+        _relative_text,
+        optional=True,
+    ),
+    Column(
+        "eager noise",
+        lambda row: row.noise,
+        _number_text,
+        explanation="largest absolute difference between two eager runs",
+    ),
+    Column(
+        "tolerance",
+        lambda row: row.tolerance,
+        _number_text,
+        priority=1,
+        explanation="largest absolute difference that counts as equal",
+    ),
+)
+
+
+def _conclusion(report: Report) -> Text:
+    code, count = exit_code(report), len(report.comparisons)
+    if code == EXIT_FOUND:
+        different = sum(not comparison.equal for comparison in report.comparisons)
+        rest = f": {different:,} of {count:,} comparisons differ" if different else ""
+        return plain(f"not verified{rest}", f"bold {BAD}")
+    if code == EXIT_UNKNOWN:
+        text = "cannot tell: two eager runs differ too much from each other"
+        return plain(text, f"bold {WARNING}")
+    return plain(f"verified: {count:,} comparisons, replay equals eager", f"bold {GOOD}")
+
+
+# --- explain
+
+
+def render_page(page: Page) -> RenderableType:
+    """The screen of ``cgtool explain CODE``: head, text and examples."""
+    head = page.head
+    return Group(
+        _head(head.severity, page.code, head.title),
+        plain(f"category: {head.category}; goes wrong at: {head.phase}", "dim"),
+        plain(f"fix: {head.fix}"),
+        plain(_found_by("a GPU", head.gpu), "dim"),
+        plain(_found_by("the simulated device", head.simulated), "dim"),
+        "",
+        Markdown(page.text, code_theme="ansi_dark"),
+    )
+
+
+def _found_by(device: str, command: str) -> str:
+    if command.startswith("no:"):
+        return f"not found on {device}: {command.removeprefix('no:').strip()}"
+    return f"found on {device} by: cgtool {command}"
+
+
+PAGES: Sequence[Column[Page]] = (
+    Column("code", lambda page: page.code, wrap="never"),
+    Column("what is wrong", lambda page: page.head.title),
+)
+
+
+def render_pages(pages: Sequence[Page]) -> RenderableType:
+    """The screen of ``cgtool explain``: all codes, by category."""
+    parts: list[RenderableType] = []
+    ordered = sorted(pages, key=lambda page: (page.head.category, page.code))
+    for category, members in groupby(ordered, key=lambda page: page.head.category):
+        parts += [Table(category, PAGES, list(members)), ""]
+    return Group(*parts[:-1])
+
+
+# --- doctor
+
+_STATES = {"available": GOOD, "degraded": WARNING, "absent": BAD}
+
+CAPABILITIES: Sequence[Column[Capability]] = (
+    Column("feature", lambda row: row.name, narrowest=20),
+    Column("state", lambda row: row.state, wrap="never", style=lambda row: _STATES[row.state]),
+    Column("how", lambda row: row.how, narrowest=24),
+    Column("how to get it", lambda row: row.remedy or "", narrowest=20),
+)
+
+
+def render_doctor(capabilities: Sequence[Capability]) -> RenderableType:
+    """The screen of ``cgtool doctor``: one row a feature."""
+    return Table("This machine", CAPABILITIES, capabilities)

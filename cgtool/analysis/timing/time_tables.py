@@ -5,16 +5,18 @@ The line of work in backward is the forward line whose gradient it computes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from cgtool.analysis.graph.kernel_names import short_kernels
-from cgtool.analysis.graph.places import Place, Places, module_at_depth, part_of, short_op
+from cgtool.analysis.graph.places import Places, module_at_depth, part_of, short_op
 from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Reach
 from cgtool.model.capture import Capture, Frame, Graph, Node
+
+T = TypeVar("T")
 
 LINE, MODULE, OP, KERNEL, NODE = BY = ("line", "module", "op", "kernel", "node")
 _MOST_DEEP = 8
@@ -94,96 +96,47 @@ class TimeTable(msgspec.Struct, frozen=True):
         return [(name, time_ns, time_ns / (total_ns or 1)) for name, time_ns in rest]
 
 
-@dataclass(slots=True)
-class _Sum:
-    """The sums over the nodes of a row."""
+class _Timed(NamedTuple):
+    """A node, and what a row sums up of it."""
 
-    nodes: int = 0
-    total: int = 0
-    backward: int = 0
-    bytes: float = 0.0
-    bytes_ns: int = 0
-    flops: float = 0.0
-    flops_ns: int = 0
-    at_roof: float = 0.0
-    roof_ns: int = 0
-    compute_ns: int = 0
-    """Of ``roof_ns``: nearer to the compute roof."""
-    filled: float = 0.0
-    sized_ns: int = 0
-    bounds: Counter[str | None] = field(default_factory=Counter)
-    origins: Counter[int | None] = field(default_factory=Counter)
-    kernels: Counter[int | str] = field(default_factory=Counter)
-
-    def add(self, node: Node, backward: bool, reach: Reach) -> None:
-        duration = node.duration_ns or 0
-        self.nodes += 1
-        self.total += duration
-        self.backward += duration if backward else 0
-        if reach.bytes is not None:
-            self.bytes += reach.bytes
-            self.bytes_ns += duration
-        if reach.flops is not None:
-            self.flops += reach.flops
-            self.flops_ns += duration
-        memory, compute = reach.memory or 0.0, reach.compute or 0.0
-        if memory or compute:
-            self.at_roof += max(memory, compute) * duration
-            self.roof_ns += duration
-            self.compute_ns += duration if compute >= memory else 0
-        if reach.waves is not None:
-            self.filled += min(1.0, reach.waves) * duration
-            self.sized_ns += duration
-        self.bounds[reach.bound] += duration
-        self.origins[node.origin] += duration
-        self.kernels[_kernel_key(node)] += duration
-
-    def merge(self, other: _Sum) -> None:
-        for name in _ADDED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bounds.update(other.bounds)
-        self.origins.update(other.origins)
-        self.kernels.update(other.kernels)
-
-    def bound(self) -> str | None:
-        (name, most), *_ = self.bounds.most_common(1)
-        return name if most >= _MOST * self.total else MIXED
-
-
-_ADDED = (
-    "nodes", "total", "backward", "bytes", "bytes_ns", "flops", "flops_ns", "at_roof", "roof_ns",
-    "compute_ns", "filled", "sized_ns",
-)  # fmt: skip
-
-
-def _kernel_key(node: Node) -> int | str:
-    if node.kernel is not None:
-        return node.kernel.function
-    return f"memcpy {node.copy.kind}" if node.copy is not None else node.type
+    graph: Graph
+    node: Node
+    duration_ns: int
+    backward: bool
+    reach: Reach
 
 
 class Tables:
-    """Groups the timed nodes of a capture; each name is resolved once."""
+    """Groups the timed nodes of a capture."""
 
     def __init__(
         self, capture: Capture, reached: Sequence[Sequence[Reach]], total_ns: float
     ) -> None:
         """``reached`` is by graph and node id; shares are taken of ``total_ns``."""
         self._capture = capture
-        self._reached = reached
         self._total = total_ns or 1.0
         self._places = Places(capture)
         self._kernels = short_kernels(function.name for function in capture.functions)
-        self._lines = _Lines(capture.frames)
+        files = {frame.file: frame.file.rpartition("/")[2] for frame in capture.frames}
+        often = Counter(files.values())
+        self._files = {file: file if often[name] > 1 else name for file, name in files.items()}
+        """As they are shown: by their whole path where two share a name."""
         self._types: dict[str, str] = {}
-        """Of modules by their path, filled as they are met."""
-        backwards = [
-            origin.autograd_node is not None or origin.forward is not None
-            for origin in capture.origins
-        ]
+        """Of modules by their path, filled by their table."""
+        backwards = {
+            index
+            for index, origin in enumerate(capture.origins)
+            if origin.autograd_node is not None or origin.forward is not None
+        }
         self._nodes = [
-            (graph, node, _is_backward(graph, node, backwards), reached[index][node.id])
-            for index, graph in enumerate(capture.graphs)
+            _Timed(
+                graph,
+                node,
+                node.duration_ns,
+                graph.phase == "backward" or node.origin in backwards,
+                reaches[node.id],
+            )
+            for graph, reaches in zip(capture.graphs, reached, strict=True)
             for node in graph.nodes
             if node.duration_ns is not None
         ]
@@ -193,135 +146,135 @@ class Tables:
 
         Without a ``depth`` modules are shown as deep as 16 rows, or ``top``, allow.
         """
+        groups: Iterable[tuple[str, list[_Timed]]]
         if by == NODE:
-            return self._longest(top)
-        if by == MODULE:
-            depth, sums = self._modules(depth, min(top or 16, 16))
+            groups = ((f"{timed.graph.name} {timed.node.id}", [timed]) for timed in self._nodes)
+        elif by == MODULE:
+            depth, groups = self._by_module(depth, min(top or 16, 16))
         else:
-            depth, sums = None, self._sums(by)
-        ordered = sorted(sums, key=lambda item: -item[1].total)
-        chosen = ordered if top is None else ordered[:top]
+            groups = self._by_name(by)
+        ordered = sorted(
+            ((sum(timed.duration_ns for timed in nodes), name, nodes) for name, nodes in groups),
+            key=lambda row: -row[0],
+        )
+        chosen = ordered[:top]
         rest = ordered[len(chosen) :]
-        backward = sum(row.backward for _, row in sums)
+        backward = sum(timed.duration_ns for timed in self._nodes if timed.backward)
         return TimeTable(
             by,
-            depth,
-            tuple(self._row(by, name, row) for name, row in chosen),
+            depth if by == MODULE else None,
+            tuple(self._row(by, name, total, nodes) for total, name, nodes in chosen),
             len(rest),
-            sum(row.total for _, row in rest),
-            0 < backward < sum(row.total for _, row in sums),
+            sum(total for total, _, _ in rest),
+            by != NODE and 0 < backward < sum(timed.duration_ns for timed in self._nodes),
         )
 
-    def _longest(self, top: int | None) -> TimeTable:
-        """The longest nodes; only those that are shown are resolved."""
-        ordered = sorted(self._nodes, key=lambda item: -(item[1].duration_ns or 0))
-        chosen = ordered if top is None else ordered[:top]
-        rest = ordered[len(chosen) :]
-        rows = []
-        for graph, node, backward, reach in chosen:
-            row = _Sum()
-            row.add(node, backward, reach)
-            rows.append(self._row(NODE, f"{graph.name} {node.id}", row))
-        left_out = sum(node.duration_ns or 0 for _, node, _, _ in rest)
-        return TimeTable(NODE, None, tuple(rows), len(rest), left_out, False)
-
-    def _sums(self, by: str) -> list[tuple[str, _Sum]]:
-        sums: dict[str, _Sum] = {}
-        names: dict[int | None, str] = {}
-        for _, node, backward, reach in self._nodes:
+    def _by_name(self, by: str) -> Iterable[tuple[str, list[_Timed]]]:
+        groups: dict[str, list[_Timed]] = defaultdict(list)
+        for timed in self._nodes:
+            place = self._places.of(timed.node)
             if by == KERNEL:
-                name = self._kernel(_kernel_key(node))
+                name = self._kernel(timed.node)
+            elif by == OP:
+                name = place.short_op or "(outside any op)"
             else:
-                known = names.get(node.origin)
-                if known is None:
-                    known = names[node.origin] = self._name(by, self._places.of(node))
-                name = known
-            row = sums.get(name)
-            if row is None:
-                row = sums[name] = _Sum()
-            row.add(node, backward, reach)
-        return list(sums.items())
+                name = self._line(place.line) or "(no line)"
+            groups[name].append(timed)
+        return groups.items()
 
-    def _name(self, by: str, place: Place) -> str:
-        if by == OP:
-            return place.short_op or "(outside any op)"
-        return self._lines.name(place.line) or "(no line)"
-
-    def _kernel(self, key: int | str) -> str:
-        return key if isinstance(key, str) else self._kernels[self._capture.functions[key].name]
-
-    def _modules(self, depth: int | None, limit: int) -> tuple[int, list[tuple[str, _Sum]]]:
-        whole: dict[tuple[str, str | None, str], _Sum] = {}
-        for graph, node, backward, reach in self._nodes:
-            part, place = part_of(self._capture, graph), self._places.of(node)
+    def _by_module(
+        self, depth: int | None, limit: int
+    ) -> tuple[int, Iterable[tuple[str, list[_Timed]]]]:
+        """The depth that was taken, and the groups."""
+        modules: dict[tuple[str, str | None, str], list[_Timed]] = defaultdict(list)
+        for timed in self._nodes:
+            part, place = part_of(self._capture, timed.graph), self._places.of(timed.node)
+            prefix = f"{part}: " if part else ""
             # Outside every module the annotated range says more: the optimizer's or the user's.
             outside = place.annotations[0] if place.module is None and place.annotations else ""
-            key = (f"{part}: " if part else "", place.module, outside)
+            modules[prefix, place.module, outside].append(timed)
             if place.module is not None:
-                self._types[key[0] + (place.module or "(root)")] = place.module_type or ""
-            row = whole.get(key)
-            if row is None:
-                row = whole[key] = _Sum()
-            row.add(node, backward, reach)
-        deepest = max((path.count(".") + 1 for _, path, _ in whole if path), default=1)
-        chosen: dict[str, _Sum] = {}
-        taken = 1
-        for candidate in [depth] if depth else range(1, min(deepest, _MOST_DEEP) + 1):
-            sums: dict[str, _Sum] = {}
-            for (prefix, module, outside), row in whole.items():
-                name = prefix + (f"({outside})" if outside else module_at_depth(module, candidate))
-                sums.setdefault(name, _Sum()).merge(row)
-            if not depth and candidate > 1 and len(sums) > limit:
-                break
-            chosen, taken = sums, candidate
-        return taken, list(chosen.items())
+                self._types[prefix + (place.module or "(root)")] = place.module_type or ""
 
-    def _row(self, by: str, name: str, row: _Sum) -> TimeRow:
+        def groups(depth: int) -> dict[str, list[_Timed]]:
+            result: dict[str, list[_Timed]] = defaultdict(list)
+            for (prefix, module, outside), nodes in modules.items():
+                name = f"({outside})" if outside else module_at_depth(module, depth)
+                result[prefix + name] += nodes
+            return result
+
+        if depth:
+            return depth, groups(depth).items()
+        deepest = max((path.count(".") + 1 for _, path, _ in modules if path), default=1)
+        depth, chosen = 1, groups(1)
+        while depth < min(deepest, _MOST_DEEP) and len(deeper := groups(depth + 1)) <= limit:
+            depth, chosen = depth + 1, deeper
+        return depth, chosen.items()
+
+    def _row(self, by: str, name: str, total: int, nodes: Sequence[_Timed]) -> TimeRow:
+        bounds: Counter[str | None] = Counter()
+        origins: Counter[int | None] = Counter()
+        kernels: Counter[str] = Counter()
+        moved = flops = at_roof = filled = 0.0
+        backward = moved_ns = flops_ns = roof_ns = compute_ns = sized_ns = 0
+        for _, node, duration, is_backward, reach in nodes:
+            bounds[reach.bound] += duration
+            origins[node.origin] += duration
+            kernels[self._kernel(node)] += duration
+            backward += duration if is_backward else 0
+            if reach.bytes is not None:
+                moved += reach.bytes
+                moved_ns += duration
+            if reach.flops is not None:
+                flops += reach.flops
+                flops_ns += duration
+            memory, compute = reach.memory or 0.0, reach.compute or 0.0
+            if memory or compute:
+                at_roof += max(memory, compute) * duration
+                roof_ns += duration
+                compute_ns += duration if compute >= memory else 0
+            if reach.waves is not None:
+                filled += min(1.0, reach.waves) * duration
+                sized_ns += duration
         lines: Counter[Frame | None] = Counter()
         ops: Counter[str | None] = Counter()
-        for origin, time in row.origins.items():
+        for origin, time in origins.items():
             place = self._places.of_origin(origin)
             lines[place.line] += time
             ops[place.op] += time
-        frame, op = lines.most_common(1)[0][0], ops.most_common(1)[0][0]
-        place = self._places.of_origin(row.origins.most_common(1)[0][0])
+        frame, op = _most(lines), _most(ops)
+        bound, bound_ns = bounds.most_common(1)[0]
+        module = self._places.of_origin(_most(origins)).module or ""
+        nearer = COMPUTE if 2 * compute_ns > roof_ns else MEMORY
         return TimeRow(
             name=name,
-            nodes=row.nodes,
-            total_ns=row.total,
-            share=row.total / self._total,
-            backward_ns=row.backward,
-            bound=row.bound(),
-            bytes_per_s=row.bytes / row.bytes_ns * 1e9 if row.bytes_ns else None,
-            flops_per_s=row.flops / row.flops_ns * 1e9 if row.flops_ns else None,
-            of_roof=row.at_roof / row.roof_ns if row.roof_ns else None,
-            nearer=_nearer(row) if row.roof_ns else None,
-            filled=row.filled / row.sized_ns if row.sized_ns else None,
-            line=self._lines.name(frame),
+            nodes=len(nodes),
+            total_ns=total,
+            share=total / self._total,
+            backward_ns=backward,
+            bound=bound if bound_ns >= _MOST * total else MIXED,
+            bytes_per_s=moved / moved_ns * 1e9 if moved_ns else None,
+            flops_per_s=flops / flops_ns * 1e9 if flops_ns else None,
+            of_roof=at_roof / roof_ns if roof_ns else None,
+            nearer=nearer if roof_ns else None,
+            filled=filled / sized_ns if sized_ns else None,
+            line=self._line(frame),
             op="" if op is None else short_op(op),
-            kernel=self._kernel(row.kernels.most_common(1)[0][0]),
-            module=self._types.get(name, "") if by == MODULE else place.module or "",
+            kernel=_most(kernels),
+            module=self._types.get(name, "") if by == MODULE else module,
             file=frame.file if frame else "",
             number=frame.line if frame else 0,
             function=frame.function if frame else "",
         )
 
+    def _kernel(self, node: Node) -> str:
+        if node.kernel is not None:
+            return self._kernels[self._capture.functions[node.kernel.function].name]
+        return f"memcpy {node.copy.kind}" if node.copy is not None else node.type
 
-def _nearer(row: _Sum) -> str:
-    return COMPUTE if 2 * row.compute_ns > row.roof_ns else MEMORY
+    def _line(self, frame: Frame | None) -> str:
+        return "" if frame is None else f"{self._files[frame.file]}:{frame.line}"
 
 
-def _is_backward(graph: Graph, node: Node, backwards: Sequence[bool]) -> bool:
-    return graph.phase == "backward" or (node.origin is not None and backwards[node.origin])
-
-
-class _Lines:
-    """``model.py:42``; with the whole path where two files share a name."""
-
-    def __init__(self, frames: Iterable[Frame]) -> None:
-        short = {frame.file: frame.file.rpartition("/")[2] for frame in frames}
-        often = Counter(short.values())
-        self._shown = {file: file if often[name] > 1 else name for file, name in short.items()}
-
-    def name(self, frame: Frame | None) -> str:
-        return "" if frame is None else f"{self._shown[frame.file]}:{frame.line}"
+def _most(times: Counter[T]) -> T:
+    return times.most_common(1)[0][0]

@@ -95,13 +95,13 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
         Column("idle", lambda row: row.idle, percent_text),
         Column(
             "launch",
-            lambda row: row.launch_ns,
+            lambda row: row.costs.launch_ns,
             time_text,
             explanation="host time of one replay() on an idle stream",
         ),
         Column(
             "back to back",
-            lambda row: row.queued_ns,
+            lambda row: row.costs.queued_ns,
             time_text,
             optional=True,
             priority=1,
@@ -109,7 +109,7 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
         ),
         Column(
             "+ synchronize",
-            lambda row: row.synced_ns,
+            lambda row: row.costs.synced_ns,
             time_text,
             optional=True,
             priority=1,
@@ -117,7 +117,7 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
         ),
         Column(
             "first",
-            lambda row: row.first_ns,
+            lambda row: row.costs.first_ns,
             time_text,
             optional=True,
             priority=2,

@@ -13,14 +13,13 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.graph.schedule import Path
-from cgtool.analysis.timing import bench
-from cgtool.analysis.timing.bench import BenchReport, BenchRow
+from cgtool.analysis.timing.bench import BenchRow, bench_report
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.units import count_text, time_text
 from cgtool.findings.registry import code
-from cgtool.model.capture import Capture, Graph
+from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
-from cgtool.model.measurements import InputCopy, whole
+from cgtool.model.measurements import InputCopy, Profile, whole
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
@@ -74,74 +73,73 @@ class Gain(msgspec.Struct, frozen=True):
 def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) -> Gain:
     """The verdict on a capture. ``lines`` and ``paths`` have an element for each graph without a
     parent."""
-    compared = bench.bench_report(capture) if capture.bench else None
-    row = _whole(compared)
-    copies = copies_ns(capture)
+    compared = bench_report(capture) if capture.bench else None
+    rows = {row.phase: row for row in compared.rows} if compared else {}
+    row = rows.get(whole(rows))
+    profile = capture.profile or Profile("")
+    empty_ns = next((median(times.empty_ns) for times in profile.graphs if times.empty_ns), 0.0)
+    copies = [(copy, max(copy.copy_ns - empty_ns, 0.0)) for copy in profile.inputs]
+    copies_ns = sum(copy_ns for _, copy_ns in copies)
     gain = Gain(
         UNKNOWN,
         "Cannot tell whether a CUDA graph helps: this capture was not timed against eager.",
     )
     if row is not None:
-        busy = sum(line.busy_ns for line in lines if _covers(row, capture.graphs[line.graph]))
-        gain = _verdict(row, copies, busy)
-    findings = compared.findings if compared else ()
-    findings += tuple(findings_of(capture, lines, paths, row, copies))
+        busy = sum(
+            line.busy_ns
+            for line in lines
+            if row.phase in ("both", capture.graphs[line.graph].phase)
+        )
+        gain = _verdict(row, copies_ns, busy)
     return msgspec.structs.replace(
-        gain, findings=findings, warnings=compared.warnings if compared else ()
+        gain,
+        findings=(
+            *(compared.findings if compared else ()),
+            *_copied_inputs(copies, lines, row),
+            *_padding(profile.inputs),
+            *_small_graphs(capture, lines),
+            *_moves(capture),
+            *_lost_concurrency(capture, lines, paths),
+            *_capture_cost(row),
+            *_latency(capture, profile),
+        ),
+        warnings=compared.warnings if compared else (),
     )
 
 
-def _whole(compared: BenchReport | None) -> BenchRow | None:
-    rows = {row.phase: row for row in compared.rows} if compared else {}
-    return rows.get(whole(rows))
-
-
-def _covers(row: BenchRow, graph: Graph) -> bool:
-    return graph.parent is None and row.phase in ("both", graph.phase)
-
-
-def _verdict(row: BenchRow, copies: float, busy: int) -> Gain:
+def _verdict(row: BenchRow, copies_ns: float, busy: int) -> Gain:
     low, high = row.speedup_low, row.speedup_high
     digits = 2 if low < 2 or row.speedup < 2 else 1
-    faster, between = (
-        f"{row.speedup:.{digits}f}x",
-        f"95% CI {low:.{digits}f}x to {high:.{digits}f}x",
-    )
-    pays = ""
-    if row.break_even is not None:
-        pays = f" and pays for its capture after {count_text(row.break_even, 'replay')}"
-    at_most = row.eager_ns / busy if busy else None
+    faster = f"{row.speedup:.{digits}f}x"
+    between = f"(95% CI {low:.{digits}f}x to {high:.{digits}f}x)"
+    answer = UNKNOWN
+    sentence = f"Cannot tell whether a CUDA graph helps: {faster} the speed of eager {between}."
     if low > 1:
-        answer = YES if row.speedup >= _GAIN else HARDLY
-        only = "" if answer == YES else "only "
-        sentence = f"A CUDA graph makes this {only}{faster} faster ({between}){pays}."
-    elif high < 1:
-        answer = NO
-        sentence = f"A CUDA graph makes this slower: {faster} the speed of eager ({between})."
+        answer, only = (YES, "") if row.speedup >= _GAIN else (HARDLY, "only ")
+        sentence = f"A CUDA graph makes this {only}{faster} faster {between}"
+        if row.break_even is not None:
+            sentence += f" and pays for its capture after {count_text(row.break_even, 'replay')}"
+        sentence += "."
     elif high < _GAIN:
         answer = NO
-        sentence = f"A CUDA graph gains nothing here: {faster} the speed of eager ({between})."
-    else:
-        answer = UNKNOWN
-        sentence = (
-            f"Cannot tell whether a CUDA graph helps: {faster} the speed of eager ({between})."
-        )
+        result = "makes this slower" if high < 1 else "gains nothing here"
+        sentence = f"A CUDA graph {result}: {faster} the speed of eager {between}."
     return Gain(
         answer,
         sentence,
-        _why(row, answer, busy, at_most),
+        _why(row, answer, busy),
         row.phase,
         row.speedup,
         low,
         high,
         row.break_even,
-        row.eager_ns / (row.replay_ns + copies) if copies else None,
-        at_most,
+        row.eager_ns / (row.replay_ns + copies_ns) if copies_ns else None,
+        row.eager_ns / busy if busy else None,
     )
 
 
-def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | None:
-    if not busy or not row.eager_ns or at_most is None:
+def _why(row: BenchRow, answer: str, busy: int) -> str | None:
+    if not busy or not row.eager_ns:
         return None
     eager, work = time_text(row.eager_ns), time_text(busy)
     host = time_text(row.eager_host_ns)
@@ -151,7 +149,7 @@ def _why(row: BenchRow, answer: str, busy: int, at_most: float | None) -> str | 
         return f"Eager takes {eager} for {work} of GPU work, which the host launches in {host}."
     return (
         f"{work} of eager's {eager} is GPU work ({min(1.0, busy / row.eager_ns):.0%}), which a "
-        f"graph does not shorten: it can gain at most {max(1.0, at_most):.2f}x."
+        f"graph does not shorten: it can gain at most {max(1.0, row.eager_ns / busy):.2f}x."
     )
 
 
@@ -176,20 +174,7 @@ _MOVING_OPS = frozenset(
 )  # fmt: skip
 
 
-def findings_of(
-    capture: Capture,
-    lines: Sequence[Timeline],
-    paths: Sequence[Path],
-    row: BenchRow | None,
-    copies: float,
-) -> Iterator[Finding]:
-    """What else a replay costs, and what keeps graphs from helping. ``row`` is the whole iteration,
-    ``copies`` the nanoseconds that copying its inputs takes."""
-    yield from _copied_inputs(capture, lines, row, copies)
-    yield from _padding(capture)
-    yield from _small_graphs(capture, lines)
-    yield from _moves(capture)
-    yield from _lost_concurrency(capture, lines, paths)
+def _capture_cost(row: BenchRow | None) -> Iterator[Finding]:
     if row is not None and row.break_even is not None and row.break_even > _MANY_REPLAYS:
         yield Finding(
             CAPTURE_TIME_NOT_AMORTISED,
@@ -197,63 +182,44 @@ def findings_of(
             f"itself only after {row.break_even:,} replays",
             phase=row.phase,
         )
-    yield from _latency(capture)
-
-
-def copies_ns(capture: Capture) -> float:
-    """Nanoseconds that it takes to copy every input from elsewhere on the device."""
-    inputs = capture.profile.inputs if capture.profile else ()
-    return sum(_copy_ns(capture, copy) for copy in inputs)
-
-
-def _copy_ns(capture: Capture, copy: InputCopy) -> float:
-    graphs = capture.profile.graphs if capture.profile else ()
-    empty = next((median(times.empty_ns) for times in graphs if times.empty_ns), 0.0)
-    return max(copy.copy_ns - empty, 0.0)
 
 
 def _copied_inputs(
-    capture: Capture, lines: Sequence[Timeline], row: BenchRow | None, copies: float
+    copies: Sequence[tuple[InputCopy, float]], lines: Sequence[Timeline], row: BenchRow | None
 ) -> Iterator[Finding]:
-    inputs = capture.profile.inputs if capture.profile else ()
+    """``copies``: the inputs, and the nanoseconds to copy each from elsewhere on the device."""
+    cost = sum(copy_ns for _, copy_ns in copies)
     total = sum(line.replay_ns or 0.0 for line in lines)
-    if not copies or not total:
-        return
     saved = row.eager_ns - row.replay_ns if row is not None else 0.0
-    if copies < total and not 0 < saved <= copies:
+    eats_gain = 0 < saved <= cost
+    if not cost or not total or not (eats_gain or cost >= total):
         return
-    reason = (
-        f"copying the inputs takes {time_text(copies)} before each replay of {time_text(total)}"
-    )
-    if 0 < saved <= copies:
+    reason = f"copying the inputs takes {time_text(cost)} before each replay of {time_text(total)}"
+    if eats_gain:
         reason += f", and the replay saves {time_text(saved)}"
-    costly = sorted(inputs, key=lambda copy: -copy.copy_ns)[:3]
-    yield Finding(
-        INPUT_COPY_DOMINATES,
-        reason,
-        evidence=tuple(
-            f"{copy.name}: {copy.bytes / 2**20:.1f} MiB, {time_text(_copy_ns(capture, copy))} from "
-            "the device"
-            + (f", {time_text(copy.host_copy_ns)} from pinned memory" if copy.host_copy_ns else "")
-            for copy in costly
-        ),
-    )
+    evidence = []
+    for copy, copy_ns in sorted(copies, key=lambda item: -item[0].copy_ns)[:3]:
+        text = f"{copy.name}: {copy.bytes / 2**20:.1f} MiB, {time_text(copy_ns)} from the device"
+        if copy.host_copy_ns:
+            text += f", {time_text(copy.host_copy_ns)} from pinned memory"
+        evidence.append(text)
+    yield Finding(INPUT_COPY_DOMINATES, reason, evidence=tuple(evidence))
 
 
-def _padding(capture: Capture) -> Iterator[Finding]:
+def _padding(inputs: Sequence[InputCopy]) -> Iterator[Finding]:
     padded = [
-        copy
-        for copy in (capture.profile.inputs if capture.profile else ())
+        (copy.padding_rows / copy.rows, copy)
+        for copy in inputs
         if copy.rows and copy.padding_rows and copy.padding_rows >= _PADDED * copy.rows
     ]
     if padded:
-        worst = max(padded, key=lambda copy: (copy.padding_rows or 0) / (copy.rows or 1))
+        _, worst = max(padded, key=lambda item: item[0])
         yield Finding(
             PADDING_WASTE,
             f"{worst.padding_rows} of the {worst.rows} rows of {worst.name} hold a single value: "
             "if that is padding, each replay computes it",
             evidence=tuple(
-                f"{copy.name}: {copy.padding_rows} of {copy.rows} rows" for copy in padded
+                f"{copy.name}: {copy.padding_rows} of {copy.rows} rows" for _, copy in padded
             ),
         )
 
@@ -285,28 +251,26 @@ def _small_graphs(capture: Capture, lines: Sequence[Timeline]) -> Iterator[Findi
 def _moves(capture: Capture) -> Iterator[Finding]:
     """Copies, casts and fills by their time; ``check`` counts them."""
     origins: Counter[int | None] = Counter()
-    total = moving = count = nodes = 0
+    total = count = nodes = 0
     for graph in capture.graphs:
         for node in graph.nodes:
             nodes += node.duration_ns is not None
-            duration = node.duration_ns or 0
-            total += duration
+            total += node.duration_ns or 0
             origin = None if node.origin is None else capture.origins[node.origin]
             op = origin.op.partition(".")[0] if origin is not None and origin.op else None
             if node.type in ("memcpy", "memset") or op in _MOVING_OPS:
-                moving += duration
                 count += 1
-                origins[node.origin] += duration
+                origins[node.origin] += node.duration_ns or 0
+    moving = origins.total()
     if not total or moving < _MOVES * total:
         return
     index = origins.most_common(1)[0][0]
     origin = None if index is None else capture.origins[index]
-    frames = origin.frames if origin is not None else ()
     yield Finding(
         MEMCPY_MEMSET_NODE_OVERHEAD,
         f"copies, casts and fills take {time_text(moving)} of {time_text(total)} of GPU work "
         f"({moving / total:.0%}, {count} of {nodes} nodes), most of it from here",
-        tuple(capture.frames[frame] for frame in frames),
+        tuple(capture.frames[frame] for frame in origin.frames) if origin is not None else (),
         module=origin.module if origin is not None else None,
     )
 
@@ -334,25 +298,20 @@ def _lost_concurrency(
         )
 
 
-def _latency(capture: Capture) -> Iterator[Finding]:
+def _latency(capture: Capture, profile: Profile) -> Iterator[Finding]:
     """The first replay, and a synchronize after each."""
-    measured = [
-        times
-        for times in (capture.profile.graphs if capture.profile else ())
-        if times.synced_ns and times.queued_ns
-    ]
+    measured = [times for times in profile.graphs if times.synced_ns and times.queued_ns]
     if not measured:
         return
     synced = sum(median(times.synced_ns) for times in measured)
-    first = sum(times.first_ns or 0.0 for times in measured)
     queued = sum(times.queued_ns or 0.0 for times in measured)
+    first = [times.first_ns for times in measured if times.first_ns is not None]
     every = "each of its graphs" if len(measured) > 1 else "the graph"
-    known = all(times.first_ns is not None for times in measured)
-    if known and first - synced >= max(_FIRST_NS, synced):
+    if len(first) == len(measured) and sum(first) - synced >= max(_FIRST_NS, synced):
         instantiate = sum(capture.graphs[times.graph].instantiate_ns or 0 for times in measured)
         yield Finding(
             FIRST_REPLAY_LATENCY,
-            f"the first replay of {every} takes {time_text(first)}, later ones take "
+            f"the first replay of {every} takes {time_text(sum(first))}, later ones take "
             f"{time_text(synced)}",
             evidence=(f"instantiating took {time_text(instantiate)} before",),
         )

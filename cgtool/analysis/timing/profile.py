@@ -36,13 +36,13 @@ class ReplayCosts(msgspec.Struct, frozen=True):
 
     launch_ns: float | None
     """Host time of one replay() on an idle stream, median."""
-    queued_ns: float | None
+    queued_ns: float | None = None
     """Wall time of one of many replays, back to back."""
-    synced_ns: float | None
+    synced_ns: float | None = None
     """Wall time of one replay and a synchronize, median."""
-    first_ns: float | None
+    first_ns: float | None = None
     """Wall time of the first replay, with its upload and a synchronize."""
-    traced_ns: float | None
+    traced_ns: float | None = None
     """First start to last end under the profiler, median."""
 
 
@@ -58,7 +58,7 @@ class GapRow(msgspec.Struct, frozen=True):
     waits_for: int
     """Nodes that ``before`` waits for directly."""
     over: str | None
-    """Type of a node without GPU work that lies between: ``host``, ``event_wait``, ..."""
+    """Type of a node between that is not timed: ``host``, ``event_wait``, ..."""
 
 
 class PathRow(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class PathRow(msgspec.Struct, frozen=True):
 
 
 class ReplayRow(msgspec.Struct, frozen=True):
-    """One replay of a graph, or of all graphs together. Times in nanoseconds."""
+    """One replay of a graph, or of all graphs together."""
 
     name: str
     nodes: int
@@ -80,10 +80,7 @@ class ReplayRow(msgspec.Struct, frozen=True):
     """Share of ``total_ns`` in which some node runs."""
     idle: float
     """Share of ``total_ns`` in which no node runs."""
-    launch_ns: float | None
-    queued_ns: float | None = None
-    synced_ns: float | None = None
-    first_ns: float | None = None
+    costs: ReplayCosts
 
 
 class OrderRow(msgspec.Struct, frozen=True):
@@ -134,51 +131,37 @@ class ProfileReport(msgspec.Struct, frozen=True):
     @property
     def replay_rows(self) -> tuple[ReplayRow, ...]:
         """One row a graph; of several graphs, one more for all together."""
-        rows = [
-            ReplayRow(
-                line.name,
-                line.nodes,
-                line.total_ns,
-                min(1.0, line.busy_ns / (line.total_ns or 1)),
-                line.idle_ns / (line.total_ns or 1),
-                cost.launch_ns,
-                cost.queued_ns,
-                cost.synced_ns,
-                cost.first_ns,
-            )
-            for line, cost in zip(self.replays, self.costs, strict=True)
+        times = [
+            (line.name, line.nodes, line.total_ns, line.busy_ns, line.idle_ns, costs)
+            for line, costs in zip(self.replays, self.costs, strict=True)
         ]
-        if len(rows) > 1:
-            launches = [cost.launch_ns for cost in self.costs if cost.launch_ns is not None]
-            total_ns = self.total_ns or 1
-            rows.append(
-                ReplayRow(
-                    "together",
-                    sum(line.nodes for line in self.replays),
-                    self.total_ns,
-                    min(1.0, sum(line.busy_ns for line in self.replays) / total_ns),
-                    self.idle_ns / total_ns,
-                    sum(launches) if len(launches) == len(self.costs) else None,
-                )
-            )
-        return tuple(rows)
+        if len(times) > 1:
+            launches = [costs.launch_ns for costs in self.costs if costs.launch_ns is not None]
+            launch_ns = sum(launches) if len(launches) == len(times) else None
+            nodes = sum(line.nodes for line in self.replays)
+            busy_ns = sum(line.busy_ns for line in self.replays)
+            costs = ReplayCosts(launch_ns)
+            times.append(("together", nodes, self.total_ns, busy_ns, self.idle_ns, costs))
+        return tuple(
+            ReplayRow(name, nodes, total, min(1.0, busy / (total or 1)), idle / (total or 1), costs)
+            for name, nodes, total, busy, idle, costs in times
+        )
 
     @property
     def order_rows(self) -> tuple[OrderRow, ...]:
         """The graphs whose nodes were timed."""
-        lines = {line.graph: line for line in self.replays}
         return tuple(
             OrderRow(
-                lines[row.path.graph].name,
+                line.name,
                 row.path.length_ns,
-                row.path.length_ns / (lines[row.path.graph].work_ns or 1),
-                lines[row.path.graph].at_once,
-                max(0, lines[row.path.graph].work_ns - lines[row.path.graph].busy_ns),
+                row.path.length_ns / (line.work_ns or 1),
+                line.at_once,
+                max(0, line.work_ns - line.busy_ns),
                 row.overlap.gain_ns,
                 row.overlap.gain,
                 row.on_path if row.path.length_ns < _NEARLY_ALL * row.path.busy_ns else (),
             )
-            for row in self.paths
+            for line, row in zip(self.replays, self.paths, strict=True)
             if row.path.timed
         )
 
@@ -250,7 +233,7 @@ def profile_report(
 
 
 def _long(line: Timeline) -> Iterator[Gap]:
-    """The gaps that stand out: as long as several others, and not lost in the whole."""
+    """The gaps that stand out."""
     least = max(_STANDS_OUT * (line.gap_median_ns or 0.0), _WORTH * line.total_ns)
     return (gap for gap in line.gaps if gap.ns >= 1 and (gap.ns >= least or line.gap_count <= _FEW))
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from cgtool.analysis.findings import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.graph.places import WORK, Places, file_line
+from cgtool.analysis.memory.pools import peak_of
+from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Allocation, Capture, Entry, Frame, Node
+from cgtool.model.capture import Capture, Entry, Frame
 from cgtool.model.finding import ERROR, Report
 
 SHOWN = 5
@@ -23,14 +25,10 @@ _LITTLE = 0.01
 class Measured(msgspec.Struct, frozen=True):
     """One target: its figures, and what they can be explained with."""
 
-    name: str
-    """The entry as the user typed it."""
     values: Baseline
     unknown: dict[str, str] = {}
     """Why a metric has no figure here, by the metric's name."""
     capture: Capture | None = None
-    hazards: tuple[ExplainedFinding, ...] = ()
-    """Counted by the metric ``findings``."""
     reports: tuple[Report, ...] = ()
     notes: tuple[str, ...] = ()
     """What the reader must know to judge the figures, a sentence each."""
@@ -81,34 +79,24 @@ def as_typed(frame: Frame, entry: Entry) -> Frame:
 
 _Group = tuple[str, str]
 """Op and module: what stays the same where lines move."""
+_Lines = Mapping[_Group, Counter[Frame | None]]
+"""Numbers of nodes by group and by the line that they come from."""
 
 
-class _Nodes(msgspec.Struct):
-    """Numbers of nodes by group, and the lines that they come from."""
-
-    counts: Counter[_Group]
-    lines: dict[_Group, Counter[Frame | None]]
-
-
-def _count(capture: Capture, phase: str | None, type_: str | None) -> _Nodes:
+def _lines_of(capture: Capture, phase: str | None, type_: str | None) -> _Lines:
     places = Places(capture)
-    nodes = _Nodes(Counter(), defaultdict(Counter))
-    for node in _chosen(capture, phase, type_):
-        place = places.of(node)
-        group = (place.short_op or "(outside any op)", place.module or "")
-        nodes.counts[group] += 1
-        nodes.lines[group][place.line] += 1
-    return nodes
-
-
-def _chosen(capture: Capture, phase: str | None, type_: str | None) -> Iterator[Node]:
+    lines: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
+    types = WORK if type_ is None else (type_,)
     for graph in capture.graphs:
-        if phase in (None, "both", graph.phase):
-            yield from (
-                node
-                for node in graph.nodes
-                if (node.type in WORK if type_ is None else node.type == type_)
-            )
+        for node in graph.nodes if phase in (None, "both", graph.phase) else ():
+            if node.type in types:
+                place = places.of(node)
+                lines[place.short_op or "(outside any op)", place.module or ""][place.line] += 1
+    return lines
+
+
+def _counts(lines: _Lines) -> Counter[_Group]:
+    return Counter({group: counted.total() for group, counted in lines.items()})
 
 
 def of_nodes(context: Context, type_: str | None = None) -> Evidence:
@@ -117,14 +105,15 @@ def of_nodes(context: Context, type_: str | None = None) -> Evidence:
     capture, phase, compared = context.measured.capture, context.phase, context.compared
     if capture is None:
         return Evidence()
-    nodes = _count(capture, phase, type_)
+    lines = _lines_of(capture, phase, type_)
     if compared is not None:
-        new = nodes.counts - _count(compared, phase, type_).counts
+        new = _counts(lines) - _counts(_lines_of(compared, phase, type_))
         if len(new) > SHOWN:
-            return _listed(*_by_op(new, nodes.lines), "+", Counter(op for op, _ in new))
+            modules = Counter(op for op, _ in new)
+            return _listed(*_by_op(new, lines), "+", modules)
         if new:
-            return _listed(new, nodes.lines, "+")
-    ops, lines = _by_op(nodes.counts, nodes.lines)
+            return _listed(new, lines, "+")
+    ops, lines = _by_op(_counts(lines), lines)
     baseline = context.baseline if compared is None and type_ is None else None
     if baseline is not None and baseline.ops and phase is None:
         new_ops = ops - Counter({(op, ""): count for op, count in baseline.ops.items()})
@@ -144,9 +133,7 @@ def of_replay_time(context: Context) -> Evidence:
     return Evidence()
 
 
-def _by_op(
-    counted: Counter[_Group], places: dict[_Group, Counter[Frame | None]]
-) -> tuple[Counter[_Group], dict[_Group, Counter[Frame | None]]]:
+def _by_op(counted: Counter[_Group], places: _Lines) -> tuple[Counter[_Group], _Lines]:
     """The same, whatever the module."""
     ops: Counter[_Group] = Counter()
     lines: dict[_Group, Counter[Frame | None]] = defaultdict(Counter)
@@ -157,10 +144,7 @@ def _by_op(
 
 
 def _listed(
-    counted: Counter[_Group],
-    places: dict[_Group, Counter[Frame | None]],
-    sign: str,
-    modules: Counter[str] | None = None,
+    counted: Counter[_Group], places: _Lines, sign: str, modules: Counter[str] | None = None
 ) -> Evidence:
     """A line a group; ``modules`` says in how many modules an op is."""
     lines: list[str] = []
@@ -183,13 +167,8 @@ def _listed(
         lines.append(text)
     rest = counted.total() - sum(nodes for _, nodes in counted.most_common(SHOWN))
     if rest:
-        lines.append(f"{sign}{rest:,} more, of {count_of(len(counted) - SHOWN, 'other op')}")
+        lines.append(f"{sign}{rest:,} more, of {count_text(len(counted) - SHOWN, 'other op')}")
     return Evidence(tuple(lines), first)
-
-
-def count_of(count: int, name: str) -> str:
-    """``1 other kind``, ``3 other kinds``."""
-    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 # --- memory
@@ -201,61 +180,42 @@ def of_memory(context: Context, *, live: bool) -> Evidence:
     capture, compared = context.measured.capture, context.compared
     if capture is None:
         return Evidence()
-    bytes_here, places = _held(capture, live=live)
-    new, sign = bytes_here, ""
+    (held, places), sign = _held(capture, live=live), ""
     if compared is not None:
-        new, sign = bytes_here - _held(compared, live=live)[0], "+"
+        held, sign = held - _held(compared, live=live)[0], "+"
     lines: list[str] = []
     first: Frame | None = None
-    for group, size in new.most_common(SHOWN):
-        if lines and size < _LITTLE * new.total():
+    for (op, module), size in held.most_common(SHOWN):
+        if lines and size < _LITTLE * held.total():
             break
-        frame, label = places[group]
+        frame = places[op, module]
         first = first or frame
+        inside = f" in {module}" if module else ""
         at = f" at {file_line(frame)}" if frame else ""
-        lines.append(f"{sign}{size / _MIB:.4g} MiB: {label}{at}")
+        lines.append(f"{sign}{size / _MIB:.4g} MiB: {op}{inside}{at}")
     return Evidence(tuple(lines), first)
 
 
-def _held(
-    capture: Capture, *, live: bool
-) -> tuple[Counter[_Group], dict[_Group, tuple[Frame | None, str]]]:
-    """Bytes by module and op: of what is live at the end, or of what was live at the peak."""
+def _held(capture: Capture, *, live: bool) -> tuple[Counter[_Group], dict[_Group, Frame | None]]:
+    """Bytes by op and module, and a line of each: of what is live at the end, or of what was live
+    at the peak."""
     places = Places(capture)
     sizes: Counter[_Group] = Counter()
-    where: dict[_Group, tuple[Frame | None, str]] = {}
-    at_peak = _alive_at_peak(capture)
-    for allocation in capture.memory.allocations:
-        if allocation.freed_at is not None if live else not at_peak(allocation):
-            continue
-        place = places.of_origin(allocation.origin)
-        op = (
-            allocation.label
-            if allocation.label == "cuBLAS workspace"
-            else place.short_op or "(no op)"
-        )
-        group = (op, place.module or "")
-        sizes[group] += allocation.bytes
-        module = f" in {place.module}" if place.module else ""
-        where.setdefault(group, (place.line, f"{op}{module}"))
-    return sizes, where
-
-
-def _alive_at_peak(capture: Capture) -> Callable[[Allocation], bool]:
-    changes: list[tuple[int, int]] = []
-    for allocation in capture.memory.allocations:
-        changes.append((allocation.allocated_at, allocation.bytes))
-        if allocation.freed_at is not None:
-            changes.append((allocation.freed_at, -allocation.bytes))
-    now = best = peak = 0
-    for event, change in sorted(changes):
-        now += change
-        if now > best:
-            best, peak = now, event
-    return lambda allocation: (
-        allocation.allocated_at <= peak
-        and (allocation.freed_at is None or allocation.freed_at > peak)
-    )
+    lines: dict[_Group, Frame | None] = {}
+    allocations = capture.memory.allocations
+    _, peak = peak_of(allocations, lambda allocation: allocation.bytes)
+    for allocation in allocations:
+        freed = allocation.freed_at
+        at_peak = allocation.allocated_at <= peak and (freed is None or freed > peak)
+        if freed is None if live else at_peak:
+            place = places.of_origin(allocation.origin)
+            op = place.short_op or "(no op)"
+            if allocation.label == "cuBLAS workspace":
+                op = allocation.label
+            group = (op, place.module or "")
+            sizes[group] += allocation.bytes
+            lines.setdefault(group, place.line)
+    return sizes, lines
 
 
 # --- reports and times
@@ -277,7 +237,7 @@ def hazards_of(reports: Sequence[Report]) -> tuple[ExplainedFinding, ...]:
 
 def of_findings(context: Context) -> Evidence:
     """The findings of ``cgtool check``."""
-    return _findings(context.measured.hazards)
+    return _findings(hazards_of(context.measured.reports))
 
 
 def _findings(findings: Sequence[ExplainedFinding]) -> Evidence:

@@ -68,7 +68,7 @@ def judge(
     values = measured.values
     environment = values.environment
     return Judged(
-        measured.name,
+        values.entry.spec,
         environment.device,
         environment.simulated,
         environment.torch,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.evidence import Measured, hazards_of
+from cgtool.analysis.gate.evidence import Measured
 from cgtool.analysis.gate.metrics import METRICS, count, runs_of
 from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge_clocks, typical_clock
@@ -42,11 +42,9 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         clock=typical_clock(clock) if clock is not None else None,
     )
     return Measured(
-        first.entry.spec,
         values,
         _unknown(values, capture, reports),
         capture,
-        hazards_of(reports),
         tuple(reports),
         _notes(captures, len(captures) - len(timed)),
     )

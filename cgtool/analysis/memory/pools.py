@@ -175,8 +175,8 @@ def _pool_row(
     capture: Capture, places: Places, index: int, allocations: Sequence[Allocation]
 ) -> PoolRow:
     pool = capture.memory.pools[index]
-    peak, event = _peak(allocations, lambda allocation: allocation.bytes)
-    floor, _ = _peak(allocations, lambda allocation: allocation.requested_bytes)
+    peak, event = peak_of(allocations, lambda allocation: allocation.bytes)
+    floor, _ = peak_of(allocations, lambda allocation: allocation.requested_bytes)
     reserved = reserved_bytes(pool)
     at_peak = next((each for each in allocations if each.allocated_at == event), None)
     where = ""
@@ -218,7 +218,7 @@ def _group_rows(
             len(group),
             sum(allocation.requested_bytes for allocation in group),
             sum(allocation.bytes for allocation in group if allocation.freed_at is None),
-            _peak(group, lambda allocation: allocation.bytes)[0],
+            peak_of(group, lambda allocation: allocation.bytes)[0],
             time_ns.get(name),
         )
         for name, group in members.items()
@@ -253,7 +253,9 @@ def _shared(capture: Capture, pool: Pool, allocations: Iterable[Allocation]) -> 
     ]
 
 
-def _peak(allocations: Iterable[Allocation], size: Callable[[Allocation], int]) -> tuple[int, int]:
+def peak_of(
+    allocations: Iterable[Allocation], size: Callable[[Allocation], int]
+) -> tuple[int, int]:
     """(most bytes at once, event at which that was reached)."""
     changes: list[tuple[int, int]] = []
     for allocation in allocations:

@@ -1,4 +1,5 @@
-"""What a worker process can be asked to do: one struct a job, as it travels to the worker."""
+"""What travels to and from a worker process: a Request with one job, on its standard input; and the
+messages that it answers with, as JSON lines on a pipe."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from cgtool.model.capture import Frame
+from cgtool.model.failure import Failure
 from cgtool.model.files import is_file
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, VerifyOptions
 
@@ -69,7 +72,38 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     output: str
     """Where the worker writes the capture file, or the Report as JSON."""
     path: tuple[str, ...] = ()
-    """``sys.path`` of the process that starts the worker; set by the supervisor."""
+    """``sys.path`` of the process that starts the worker, whose modules the worker must find too:
+    pytest, a ``conftest.py`` or a program puts folders there that no environment variable names."""
+
+
+AHEAD = "ahead"
+"""Last argument of a worker that imports torch before it reads its request."""
+READY = "ready"
+"""The phase of such a worker while it waits."""
+CHANNEL_LOST = 97
+"""Exit code of a worker whose pipe was closed by the user's code."""
+
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The user's code is about to end the process itself. It counts only if it does."""
+
+    status: int
+    """As ``subprocess.Popen.returncode``: an exit code, or the negative number of a signal."""
+    what: str
+    """``called os._exit(3)``."""
+    frames: tuple[Frame, ...] = ()
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line. One of ``failure``, ``bug`` and ``done`` is the last."""
+
+    phase: str | None = None
+    """What the worker does now."""
+    ending: Ending | None = None
+    failure: Failure | None = None
+    done: bool = False
+    bug: str | None = None
+    """A traceback of cgtool's own."""
 
 
 def check_job(

@@ -11,11 +11,13 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib
+import json
 import os
 import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from os import _exit as _leave
 from os import getpid as _getpid
 from os import write as _write
@@ -25,15 +27,7 @@ from typing import TextIO
 import msgspec
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
-from cgtool.model.jobs import Request
-from cgtool.worker.protocol import (
-    AHEAD,
-    CHANNEL_LOST,
-    READY,
-    Message,
-    encode,
-    extend_import_path,
-)
+from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, Message, Request
 from cgtool.worker.user_process import (
     Originals,
     Replaced,
@@ -57,6 +51,8 @@ _AHEAD = (
     "torch.fx.experimental.symbolic_shapes",
 )
 """What every run imports in the end; ``torch.autograd.grad`` the last one, and with it sympy."""
+_MUST_BE_REAL = sys.stdlib_module_names - {"test"} | {"torch", "numpy"}
+"""Modules that the user's files must not replace in a worker. Nobody imports ``test``."""
 
 
 def main() -> None:
@@ -112,12 +108,34 @@ class Channel:
         if _getpid() != self._process:
             # A process that the user's code forked has returned here; it has no answer to give.
             _leave(0)
-        line = encode(message)
+        try:
+            line = msgspec.json.encode(message) + b"\n"
+        except UnicodeEncodeError:
+            # Lone surrogates, which JSON cannot hold, become question marks.
+            text = json.dumps(msgspec.to_builtins(message), ensure_ascii=False)
+            line = text.encode(errors="replace") + b"\n"
         try:
             while line:
                 line = line[_write(self._descriptor, line) :]
         except OSError:
             _leave(CHANNEL_LOST)
+
+
+def extend_import_path(folders: Sequence[str]) -> None:
+    """Search these folders too, before the installed packages, as the parent process does. A
+    folder with a ``random.py`` is searched last, after Python's own modules."""
+
+    def shadows(folder: str) -> bool:
+        names: set[str] = set()
+        with contextlib.suppress(OSError):
+            names |= {file.name.partition(".")[0] for file in Path(folder).glob("*.py")}
+            names |= {file.parent.name for file in Path(folder).glob("*/__init__.py")}
+        return not names.isdisjoint(_MUST_BE_REAL)
+
+    new = [folder for folder in folders if folder not in sys.path]
+    last = [folder for folder in new if shadows(folder)]
+    sys.path[:0] = [folder for folder in new if folder not in last]
+    sys.path += last
 
 
 def _do(request: Request, channel: Channel, originals: Originals) -> None:

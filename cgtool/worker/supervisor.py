@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections import deque
@@ -20,15 +21,19 @@ import msgspec
 
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, Failure, machine, usage, user_code
-from cgtool.model.jobs import AnyJob, Request
+from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, AnyJob, Ending, Message, Request
 from cgtool.model.options import Progress
 from cgtool.observe.frames import folded, is_internal_file
-from cgtool.worker.protocol import AHEAD, CHANNEL_LOST, READY, Ending, Message, import_path
 from cgtool.worker.user_process import signal_name
 
 _GRACE_SECONDS = 2.0
 _IMPORT_SECONDS = 120.0
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+_CRASHES = frozenset(
+    (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
+)
 
 
 class WorkerBug(Exception):
@@ -44,7 +49,11 @@ def run(
     machine can do to the worker, WorkerBug for a bug in cgtool, and KeyboardInterrupt after the
     worker has ended.
     """
-    request = _encoded(Request(job, str(output), import_path()))
+    try:
+        request = msgspec.json.encode(Request(job, str(output), import_path()))
+    except UnicodeEncodeError as error:
+        name = str(error.object).encode(errors="backslashreplace").decode()
+        raise usage(f"{name}: not a name in UTF-8", fix="rename the file or its folder") from None
     try:
         worker = _waiting.popleft() if _waiting else Worker()
     except OSError as error:
@@ -79,12 +88,16 @@ def run(
         worker.end()
 
 
-def _encoded(request: Request) -> bytes:
-    try:
-        return msgspec.json.encode(request)
-    except UnicodeEncodeError as error:
-        name = str(error.object).encode(errors="backslashreplace").decode()
-        raise usage(f"{name}: not a name in UTF-8", fix="rename the file or its folder") from None
+def import_path() -> tuple[str, ...]:
+    """``sys.path`` of this process as absolute paths, without the folder of console scripts, which
+    Python puts first. A path that is not UTF-8 cannot be sent and is left out."""
+    folders = [
+        os.path.abspath(folder)  # noqa: PTH100 : links stay links
+        for folder in sys.path
+        if isinstance(folder, str) and folder.encode(errors="ignore").decode() == folder
+    ]
+    scripts = sysconfig.get_path("scripts")
+    return tuple(dict.fromkeys(folder for folder in folders if folder != scripts))
 
 
 _waiting: deque[Worker] = deque()
@@ -145,30 +158,22 @@ class Worker:
             self.stack_file = Path(folder) / "stacks"
             self.pipe, write_end = os.pipe()
             held.callback(os.close, self.pipe)
-            self.process = self._start(write_end, printed, ahead=ahead)
-            self._held = held.pop_all()
-
-    def _start(self, write_end: int, printed: int, *, ahead: bool) -> subprocess.Popen[bytes]:
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, write_end)
             # -P: a torch.py or random.py in the current folder must not hide the real module.
-            # What the user's code prints goes to standard error: standard output is for results.
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "cgtool.worker.child",
-                    str(write_end),
-                    str(self.stack_file),
-                    *([AHEAD] if ahead else []),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=printed,
-                stderr=printed,
-                pass_fds=(write_end,),
-                start_new_session=True,
-            )
+            command = [sys.executable, "-P", "-m", "cgtool.worker.child"]
+            command += [str(write_end), str(self.stack_file), *([AHEAD] if ahead else [])]
+            try:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    # What the user's code prints: standard output is for results.
+                    stdout=printed,
+                    stderr=printed,
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(write_end)
+            self._held = held.pop_all()
 
     def send(self, request: bytes) -> None:
         assert self.process.stdin is not None
@@ -241,18 +246,13 @@ class Worker:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with self._held:
-                self._end()
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self.process.pid, number)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.process.wait(_GRACE_SECONDS)
         finally:
             signal.signal(signal.SIGINT, before)
-
-    def _end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_GRACE_SECONDS)
-                if number == signal.SIGTERM:
-                    continue
 
 
 def _post_mortem(worker: Worker, code: int) -> Failure:
@@ -284,8 +284,3 @@ def _post_mortem(worker: Worker, code: int) -> Failure:
         why = "a library that ends the process leaves nothing to capture"
     what = f"{what} in phase '{worker.phase}'"
     return user_code(what, frames=frames, why=why, fix=fix, phase=worker.phase).failure
-
-
-_CRASHES = frozenset(
-    (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
-)

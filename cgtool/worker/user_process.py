@@ -29,8 +29,8 @@ from types import BuiltinFunctionType, CodeType, MethodDescriptorType, ModuleTyp
 from typing import Any, NamedTuple, TextIO
 
 from cgtool.model.capture import Frame
+from cgtool.model.jobs import Ending
 from cgtool.observe.frames import chain_of, frame_of, is_internal, is_internal_file
-from cgtool.worker.protocol import Ending
 
 _DEADLY = (
     "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU",

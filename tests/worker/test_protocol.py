@@ -13,7 +13,7 @@ import pytest
 from cgtool.model.capture_file import read
 from cgtool.model.jobs import CaptureJob
 from cgtool.model.options import CaptureOptions
-from cgtool.worker import protocol, supervisor
+from cgtool.worker import child, supervisor
 
 MODEL = """\
 import os
@@ -88,7 +88,7 @@ def test_the_path_is_that_of_the_process_by_full_names(tmp_path, monkeypatch):
     commands = sysconfig.get_path("scripts")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [commands, "", "lib", "lib", tmp_path, "\udcff", "/x.zip"])
-    assert protocol.import_path() == (str(tmp_path), str(tmp_path / "lib"), "/x.zip")
+    assert supervisor.import_path() == (str(tmp_path), str(tmp_path / "lib"), "/x.zip")
 
 
 def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
@@ -100,7 +100,7 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
     # Many projects have a package of that name, and nobody needs Python's.
     (plain / "test" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(known)])
-    protocol.extend_import_path(
+    child.extend_import_path(
         [str(one) for one in (module, plain, known, package, tmp_path / "gone")]
     )
     expected = [plain, tmp_path / "gone", known, module, package]

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cgtool.analysis.memory.pools import pools_report
+from cgtool.analysis.pools import pools_report
 from cgtool.model.capture_file import read
 
 ROOT = Path(__file__).resolve().parent.parent

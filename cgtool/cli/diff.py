@@ -13,7 +13,7 @@ from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
 from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
-    from cgtool.analysis.diff.report import Diff
+    from cgtool.analysis.diff.compare import Diff
     from cgtool.model.capture import Capture
 
 
@@ -35,7 +35,7 @@ def diff(
     quiet: opt.Quiet = False,
 ) -> None:
     """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
-    from cgtool.analysis.diff import compare
+    from cgtool.analysis.diff.compare import compare
     from cgtool.cli.output import check_place
 
     check_place(output, a, b)

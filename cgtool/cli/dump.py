@@ -239,7 +239,7 @@ def pools(
     quiet: opt.Quiet = False,
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
-    from cgtool.analysis.memory.pools import pools_report
+    from cgtool.analysis.pools import pools_report
     from cgtool.cli.attempts import open_capture
     from cgtool.cli.output import check_place, show_table, write_bytes
 

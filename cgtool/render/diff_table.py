@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from cgtool.analysis.diff.report import (
+from cgtool.analysis.diff.compare import Diff
+from cgtool.analysis.diff.rows import (
     ADDED,
     CHANGED,
     MOVED,
     REMOVED,
     ChangeRow,
-    Diff,
     EdgeRow,
     Figure,
     GraphRow,

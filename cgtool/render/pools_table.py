@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 
-from cgtool.analysis.memory.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
+from cgtool.analysis.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
 from cgtool.analysis.units import bytes_text, time_text
 from cgtool.render.table import Column, Table, labelled, legend, plain
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cgtool.analysis.diff import compare
+from cgtool.analysis.diff.compare import compare
 from cgtool.analysis.diff.pairing import same_in_every_build
 from cgtool.analysis.timing import gaps
 from cgtool.model.capture import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.memory.pools import live_bytes, pools_report, reserved_bytes
+from cgtool.analysis.pools import live_bytes, pools_report, reserved_bytes
 from cgtool.model.capture import (
     Allocation,
     Block,

@@ -211,7 +211,7 @@ def test_an_input_that_died_is_said_and_refused_on_request(check, tmp_path):
 
 
 def test_memory_agrees_with_the_allocator_to_the_byte():
-    from cgtool.analysis.memory.pools import live_bytes, pools_report
+    from cgtool.analysis.pools import live_bytes, pools_report
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)).cuda()
     captured = capture(model, (torch.randn(32, 64, device="cuda"),), {"": model})

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from cgtool.analysis.diff import compare
+from cgtool.analysis.diff.compare import compare
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Edge
 from cgtool.model.capture_file import read

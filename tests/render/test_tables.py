@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from cgtool.analysis.graph.summary import summarize
-from cgtool.analysis.memory.pools import pools_report
+from cgtool.analysis.pools import pools_report
 from cgtool.analysis.timing.bench import bench_report
 from cgtool.model.capture import Graph
 from cgtool.model.capture_file import read

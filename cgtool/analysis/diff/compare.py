@@ -3,37 +3,76 @@
 A difference is what a replay would do differently: nodes, kernels, sizes, streams, dependencies,
 and the bytes of the pools. Where the same work comes from (line, function, module) is none; nor are
 times and what the driver takes for itself, in which two captures of the same code differ.
+
+``graphs`` matches graphs and compares their edges; ``pairing`` says which node is which, with what
+``matching`` finds in common; ``rows`` groups what differs, and ``sentence`` sums it up.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from statistics import median
 
-from msgspec import structs
+import msgspec
 
 from cgtool.analysis.diff.graphs import Matched, match
 from cgtool.analysis.diff.pairing import Reader
-from cgtool.analysis.diff.report import (
+from cgtool.analysis.diff.rows import (
     ADDED,
     CHANGED,
     REMOVED,
-    Diff,
+    Change,
+    ChangeRow,
+    EdgeRow,
     Figure,
     GraphRow,
+    Lines,
     LineTime,
-    Side,
+    ModuleRow,
+    by_module,
+    edges,
+    find_changes,
 )
-from cgtool.analysis.diff.rows import Change, Lines, by_module, changes, edges
 from cgtool.analysis.diff.sentence import sentence
 from cgtool.analysis.graph.places import WORK, Places, file_line, module_at_depth
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.analysis.memory.pools import live_bytes, reserved_bytes
+from cgtool.analysis.pools import PoolsReport, pools_report
 from cgtool.analysis.timing.gaps import own_time
+from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture, Graph
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of the two captures."""
+
+    name: str
+    """As the user gave it: a file or an ENTRY."""
+    spec: str
+    device: str
+    torch: str
+    nodes: int
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """All of it."""
+
+    summary: str
+    different: bool
+    a: Side
+    b: Side
+    simulated: bool
+    notes: tuple[str, ...]
+    graphs: tuple[GraphRow, ...]
+    modules: tuple[ModuleRow, ...]
+    changes: tuple[ChangeRow, ...]
+    """Most nodes first."""
+    edges: tuple[EdgeRow, ...]
+    memory: tuple[Figure, ...]
+    times: tuple[Figure, ...]
+    lines: tuple[LineTime, ...]
+    """Where the time differs, most first."""
 
 
 def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> Diff:
@@ -43,42 +82,37 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     nodes of the one are kernels, those of the other ops.
     """
     if a.environment.simulated != b.environment.simulated:
-        raise _not_comparable(a, b, names)
+        device = (b if a.environment.simulated else a).environment.device
+        simulated, real = names if a.environment.simulated else names[::-1]
+        raise usage(
+            f"{simulated} was captured on the simulated device, {real} on {device}: they cannot "
+            "be compared",
+            why="the nodes of a graph on a GPU are kernels, copies and fills; on the simulated "
+            "device they are ops",
+            fix="capture both on the same: `cgtool capture ENTRY --device simulated` works "
+            "everywhere",
+        )
     reader_a, reader_b = Reader(a), Reader(b)
     graphs = match(a, b, reader_a, reader_b)
-    every = changes(graphs)
-    lines = Lines(a, b, every)
-    rows = lines.rows(every)
-    figures = memory(a, b)
-    different = any(matched.different for matched in graphs) or any(
-        row.judged and row.a != row.b for row in figures
-    )
+    changes = find_changes(graphs)
+    lines = Lines(a, b, changes)
+    rows = lines.rows(changes)
+    figures = _memory(a, b)
     return Diff(
-        sentence(graphs, every, lines, rows, figures),
-        different,
+        sentence(graphs, changes, lines, rows, figures),
+        any(matched.different for matched in graphs)
+        or any(row.judged and row.a != row.b for row in figures),
         _side(a, names[0]),
         _side(b, names[1]),
         a.environment.simulated,
-        tuple(notes(a, b, graphs, every, figures)),
+        tuple(_notes(a, b, graphs, changes, figures)),
         tuple(map(_graph, graphs)),
-        by_module(a, b, graphs, every),
+        by_module(a, b, graphs, changes),
         tuple(rows),
         edges(graphs),
         figures,
-        times(a, b, graphs),
-        times_by_line(graphs, reader_a.places, reader_b.places),
-    )
-
-
-def _not_comparable(a: Capture, b: Capture, names: tuple[str, str]) -> CgtoolError:
-    device = (b if a.environment.simulated else a).environment.device
-    simulated, real = names if a.environment.simulated else names[::-1]
-    return usage(
-        f"{simulated} was captured on the simulated device, {real} on {device}: they cannot be "
-        "compared",
-        why="the nodes of a graph on a GPU are kernels, copies and fills; on the simulated device "
-        "they are ops",
-        fix="capture both on the same: `cgtool capture ENTRY --device simulated` works everywhere",
+        _times(a, b, graphs),
+        _times_by_line(graphs, reader_a.places, reader_b.places),
     )
 
 
@@ -117,11 +151,11 @@ _ENVIRONMENT = (
 )
 
 
-def notes(
+def _notes(
     a: Capture,
     b: Capture,
     graphs: Sequence[Matched],
-    every: Iterable[Change],
+    changes: Iterable[Change],
     memory: Iterable[Figure],
 ) -> Iterator[str]:
     """What the reader has to know, and what differs without counting as a difference: a sentence
@@ -132,8 +166,8 @@ def notes(
     for matched in graphs:
         if matched.nodes.moved and not matched.edges.moved:
             yield (
-                f"{matched.graph.name}: {_nodes(len(matched.nodes.moved))} created in another "
-                "order, with the same dependencies"
+                f"{matched.graph.name}: {count_text(len(matched.nodes.moved), 'node')} created in "
+                "another order, with the same dependencies"
             )
         if matched.a is None or matched.b is None:
             continue
@@ -143,7 +177,7 @@ def notes(
     # Findings depend on pools, and on nodes that do no GPU work.
     if (
         any(row.a != row.b for row in memory if row.judged)
-        or any(change.fact.type not in WORK for change in every)
+        or any(change.fact.type not in WORK for change in changes)
         or any(matched.a is None or matched.b is None for matched in graphs)
     ):
         yield from _one_sided(
@@ -188,14 +222,13 @@ def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
     renamed = [(pair, count) for pair, count in modules.most_common() if pair[0] != pair[1]]
     if renamed:
         ((before, after), _), *more = renamed
+        moved = count_text(sum(count for _, count in renamed), "node")
+        now = f"{module_at_depth(before, 99)} is now {module_at_depth(after, 99)}"
         rest = f" and {len(more)} more" if more else ""
-        yield (
-            f"{_nodes(sum(count for _, count in renamed))} do the same work from another module: "
-            f"{module_at_depth(before, 99)} is now {module_at_depth(after, 99)}{rest}"
-        )
+        yield f"{moved} do the same work from another module: {now}{rest}"
     functions = modules.total() - sum(count for _, count in renamed)
     if functions:
-        yield f"{_nodes(functions)} do the same work from another function"
+        yield f"{count_text(functions, 'node')} do the same work from another function"
 
 
 def _one_sided(
@@ -208,53 +241,35 @@ def _one_sided(
                 yield f"{noun} in {side} alone: {text} ({code})"
 
 
-def _nodes(count: int) -> str:
-    return f"{count:,} node{'' if count == 1 else 's'}"
-
-
 _WORTH = 0.01
 """Of all time: a line whose time differs by less is not shown."""
 _LINES = 10
 
 
-def memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
+def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
     """Bytes of every pool, by its name, and of the driver."""
-    ours, theirs = _pools(a), _pools(b)
+    report_a, report_b = pools_report(a), pools_report(b)
+    ours, theirs = _pool_bytes(report_a), _pool_bytes(report_b)
     rows = [
-        Figure(f"pool {name}", what, ours.get(name, {}).get(what), theirs.get(name, {}).get(what))
-        for name in ours | theirs
-        for what in ("reserved", "peak", "live")
+        Figure(f"pool {name}", kind, ours.get((name, kind)), theirs.get((name, kind)), judged=True)
+        for name, kind in ours | theirs
     ]
-    rows = [structs.replace(row, judged=True) for row in rows]
-    driver = _driver(a), _driver(b)
-    if driver != (None, None):
-        rows.append(Figure("driver", "executable graphs", *driver))
+    driver = Figure("driver", "executable graphs", report_a.driver_bytes, report_b.driver_bytes)
+    if (driver.a, driver.b) != (None, None):
+        rows.append(driver)
     return tuple(rows)
 
 
-def _pools(capture: Capture) -> dict[str, dict[str, int]]:
-    """The figures of ``cgtool pools`` for each pool; those of one name together."""
-    pools: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    events: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for allocation in capture.memory.allocations:
-        events[allocation.pool].append((allocation.allocated_at, allocation.bytes))
-        if allocation.freed_at is not None:
-            events[allocation.pool].append((allocation.freed_at, -allocation.bytes))
-    for number, pool in enumerate(capture.memory.pools):
-        row = pools[pool.name]
-        row["reserved"] += reserved_bytes(pool)
-        row["live"] += live_bytes(pool)
-        held = accumulate(change for _, change in sorted(events[number]))
-        row["peak"] += max(held, default=0)
-    return pools
+def _pool_bytes(report: PoolsReport) -> dict[tuple[str, str], int]:
+    """By name and kind; pools of one name together."""
+    figures: dict[tuple[str, str], int] = defaultdict(int)
+    for row in report.pools:
+        for kind, size in (("reserved", row.reserved), ("peak", row.peak), ("live", row.live)):
+            figures[row.name, kind] += size
+    return figures
 
 
-def _driver(capture: Capture) -> int | None:
-    known = [graph.exec_bytes for graph in capture.graphs if graph.exec_bytes is not None]
-    return sum(known) if known else None
-
-
-def times(a: Capture, b: Capture, graphs: Sequence[Matched]) -> tuple[Figure, ...]:
+def _times(a: Capture, b: Capture, graphs: Sequence[Matched]) -> tuple[Figure, ...]:
     """Nanoseconds of the device, of what was timed on both sides: the nodes of a graph, its replay
     outside any profiler, and the phases of a bench (medians)."""
     rows = []
@@ -291,7 +306,7 @@ def _bench(capture: Capture) -> dict[tuple[str, str], float]:
     return {key: median(values) for key, values in rounds.items() if values}
 
 
-def times_by_line(
+def _times_by_line(
     graphs: Sequence[Matched], places_a: Places, places_b: Places
 ) -> tuple[LineTime, ...]:
     """Where the time of the nodes differs: ops and their lines, most first."""

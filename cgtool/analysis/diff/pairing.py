@@ -29,7 +29,7 @@ from msgspec import Struct
 from cgtool.analysis.diff.matching import Pair, common
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch, Node
-from cgtool.model.schema import Field, fields, reader
+from cgtool.model.schema import Field, fields
 
 _UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
 """The length of a name, and the name."""
@@ -62,27 +62,22 @@ class Facts:
     lines: Sequence[Frame | None]
 
 
-class _Sizes:
-    """The fields that are compared, of one part of a node (its launch, copy, fill) or of itself."""
-
-    def __init__(self, struct: type[Struct]) -> None:
-        self.fields = [field for field in fields(struct) if field.compared]
-        self.read = reader(self.fields)
-        self.none = (None,) * len(self.fields)
+def _compared(struct: type[Struct]) -> list[Field]:
+    return [field for field in fields(struct) if field.compared]
 
 
 _PARTS = {
-    "kernel": ("kernel", _Sizes(KernelLaunch)),
-    "memcpy": ("copy", _Sizes(Copy)),
-    "memset": ("fill", _Sizes(Fill)),
+    "kernel": ("kernel", _compared(KernelLaunch)),
+    "memcpy": ("copy", _compared(Copy)),
+    "memset": ("fill", _compared(Fill)),
 }
-"""By type of the node: the part, and its sizes."""
-_OWN = _Sizes(Node)
+"""By type of the node: its launch, copy or fill, and what is compared of that."""
+_OWN = _compared(Node)
 
 
 def size_fields(type_: str) -> list[Field]:
     """What ``Fact.sizes`` holds for nodes of this type."""
-    return [*(_PARTS[type_][1].fields if type_ in _PARTS else ()), *_OWN.fields]
+    return [*(_PARTS[type_][1] if type_ in _PARTS else ()), *_OWN]
 
 
 class Reader:
@@ -100,7 +95,6 @@ class Reader:
             self._from[origin] = place.module, place.op, function, place.autograd_node
 
     def facts(self, graph: Graph) -> Facts:
-        """Of every node, in order."""
         return Facts(
             [self._fact(node) for node in graph.nodes],
             [self._lines[node.origin] for node in graph.nodes],
@@ -112,12 +106,11 @@ class Reader:
             name = self._kernels[node.kernel.function]
         elif node.copy is not None:
             name = node.copy.kind
-        sizes = _OWN.read(node)
-        if node.type in _PARTS:
-            attribute, known = _PARTS[node.type]
-            part = getattr(node, attribute)
-            sizes = (known.none if part is None else known.read(part)) + sizes
-        return Fact(*self._from[node.origin], node.type, name, sizes, node.stream)
+        attribute, part_fields = _PARTS.get(node.type, ("kernel", ()))
+        part = getattr(node, attribute)
+        sizes = [getattr(part, field.name, None) for field in part_fields]
+        sizes += [getattr(node, field.name) for field in _OWN]
+        return Fact(*self._from[node.origin], node.type, name, tuple(sizes), node.stream)
 
 
 def same_in_every_build(kernel: str) -> str:
@@ -166,16 +159,12 @@ _LESS_AND_LESS: tuple[tuple[Callable[[Fact], Hashable], str | None], ...] = (
 
 def pair(left: Facts, right: Facts) -> Pairing:
     """Match the nodes of two graphs."""
-    if _swapped(left.of, right.of):
-        return _mirrored(_pair(right, left))
-    return _pair(left, right)
-
-
-def _mirrored(pairing: Pairing) -> Pairing:
-    def turned(pairs: list[Pair]) -> list[Pair]:
-        return sorted((mine, yours) for yours, mine in pairs)
-
-    same, alike, moved = turned(pairing.same), turned(pairing.alike), turned(pairing.moved)
+    if not _swapped(left.of, right.of):
+        return _pair(left, right)
+    pairing = _pair(right, left)
+    same, alike, moved = (
+        sorted((a, b) for b, a in pairs) for pairs in (pairing.same, pairing.alike, pairing.moved)
+    )
     return Pairing(same, alike, moved, pairing.added, pairing.removed)
 
 
@@ -195,16 +184,16 @@ def _pair(left: Facts, right: Facts) -> Pairing:
     yours = _numbered(right.of, numbers)
     if mine == yours:
         return Pairing([(node, node) for node in range(len(mine))])
-    pairing = Pairing(slide(common(mine, yours), mine, yours, left, right))
-    ours, theirs = {a for a, _ in pairing.same}, {b for _, b in pairing.same}
-    rest = [node for node in range(len(mine)) if node not in ours]
-    others = [node for node in range(len(yours)) if node not in theirs]
-    pairing.moved = _moved(rest, others, mine, yours)
-    gone, come = {a for a, _ in pairing.moved}, {b for _, b in pairing.moved}
+    pairing = Pairing(_slide(common(mine, yours), mine, yours, left, right))
+    rest = _unmatched(range(len(mine)), pairing.same, 0)
+    others = _unmatched(range(len(yours)), pairing.same, 1)
+    # Equal nodes that are left have moved: the first of one side is the first of the other.
+    waiting: dict[int, deque[int]] = defaultdict(deque)
+    for node in others:
+        waiting[yours[node]].append(node)
+    pairing.moved = [(node, waiting[mine[node]].popleft()) for node in rest if waiting[mine[node]]]
     gaps = _gaps(
-        pairing.same,
-        [node for node in rest if node not in gone],
-        [node for node in others if node not in come],
+        pairing.same, _unmatched(rest, pairing.moved, 0), _unmatched(others, pairing.moved, 1)
     )
     for key, only in _LESS_AND_LESS:
         gaps = _refined(gaps, left.of, right.of, key, only, pairing.alike)
@@ -214,17 +203,13 @@ def _pair(left: Facts, right: Facts) -> Pairing:
     return pairing
 
 
+def _unmatched(nodes: Iterable[int], pairs: Iterable[Pair], side: int) -> list[int]:
+    matched = {pair[side] for pair in pairs}
+    return [node for node in nodes if node not in matched]
+
+
 def _numbered(values: Iterable[Hashable], numbers: dict[Hashable, int]) -> list[int]:
     return [numbers.setdefault(value, len(numbers)) for value in values]
-
-
-def _moved(
-    rest: Sequence[int], others: Sequence[int], mine: Sequence[int], yours: Sequence[int]
-) -> list[Pair]:
-    waiting: dict[int, deque[int]] = defaultdict(deque)
-    for node in others:
-        waiting[yours[node]].append(node)
-    return [(node, waiting[mine[node]].popleft()) for node in rest if waiting[mine[node]]]
 
 
 def _gaps(pairs: Sequence[Pair], rest: Sequence[int], others: Sequence[int]) -> list[_Gap]:
@@ -253,77 +238,48 @@ def _refined(
     """Match inside each gap by a key, and return the smaller gaps that are left."""
     smaller: list[_Gap] = []
     for gap in gaps:
-        mine, yours = gap
-        if only is not None:
-            mine = [node for node in mine if left[node].type == only]
-            yours = [node for node in yours if right[node].type == only]
-        if not mine or not yours:
-            smaller.append(gap)
-            continue
+        mine = [node for node in gap[0] if only is None or left[node].type == only]
+        yours = [node for node in gap[1] if only is None or right[node].type == only]
         numbers: dict[Hashable, int] = {}
         ours = _numbered((key(left[node]) for node in mine), numbers)
         theirs = _numbered((key(right[node]) for node in yours), numbers)
         pairs = [(mine[a], yours[b]) for a, b in common(ours, theirs)]
-        if len(pairs) == len(gap[0]) == len(gap[1]):
-            matched += pairs
-            continue
-        if not pairs:
-            smaller.append(gap)
-            continue
         matched += pairs
-        gone, come = {a for a, _ in pairs}, {b for _, b in pairs}
-        smaller += _gaps(
-            pairs,
-            [node for node in gap[0] if node not in gone],
-            [node for node in gap[1] if node not in come],
-        )
+        smaller += _gaps(pairs, _unmatched(gap[0], pairs, 0), _unmatched(gap[1], pairs, 1))
     return smaller
 
 
 _Fits = Callable[[int, int], bool]
 
 
-def slide(
-    pairs: Sequence[Pair],
-    mine: Sequence[int],
-    yours: Sequence[int],
-    left: Facts,
-    right: Facts,
+def _slide(
+    pairs: Sequence[Pair], mine: Sequence[int], yours: Sequence[int], left: Facts, right: Facts
 ) -> list[Pair]:
     """Pairs of equal keys (``mine`` and ``yours``), chosen anew. Linear in the nodes."""
-    shifts = _shifts(left, right, pairs)
-
-    def fits(a: int, b: int) -> bool:
-        before, after = left.lines[a], right.lines[b]
-        if before is None or after is None:
-            return False
-        return after.line - before.line == shifts[left.of[a].function]
-
-    forth = _slid(dict(pairs), mine, len(yours), fits)
-    back = {b: a for a, b in forth.items()}
-    back = _slid(back, yours, len(mine), lambda b, a: fits(a, b))
-    return sorted((a, b) for b, a in back.items())
-
-
-def _shifts(left: Facts, right: Facts, pairs: Sequence[Pair]) -> dict[str | None, int]:
-    """By how many lines each function has moved in its file, as most of its nodes have it."""
     counts: dict[str | None, Counter[int]] = defaultdict(Counter)
     for a, b in pairs:
         before, after = left.lines[a], right.lines[b]
         if before is not None and after is not None:
             counts[left.of[a].function][after.line - before.line] += 1
-    return defaultdict(
-        int,
-        {
-            function: min(shifts, key=lambda shift: (-shifts[shift], abs(shift), shift))
-            for function, shifts in counts.items()
-        },
-    )
+    # By how many lines each function has moved in its file, as most of its nodes have it.
+    shifts = {
+        function: min(shifts, key=lambda shift: (-shifts[shift], abs(shift), shift))
+        for function, shifts in counts.items()
+    }
+
+    def fits(a: int, b: int) -> bool:
+        before, after = left.lines[a], right.lines[b]
+        if before is None or after is None:
+            return False
+        return after.line - before.line == shifts.get(left.of[a].function, 0)
+
+    forth = _slid(dict(pairs), mine, len(yours), fits)
+    back = _slid({b: a for a, b in forth.items()}, yours, len(mine), lambda b, a: fits(a, b))
+    return sorted((a, b) for b, a in back.items())
 
 
-def _slid(match: dict[int, int], keys: Sequence[int], others: int, fits: _Fits) -> dict[int, int]:
-    """Move each run of unmatched nodes of one side to where it is best."""
-    partner = dict(match)
+def _slid(partner: dict[int, int], keys: Sequence[int], others: int, fits: _Fits) -> dict[int, int]:
+    """Move each run of unmatched nodes of one side to where it is best; ``partner`` changes."""
     start, count = 0, len(keys)
     while start < count:
         if start in partner:

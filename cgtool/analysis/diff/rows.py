@@ -1,4 +1,7 @@
-"""The nodes that differ, by line and by module, and the edges that differ between the others."""
+"""What differs, as rows: nodes by line and by module, edges, and figures.
+
+``a`` and ``b`` are the two captures everywhere; None means that this side has no such thing.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,137 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.pairing import Fact, size_fields
-from cgtool.analysis.diff.report import (
-    ADDED,
-    CHANGED,
-    MOVED,
-    REMOVED,
-    Attribute,
-    ChangeRow,
-    EdgeRow,
-    ModuleRow,
-)
 from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line, module_at_depth, part_of, short_op
-from cgtool.model.capture import Capture, Frame, Stream
+from cgtool.model.capture import Capture, Frame
 
+REMOVED, ADDED, CHANGED, MOVED = "removed", "added", "changed", "moved"
 _MODULE_ROWS = 8
 _DEEPEST = 9
 """Names of a module path."""
+
+
+class Attribute(msgspec.Struct, frozen=True):
+    """One thing about a node: of a changed one both values, else that of the side that has it."""
+
+    name: str
+    """``kernel``, ``kind``, ``op``, ``stream``, or a field that is ``COMPARED``: ``grid``,
+    ``dynamic shared bytes``."""
+    a: str | None
+    b: str | None
+
+
+class ChangeRow(msgspec.Struct, frozen=True):
+    """Nodes of one op at one line that changed in the same way."""
+
+    graph: str
+    change: str
+    """``removed``, ``added``, ``changed`` or ``moved``."""
+    nodes: int
+    type: str
+    op: str | None
+    line: str | None
+    module: str
+    """One module, or a pattern that all of them match (``layers.*.linear``)."""
+    attributes: tuple[Attribute, ...]
+    """Of the first of these nodes."""
+    vary: bool
+    """Whether another of these nodes has other values."""
+    a: tuple[int, ...]
+    """Ids of the nodes."""
+    b: tuple[int, ...]
+    """Ids of the nodes; of a changed one at the same place as in ``a``."""
+
+
+class ModuleRow(msgspec.Struct, frozen=True):
+    """Nodes of one module that are not the same."""
+
+    module: str
+    a: int
+    b: int
+    removed: int
+    added: int
+    changed: int
+    moved: int
+
+
+class GraphRow(msgspec.Struct, frozen=True):
+    """One graph."""
+
+    name: str
+    phase: str
+    change: str
+    """``same``, ``changed``, ``removed`` or ``added``."""
+    a: int | None
+    """Its nodes."""
+    b: int | None
+    removed: int = 0
+    added: int = 0
+    changed: int = 0
+    moved: int = 0
+    edges_removed: int = 0
+    """Dependencies between nodes that both sides have."""
+    edges_added: int = 0
+
+
+class EdgeRow(msgspec.Struct, frozen=True):
+    """Dependencies between matched nodes that only one side has, of one pair of lines."""
+
+    graph: str
+    change: str
+    """``removed`` or ``added``."""
+    edges: int
+    source: str
+    """Op, line and module; a pattern of modules where there are several."""
+    target: str
+    """This one waits for the other."""
+    nodes: tuple[tuple[int, int], ...]
+    """Ids of source and target, in ``a``."""
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A number of both sides: bytes, or nanoseconds."""
+
+    of: str
+    what: str
+    a: float | None
+    b: float | None
+    judged: bool = False
+    """Whether another value is a difference. Times, and what the driver takes for itself, are not
+    the same twice."""
+
+    @property
+    def difference(self) -> float | None:
+        """``b`` less ``a``; None where one side has no number."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of ``a``; None where there is no difference."""
+        return self.difference / self.a if self.difference and self.a else None
+
+
+class LineTime(msgspec.Struct, frozen=True):
+    """GPU time of the nodes of one op at one line."""
+
+    op: str | None
+    line: str | None
+    a: int
+    """Nanoseconds."""
+    b: int
+
+    @property
+    def difference(self) -> int:
+        return self.b - self.a
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of ``a``; None where there is no difference."""
+        return self.difference / self.a if self.difference and self.a else None
 
 
 class Change(NamedTuple):
@@ -36,48 +151,54 @@ class Change(NamedTuple):
     b: int | None
     before: Fact | None
     after: Fact | None
-    fact: Fact
-    """Of the node in ``b`` if it is there, else in ``a``."""
     line: Frame | None
-    """Likewise."""
+    """Of the node in ``b`` if it is there, else in ``a``."""
+
+    @property
+    def fact(self) -> Fact:
+        """Of the node in ``b`` if it is there, else in ``a``."""
+        fact = self.after or self.before
+        assert fact is not None
+        return fact
 
 
-def changes(graphs: Iterable[Matched]) -> list[Change]:
+def find_changes(graphs: Iterable[Matched]) -> list[Change]:
     """Every node that is not the same, of the graphs that both captures have."""
-    return [change for matched in graphs if matched.a and matched.b for change in _changes(matched)]
-
-
-def _changes(matched: Matched) -> Iterator[Change]:
-    before, after = matched.facts_a, matched.facts_b
-    for a in matched.nodes.removed:
-        yield Change(matched, REMOVED, a, None, before.of[a], None, before.of[a], before.lines[a])
-    for b in matched.nodes.added:
-        yield Change(matched, ADDED, None, b, None, after.of[b], after.of[b], after.lines[b])
-    for change, pairs in ((CHANGED, matched.changed), (MOVED, matched.moved)):
-        for a, b in pairs:
-            yield Change(
-                matched, change, a, b, before.of[a], after.of[b], after.of[b], after.lines[b]
-            )
+    changes: list[Change] = []
+    for matched in graphs:
+        if matched.a is None or matched.b is None:
+            continue
+        nodes, left, right = matched.nodes, matched.facts_a, matched.facts_b
+        for a in nodes.removed:
+            changes.append(Change(matched, REMOVED, a, None, left.of[a], None, left.lines[a]))
+        for b in nodes.added:
+            changes.append(Change(matched, ADDED, None, b, None, right.of[b], right.lines[b]))
+        for change, pairs in ((CHANGED, matched.changed), (MOVED, matched.moved)):
+            changes += [
+                Change(matched, change, a, b, left.of[a], right.of[b], right.lines[b])
+                for a, b in pairs
+            ]
+    return changes
 
 
 class Lines:
     """Groups changes by line, with the names of the kernels and streams of both captures."""
 
-    def __init__(self, a: Capture, b: Capture, every: Iterable[Change]) -> None:
+    def __init__(self, a: Capture, b: Capture, changes: Iterable[Change]) -> None:
         self._streams = a.streams, b.streams
         # Only the names that are shown have to be distinguishable.
         kernels = {
             fact.name
-            for change in every
+            for change in changes
             for fact in (change.before, change.after)
             if fact is not None and fact.type == "kernel" and fact.name is not None
         }
         self._short = short_kernels(sorted(kernels))
 
-    def rows(self, every: Iterable[Change]) -> list[ChangeRow]:
+    def rows(self, changes: Iterable[Change]) -> list[ChangeRow]:
         """Nodes of one op at one line that changed in the same way, most first."""
         groups: dict[tuple[object, ...], list[Change]] = defaultdict(list)
-        for change in every:
+        for change in changes:
             fact = change.fact
             line = (change.line.file, change.line.line) if change.line is not None else None
             key = (change.matched.which, change.change, fact.type, fact.op, line, _kind(change))
@@ -87,7 +208,10 @@ class Lines:
 
     def _row(self, members: Sequence[Change]) -> ChangeRow:
         first = members[0]
-        sizes = first.before and first.before.sizes, first.after and first.after.sizes
+        sizes = [
+            (change.before and change.before.sizes, change.after and change.after.sizes)
+            for change in members
+        ]
         return ChangeRow(
             first.matched.graph.name,
             first.change,
@@ -97,11 +221,7 @@ class Lines:
             file_line(first.line) or None,
             _pattern({change.fact.module for change in members}),
             tuple(self._attributes(first)),
-            any(
-                (change.before and change.before.sizes, change.after and change.after.sizes)
-                != sizes
-                for change in members
-            ),
+            any(pair != sizes[0] for pair in sizes),
             tuple(change.a for change in members if change.a is not None),
             tuple(change.b for change in members if change.b is not None),
         )
@@ -110,28 +230,27 @@ class Lines:
         """What differs; of a node that only one side has, what it does."""
         if change.change == MOVED:
             return
-        a, b = (dict(self._values(fact)) if fact else {} for fact in (change.before, change.after))
+        before, after = change.before, change.after
+        a, b = (dict(self._values(fact)) if fact else {} for fact in (before, after))
         for name in a | b:
             if a.get(name) != b.get(name):
                 yield Attribute(name, a.get(name), b.get(name))
-        if change.before is not None and change.after is not None:
-            if change.before.op != change.after.op:
-                yield Attribute("op", change.before.op, change.after.op)
-            if change.matched.turned(change.before, change.after):
-                before, after = (
-                    _stream(streams, fact.stream)
-                    for streams, fact in zip(
-                        self._streams, (change.before, change.after), strict=True
-                    )
-                )
-                yield Attribute("stream", before, after)
+        if before is None or after is None:
+            return
+        if before.op != after.op:
+            yield Attribute("op", before.op, after.op)
+        if change.matched.turned(before, after):
+            names = (
+                None if fact.stream is None else streams[fact.stream].name
+                for fact, streams in zip((before, after), self._streams, strict=True)
+            )
+            yield Attribute("stream", *names)
 
     def _values(self, fact: Fact) -> Iterator[tuple[str, str]]:
-        if fact.name is not None:
-            if fact.type == "kernel":
-                yield "kernel", self._short[fact.name]
-            else:
-                yield "kind", fact.name
+        if fact.name is not None and fact.type == "kernel":
+            yield "kernel", self._short[fact.name]
+        elif fact.name is not None:
+            yield "kind", fact.name
         for field, value in zip(size_fields(fact.type), fact.sizes, strict=True):
             if value is not None:
                 yield field.key, _text(value, field.unit)
@@ -149,10 +268,6 @@ def _kind(change: Change) -> tuple[object, ...]:
     pairs = zip(before.sizes, after.sizes, strict=False)
     sizes = tuple(size != new_size for size, new_size in pairs)
     return names, ops, sizes, change.matched.turned(before, after)
-
-
-def _stream(streams: Sequence[Stream], stream: int | None) -> str | None:
-    return None if stream is None else streams[stream].name
 
 
 def _text(value: object, unit: str | None) -> str:
@@ -181,30 +296,25 @@ def _pattern(modules: set[str | None]) -> str:
 
 
 def by_module(
-    a: Capture, b: Capture, graphs: Sequence[Matched], every: Iterable[Change]
+    a: Capture, b: Capture, graphs: Sequence[Matched], changes: Iterable[Change]
 ) -> tuple[ModuleRow, ...]:
     """The modules whose nodes are not the same, as deep as fits a screen."""
     whole: dict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
-
-    def prefix(matched: Matched) -> str:
-        if matched.a is None or matched.b is None:
-            return ""
-        part, part_in_b = part_of(a, matched.a), part_of(b, matched.b)
-        return f"{part}: " if part is not None and part == part_in_b else ""
-
+    prefixes: dict[object, str] = {}
     for matched in graphs:
+        part = None if matched.a is None else part_of(a, matched.a)
+        shared = matched.b is not None and part == part_of(b, matched.b)
+        prefix = prefixes[matched.which] = f"{part}: " if part is not None and shared else ""
         for side, facts in (("a", matched.facts_a.of), ("b", matched.facts_b.of)):
             for module, count in Counter(fact.module for fact in facts).items():
-                whole[prefix(matched), module][side] += count
-    counted = Counter((change.matched.which, change.fact.module, change.change) for change in every)
-    prefixes = {matched.which: prefix(matched) for matched in graphs}
-    for (which, module, kind), count in counted.items():
-        whole[prefixes[which], module][kind] += count
+                whole[prefix, module][side] += count
+    for change in changes:
+        whole[prefixes[change.matched.which], change.fact.module][change.change] += 1
     chosen: dict[str, Counter[str]] = {}
     for depth in range(1, _DEEPEST):
         rows: dict[str, Counter[str]] = defaultdict(Counter)
-        for (part, module), counts in whole.items():
-            rows[part + module_at_depth(module, depth)].update(counts)
+        for (prefix, module), counts in whole.items():
+            rows[prefix + module_at_depth(module, depth)].update(counts)
         shown = {name: counts for name, counts in rows.items() if counts.keys() - {"a", "b"}}
         if depth > 1 and (len(shown) > _MODULE_ROWS or shown.keys() == chosen.keys()):
             break

@@ -7,9 +7,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.report import ADDED, CHANGED, MOVED, REMOVED, ChangeRow, Figure
-from cgtool.analysis.diff.rows import Change, Lines
+from cgtool.analysis.diff.rows import (
+    ADDED,
+    CHANGED,
+    MOVED,
+    REMOVED,
+    Change,
+    ChangeRow,
+    Figure,
+    Lines,
+)
 from cgtool.analysis.graph.places import short_op
+from cgtool.analysis.units import bytes_text, count_text
 from cgtool.model.capture import KernelLaunch
 from cgtool.model.schema import fields
 
@@ -34,7 +43,7 @@ Clause = tuple[int, str]
 
 def sentence(
     graphs: Sequence[Matched],
-    every: Sequence[Change],
+    changes: Sequence[Change],
     lines: Lines,
     rows: Sequence[ChangeRow],
     memory: Sequence[Figure],
@@ -44,18 +53,18 @@ def sentence(
     after = sum(len(matched.b.nodes) for matched in graphs if matched.b is not None)
     clauses = [
         *_graphs(graphs),
-        *_nodes(graphs, every, lines, rows),
+        *_nodes(graphs, changes, lines, rows),
         *_edges(graphs),
         *_memory(memory),
     ]
     if not clauses:
-        same = f"{_count(after, 'node')} in {_count(len(graphs), 'graph')}"
+        same = f"{count_text(after, 'node')} in {count_text(len(graphs), 'graph')}"
         return f"No difference: {same} {'is' if after == 1 else 'are'} the same"
     # Sorting is stable.
     clauses.sort(key=lambda clause: -clause[0])
     shown = [text for _, text in clauses[:_NAMED]]
     if len(clauses) > _NAMED:
-        shown.append(f"and {_count(len(clauses) - _NAMED, 'more change')}")
+        shown.append(f"and {count_text(len(clauses) - _NAMED, 'more change')}")
     if after == before:
         return f"Same number of nodes: {'; '.join(shown)}"
     more = "more" if after > before else "fewer"
@@ -63,37 +72,33 @@ def sentence(
     return f"B has {count:,} {more} node{'s' * (count != 1)}: {'; '.join(shown)}"
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def _graphs(graphs: Sequence[Matched]) -> Iterator[Clause]:
     for matched in graphs:
         if matched.a is None or matched.b is None:
             count = len(matched.graph.nodes)
             what = "gone" if matched.b is None else "new"
-            yield count, f"the graph {matched.graph.name} is {what} ({_count(count, 'node')})"
+            yield count, f"the graph {matched.graph.name} is {what} ({count_text(count, 'node')})"
 
 
 def _nodes(
-    graphs: Sequence[Matched], every: Sequence[Change], lines: Lines, rows: Sequence[ChangeRow]
+    graphs: Sequence[Matched], changes: Sequence[Change], lines: Lines, rows: Sequence[ChangeRow]
 ) -> Iterator[Clause]:
     left: dict[str, list[ChangeRow]] = {}
     for change, word in ((REMOVED, "gone"), (ADDED, "new")):
         left[change] = [row for row in rows if row.change == change]
-        modules = Counter(node.fact.module for node in every if node.change == change)
+        modules = Counter(node.fact.module for node in changes if node.change == change)
         whole = _whole(graphs, modules, change)
         if whole:
             inside = {module for module in modules if whole & set(_outer(module))}
             count = sum(modules[module] for module in inside)
             left[change] = lines.rows(
-                node for node in every if node.change == change and node.fact.module not in inside
+                node for node in changes if node.change == change and node.fact.module not in inside
             )
             first, *more = sorted(whole, key=_natural)
             names = f"module {first} is"
             if more:
-                names = f"modules {first} and {_count(len(more), 'other')} are"
-            yield count, f"{names} {word} ({_count(count, 'node')})"
+                names = f"modules {first} and {count_text(len(more), 'other')} are"
+            yield count, f"{names} {word} ({count_text(count, 'node')})"
     became = list(_replaced(left[REMOVED], left[ADDED]))
     replaced = {id(row) for pair in became for row in pair}
     for before, after in became:
@@ -112,7 +117,7 @@ def _nodes(
         yield from _clauses(mine, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
-        yield moved, f"{_count(moved, 'node runs', 'nodes run')} in another order"
+        yield moved, f"{count_text(moved, 'node runs', 'nodes run')} in another order"
 
 
 def _replaced(
@@ -146,7 +151,7 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
         ops = len({row.op for row in rows})
         types = {row.type for row in rows}
         units = _UNITS.get(types.pop(), _NODES) if len(types) == 1 else _NODES
-        yield count, f"{_count(count, *units)} of {_count(ops, 'op')} {many}"
+        yield count, f"{count_text(count, *units)} of {count_text(ops, 'op')} {many}"
         return
     for members in groups.values():
         count = sum(row.nodes for row in members)
@@ -189,7 +194,7 @@ def _natural(module: str) -> list[tuple[int, str]]:
 
 def _who(row: ChangeRow, count: int) -> str:
     """``8 kernels of add at model.py:42``; ``addmm at model.py:42 in layers.0`` where it is one."""
-    unit = _count(count, *_UNITS.get(row.type, _NODES))
+    unit = count_text(count, *_UNITS.get(row.type, _NODES))
     if row.op is not None:
         text = short_op(row.op) if count == 1 else f"{unit} of {short_op(row.op)}"
     else:
@@ -225,7 +230,7 @@ def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
     for count, word in ((gone, "gone"), (come, "new")):
         if count:
             verb = "is" if count == 1 else "are"
-            yield count, f"{_count(count, 'dependency', 'dependencies')} {verb} {word}"
+            yield count, f"{count_text(count, 'dependency', 'dependencies')} {verb} {word}"
 
 
 def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:
@@ -239,11 +244,4 @@ def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:
             yield 0, f"the {row.of} is {'new' if row.a is None else 'gone'}"
         else:
             more = "more" if row.b > row.a else "less"
-            yield 0, f"the {row.of} {_VERBS[row.what]} {_bytes(abs(row.b - row.a))} {more}"
-
-
-def _bytes(size: float) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << power:
-            return f"{size / (1 << power):,.1f} {unit}"
-    return f"{size:,.0f} B"
+            yield 0, f"the {row.of} {_VERBS[row.what]} {bytes_text(abs(row.b - row.a))} {more}"

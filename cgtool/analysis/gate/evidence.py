@@ -10,7 +10,7 @@ import msgspec
 
 from cgtool.analysis.findings import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.graph.places import WORK, Places, file_line
-from cgtool.analysis.memory.pools import peak_of
+from cgtool.analysis.pools import peak_of
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame
@@ -203,7 +203,7 @@ def _held(capture: Capture, *, live: bool) -> tuple[Counter[_Group], dict[_Group
     sizes: Counter[_Group] = Counter()
     lines: dict[_Group, Frame | None] = {}
     allocations = capture.memory.allocations
-    _, peak = peak_of(allocations, lambda allocation: allocation.bytes)
+    _, peak = peak_of(allocations)
     for allocation in allocations:
         freed = allocation.freed_at
         at_peak = allocation.allocated_at <= peak and (freed is None or freed > peak)

@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.graph.places import WORK, Place, Places, module_at_depth, part_of
-from cgtool.analysis.memory.pools import pools_report
+from cgtool.analysis.pools import pools_report
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Caveat, Frame, Graph, Node
 from cgtool.model.finding import Finding

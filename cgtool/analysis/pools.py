@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
 import msgspec
 
 from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
-from cgtool.model.capture import Allocation, Block, Capture, Pool
+from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segment
 
 
 class PoolRow(msgspec.Struct, frozen=True):
@@ -90,23 +90,6 @@ class PoolsReport(msgspec.Struct, frozen=True):
     """Live bytes beyond those that were requested."""
 
 
-class _Timed(msgspec.Struct, frozen=True):
-    """A node's time, with what it is grouped by: the fields of an allocation."""
-
-    graph: int
-    origin: int | None
-    stream: int | None
-    duration_ns: int
-
-
-def _timed(capture: Capture, pool: int) -> Iterator[_Timed]:
-    """The timed nodes of the graphs that use a pool."""
-    for index, graph in enumerate(capture.graphs):
-        for node in graph.nodes if graph.pool == pool else ():
-            if node.duration_ns is not None:
-                yield _Timed(index, node.origin, node.stream, node.duration_ns)
-
-
 def pools_report(
     capture: Capture,
     *,
@@ -123,17 +106,16 @@ def pools_report(
     for allocation in memory.allocations:
         by_pool[allocation.pool].append(allocation)
 
-    def group_of(item: Allocation | _Timed) -> str:
+    def group_of(graph: int, origin: int | None, stream: int | None) -> str:
         if by == "stream":
-            stream = item.stream
             return "(another stream)" if stream is None else capture.streams[stream].name
         if by == "module":
-            module = module_at_depth(places.of_origin(item.origin).module, depth)
-            part = part_of(capture, capture.graphs[item.graph])
+            module = module_at_depth(places.of_origin(origin).module, depth)
+            part = part_of(capture, capture.graphs[graph])
             return f"{part}: {module}" if part else module
         if by == "line":
-            return file_line(places.of_origin(item.origin).line) or "(no line)"
-        return capture.graphs[item.graph].name
+            return file_line(places.of_origin(origin).line) or "(no line)"
+        return capture.graphs[graph].name
 
     rows: list[PoolRow] = []
     groups: list[GroupRow] = []
@@ -144,17 +126,33 @@ def pools_report(
     for index in chosen:
         pool, allocations = memory.pools[index], by_pool[index]
         rows.append(_pool_row(capture, places, index, allocations))
-        groups += _group_rows(pool.name, allocations, _timed(capture, index), group_of)
-        live = [allocation for allocation in allocations if allocation.freed_at is None]
-        rounding += sum(allocation.bytes - allocation.requested_bytes for allocation in live)
-        held += [_holder_row(capture, places, pool.name, allocation) for allocation in live]
+        members: dict[str, list[Allocation]] = defaultdict(list)
+        for allocation in allocations:
+            group = group_of(allocation.graph, allocation.origin, allocation.stream)
+            members[group].append(allocation)
+            if allocation.freed_at is None:
+                rounding += allocation.bytes - allocation.requested_bytes
+                held.append(_holder_row(capture, places, pool.name, allocation))
+        time_ns: Counter[str] = Counter()
+        for number, graph in enumerate(capture.graphs):
+            for node in graph.nodes if graph.pool == index else ():
+                if node.duration_ns is not None:
+                    time_ns[group_of(number, node.origin, node.stream)] += node.duration_ns
+        of_pool = [
+            GroupRow(
+                pool.name,
+                name,
+                len(group),
+                sum(allocation.requested_bytes for allocation in group),
+                sum(allocation.bytes for allocation in group if allocation.freed_at is None),
+                peak_of(group)[0],
+                time_ns.get(name),
+            )
+            for name, group in members.items()
+        ]
+        groups += sorted(of_pool, key=lambda row: -row.peak)
         shared += _shared(capture, pool, allocations)
     held.sort(key=lambda row: -row.bytes)
-    exec_bytes = [
-        graph.exec_bytes
-        for graph in capture.graphs
-        if graph.exec_bytes is not None and (not only or graph.pool in chosen)
-    ]
     return PoolsReport(
         capture.entry.spec,
         capture.environment.device,
@@ -166,7 +164,7 @@ def pools_report(
         max(0, len(held) - holders),
         sum(row.bytes for row in held[holders:]),
         tuple(shared),
-        sum(exec_bytes) if exec_bytes else None,
+        driver_bytes(graph for graph in capture.graphs if not only or graph.pool in chosen),
         rounding,
     )
 
@@ -175,55 +173,27 @@ def _pool_row(
     capture: Capture, places: Places, index: int, allocations: Sequence[Allocation]
 ) -> PoolRow:
     pool = capture.memory.pools[index]
-    peak, event = peak_of(allocations, lambda allocation: allocation.bytes)
-    floor, _ = peak_of(allocations, lambda allocation: allocation.requested_bytes)
-    reserved = reserved_bytes(pool)
+    peak, event = peak_of(allocations)
     at_peak = next((each for each in allocations if each.allocated_at == event), None)
     where = ""
     if at_peak is not None:
         place = places.of_origin(at_peak.origin)
         facts = (capture.graphs[at_peak.graph].name, place.short_op, file_line(place.line))
         where = " ".join(fact for fact in facts if fact)
+    used = _spans(allocations) + _spans(_used_blocks(pool))
+    reserved = reserved_bytes(pool)
     return PoolRow(
         pool.name,
         len(pool.segments),
         reserved,
         live_bytes(pool),
         peak,
-        reserved - _covered(pool, allocations),
-        floor,
+        reserved - _overlap(_merge(used), sorted(_spans(pool.segments))),
+        peak_of(allocations, lambda allocation: allocation.requested_bytes)[0],
         len(allocations),
         tuple(graph.name for graph in capture.graphs if graph.pool == index),
         where,
     )
-
-
-def _group_rows(
-    pool: str,
-    allocations: Iterable[Allocation],
-    nodes: Iterable[_Timed],
-    group_of: Callable[[Allocation | _Timed], str],
-) -> list[GroupRow]:
-    """The largest peak first."""
-    members: dict[str, list[Allocation]] = defaultdict(list)
-    for allocation in allocations:
-        members[group_of(allocation)].append(allocation)
-    time_ns: Counter[str] = Counter()
-    for node in nodes:
-        time_ns[group_of(node)] += node.duration_ns
-    rows = [
-        GroupRow(
-            pool,
-            name,
-            len(group),
-            sum(allocation.requested_bytes for allocation in group),
-            sum(allocation.bytes for allocation in group if allocation.freed_at is None),
-            peak_of(group, lambda allocation: allocation.bytes)[0],
-            time_ns.get(name),
-        )
-        for name, group in members.items()
-    ]
-    return sorted(rows, key=lambda row: -row.peak)
 
 
 def _holder_row(capture: Capture, places: Places, pool: str, allocation: Allocation) -> HolderRow:
@@ -241,20 +211,20 @@ def _holder_row(capture: Capture, places: Places, pool: str, allocation: Allocat
 
 def _shared(capture: Capture, pool: Pool, allocations: Iterable[Allocation]) -> list[SharedRow]:
     """Bytes that an earlier graph freed and a later graph allocated again."""
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    by_graph: dict[int, list[Allocation]] = defaultdict(list)
     for allocation in allocations:
-        end = allocation.address + allocation.bytes
-        spans[allocation.graph].append((allocation.address, end))
-    merged = {graph: _merge(ranges) for graph, ranges in spans.items()}
+        by_graph[allocation.graph].append(allocation)
+    spans = {graph: _merge(_spans(group)) for graph, group in by_graph.items()}
     return [
         SharedRow(pool.name, capture.graphs[first].name, capture.graphs[second].name, overlap)
-        for first, second in combinations(sorted(merged), 2)
-        if (overlap := _overlap(merged[first], merged[second]))
+        for first, second in combinations(sorted(spans), 2)
+        if (overlap := _overlap(spans[first], spans[second]))
     ]
 
 
 def peak_of(
-    allocations: Iterable[Allocation], size: Callable[[Allocation], int]
+    allocations: Iterable[Allocation],
+    size: Callable[[Allocation], int] = lambda allocation: allocation.bytes,
 ) -> tuple[int, int]:
     """(most bytes at once, event at which that was reached)."""
     changes: list[tuple[int, int]] = []
@@ -262,19 +232,12 @@ def peak_of(
         changes.append((allocation.allocated_at, size(allocation)))
         if allocation.freed_at is not None:
             changes.append((allocation.freed_at, -size(allocation)))
-    changes.sort()
     now = best = at = 0
-    for event, change in changes:
+    for event, change in sorted(changes):
         now += change
         if now > best:
             best, at = now, event
     return best, at
-
-
-def _used_blocks(pool: Pool) -> list[Block]:
-    return [
-        block for segment in pool.segments for block in segment.blocks if block.state != "inactive"
-    ]
 
 
 def live_bytes(pool: Pool) -> int:
@@ -287,12 +250,20 @@ def reserved_bytes(pool: Pool) -> int:
     return sum(segment.bytes for segment in pool.segments)
 
 
-def _covered(pool: Pool, allocations: Iterable[Allocation]) -> int:
-    """Bytes of the pool's segments that an allocation or a live block covered."""
-    used = [(each.address, each.address + each.bytes) for each in allocations]
-    used += [(block.address, block.address + block.bytes) for block in _used_blocks(pool)]
-    segments = [(each.address, each.address + each.bytes) for each in pool.segments]
-    return _overlap(_merge(used), sorted(segments))
+def driver_bytes(graphs: Iterable[Graph]) -> int | None:
+    """Device memory that the driver takes for the executable graphs; None if unknown."""
+    known = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
+    return sum(known) if known else None
+
+
+def _used_blocks(pool: Pool) -> list[Block]:
+    return [
+        block for segment in pool.segments for block in segment.blocks if block.state != "inactive"
+    ]
+
+
+def _spans(ranges: Iterable[Allocation | Block | Segment]) -> list[tuple[int, int]]:
+    return [(each.address, each.address + each.bytes) for each in ranges]
 
 
 def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -23,7 +23,6 @@ from cuda.bindings import driver as cu
 
 from cgtool.devices.cuda import bench
 from cgtool.devices.cuda import capture as cuda_capture
-from cgtool.devices.cuda.assemble import assemble
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
@@ -233,7 +232,7 @@ def recorder() -> list[dict[str, object]]:
             session.capture(ranges)
         watched_s.append(session.captured[0].capture_ns / 1e9)
         clock = time.perf_counter()
-        capture, _ = assemble(session, warmup_iters=1, launch_ns=[], caveats=[])
+        capture, _ = cuda_capture.assemble(session)
         joined_s.append(time.perf_counter() - clock)
         count = len(capture.graphs[0].nodes)
         known = sum(node.origin is not None for node in capture.graphs[0].nodes)
@@ -292,16 +291,14 @@ def bench_accuracy() -> list[dict[str, object]]:
     rows = []
     for name in ("mlp", "transformer", "convnet", "train_step"):
         spec = str(ROOT / "samples" / f"{name}.py:build")
-        session, _, caveats = cuda_capture.prepare(
-            load(spec, device="cuda"), CaptureOptions(), quiet
-        )
+        session = cuda_capture.prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
         phases = bench.sides_of(session)
         phase = "step" if "step" in phases else "both"
         graphs = [one.graph for one in session.captured]
         options = BenchOptions(rounds=20, min_round_ms=10.0)
         ours, theirs = [], []
         for _ in range(5):
-            found = bench.measure(session, {phase: phases[phase]}, options, caveats, quiet)
+            found = bench.measure(session, {phase: phases[phase]}, options, quiet)
             replay = next(one for one in found.samples if one.name == "replay")
             ours.append(median(replay.device_ns))
             for side in phases[phase]:

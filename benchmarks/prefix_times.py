@@ -35,10 +35,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
 
     from cgtool.analysis.timing import gaps
     from cgtool.devices.cuda import node_times, profile
-    from cgtool.devices.cuda.assemble import assemble
-    from cgtool.devices.cuda.capture import prepare, time_launches
-    from cgtool.devices.cuda.driver import cu
-    from cgtool.devices.cuda.nodes import nodes_of
+    from cgtool.devices.cuda.capture import assemble, prepare, time_launches
     from cgtool.devices.cuda.timing import empty_ns
     from cgtool.model.measurements import Profile
     from cgtool.model.options import CaptureOptions
@@ -46,8 +43,8 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
 
     def quiet(_text: str) -> None: ...
 
-    session, iterations, caveats = prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
-    launches = time_launches(session)
+    session = prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+    time_launches(session)
     alone = tuple(profile._times(session, [None] * len(session.captured), REPLAYS))
     timed = node_times.record(session, quiet)
     around = node_times.around_ns()
@@ -55,12 +52,12 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     with torch.cuda.stream(session.stream):
         empty = median(empty_ns(REPLAYS))
         for index, one in enumerate(session.captured):
-            count = len(nodes_of(cu.CUgraph(one.graph.raw_cuda_graph())))
+            count = one.node_count()
             for first in sorted({round(count * cut) for cut in CUTS} - {0, count}):
                 measured = Part(one.graph, first).median_ns(session, index) - empty
                 parts.append((index, first, measured))
     # Nothing is replayed behind this: it frees memory that the graphs use.
-    capture, _ = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    capture, _ = assemble(session)
     profiled = Profile(route=timed.route, graphs=alone, around_ns=around)
     capture = msgspec.structs.replace(timed.add(capture), profile=profiled)
     name = spec.rpartition("/")[2].removesuffix(":build").removesuffix(".py")

@@ -106,7 +106,7 @@ def ready(load: Callable[[], Any]) -> Ready:
     from cgtool.model.measurements import whole
     from cgtool.model.options import CaptureOptions
 
-    session, _, _ = prepare(load(), CaptureOptions(), lambda _text: None)
+    session = prepare(load(), CaptureOptions(), lambda _text: None)
     phases = sides_of(session)
     found = phases[whole(phases)]
     return Ready(session, next(side for side in found if side.name == "replay"))

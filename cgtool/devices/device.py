@@ -102,6 +102,7 @@ class Session(Phases, ABC, Generic[GraphT]):
     """In the order of capture, which is the order of replay."""
     results: dict[int, Any] = field(default_factory=dict)
     """What each callable returned, tensors or not: held, as a user would hold it."""
+    warmup_iters: int = 0
     warmup_ns: int = 0
 
     @abstractmethod

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver")
 
-from cgtool.devices.cuda.stamps import Ran, makers, times_ns
+from cgtool.devices.cuda.provenance import makers, times_ns
+from cgtool.devices.cuda.stamps import Ran
 from cgtool.observe.ops import OpCall
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.devices.cuda.addresses import freed_block, require_live_inputs
+from cgtool.devices.cuda.memory import freed_block, require_live_inputs
 from cgtool.model.capture import (
     Copy,
     Fill,

@@ -13,9 +13,8 @@ pytest.importorskip("cuda.bindings.driver")
 import torch
 
 from cgtool.devices.cuda import provenance
-from cgtool.devices.cuda.memory import Window
 from cgtool.devices.cuda.session import CudaGraph, Recorded
-from cgtool.devices.cuda.stamps import LaunchLog, Ran, Stamp
+from cgtool.devices.cuda.stamps import LaunchLog, LaunchOutsideOps, Ran, Stamp
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.origins import OriginTable
@@ -26,8 +25,8 @@ SESSION = SimpleNamespace(streams={HOME: 0, SIDE: 1})
 
 def captured(**fields):
     return CudaGraph(
-        name="step", phase="step", callable=0, part=None, graph=None, pool_index=0,
-        window=Window(0, 0, 900), capture_ns=900,
+        name="step", phase="step", callable=0, part=None, graph=None, pool=(0, 1), end_ns=900,
+        capture_ns=900,
         **{"stamps": [], "recorded": None, **fields},
     )  # fmt: skip
 
@@ -72,7 +71,7 @@ def test_a_launch_outside_any_op_is_nobodys_backward():
         called_back(log)
         line = sys._getframe().f_lineno - 1
     launches = log.launches
-    assert [launch.call is None for launch in launches] == [False, True]
+    assert [isinstance(launch, LaunchOutsideOps) for launch in launches] == [False, True]
     stamps = [stamp_of(launch, 10 + at, 100 + at) for at, launch in enumerate(launches)]
     one = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
     table = OriginTable()

@@ -229,9 +229,7 @@ def test_dropout_is_captured_with_its_random_state_and_differs_between_replays()
 
     x = torch.ones(4096, device="cuda")
     part = Part("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
-    session, _, _ = cuda_capture.prepare(
-        Workload("test", "callable", (part,)), CaptureOptions(), quiet
-    )
+    session = cuda_capture.prepare(Workload("test", "callable", (part,)), CaptureOptions(), quiet)
     output = session.outputs[0][0][1]
     session.captured[0].graph.replay()
     first = output.clone()

@@ -24,8 +24,7 @@ import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.capture import prepare, time_launches
+from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.model.capture import Capture, Caveat
@@ -185,17 +184,15 @@ def run(
 
     Raises CgtoolError: exit 2 for a phase that the workload does not have.
     """
-    session, iterations, caveats = prepare(workload, capture_options, progress)
-    launches = time_launches(session)
+    session = prepare(workload, capture_options, progress)
+    time_launches(session)
     phases = sides_of(session)
     if options.phase is not None:
         if options.phase not in phases:
-            raise usage(
-                f"--phase {options.phase}: {workload.spec} has {', '.join(phases)}",
-            )
+            raise usage(f"--phase {options.phase}: {workload.spec} has {', '.join(phases)}")
         phases = {options.phase: phases[options.phase]}
-    bench = measure(session, phases, options, caveats, progress)
-    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    bench = measure(session, phases, options, progress)
+    capture, raw = assemble(session)
     return msgspec.structs.replace(capture, bench=bench), raw
 
 
@@ -203,7 +200,6 @@ def measure(
     session: CudaSession,
     phases: dict[str, list[Side]],
     options: BenchOptions,
-    caveats: list[Caveat],
     progress: Progress,
 ) -> Bench:
     """Time interleaved rounds of every side; the raw samples are kept."""
@@ -227,7 +223,7 @@ def measure(
                     side.device_ns.append(device_ns)
                     side.host_ns.append(host_ns)
                 if time.monotonic() > deadline:
-                    caveats.append(
+                    session.caveats.append(
                         Caveat(
                             "time-limit",
                             f"stopped after {number + 1} of {options.rounds} rounds at the limit "

@@ -1,28 +1,75 @@
-"""``cgtool capture`` on a GPU: the steps in order."""
+"""``cgtool capture`` on a GPU: warm up, capture, replay, and read the graphs as plain data."""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
+import msgspec
 import torch
 
+import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import node_times
-from cgtool.devices.cuda.addresses import require_live_inputs
-from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.cupti import CuptiUnavailable
 from cgtool.devices.cuda.device import CudaDevice
+from cgtool.devices.cuda.memory import FREED, AddressBook, cublas_workspaces, require_live_inputs
+from cgtool.devices.cuda.nodes import (
+    RAW_DOT_NODES,
+    FunctionTable,
+    GraphContents,
+    GraphReader,
+    debug_dot,
+    nodes_of,
+)
+from cgtool.devices.cuda.provenance import Joined, join
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.model.capture import Capture, Caveat
-from cgtool.model.failure import machine, user_code
+from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
+from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.program.phases import seed_all, warmup_iters
-from cgtool.program.workload import Workload
+from cgtool.observe.ops import numbered
+from cgtool.observe.origins import OriginTable
+from cgtool.program.boundary import first_line
+from cgtool.program.phases import caveats_of, labels_of, seed_all, warmup_iters
+from cgtool.program.workload import (
+    Workload,
+    address_of,
+    describe_tensor,
+    describe_tensors,
+    entry_of,
+)
 
 LAUNCHES = 20
 """Replays of each graph whose launch is timed on the host."""
+
+
+def capture(
+    workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Capture, dict[str, str]]:
+    """Capture a workload on a GPU: the capture, and the driver's DOT texts by part name.
+
+    Raises CgtoolError when the user's code cannot be captured.
+    """
+    session = prepare(workload, options, progress)
+    progress("replay")
+    time_launches(session)
+    timed: node_times.NodeTimes | None = None
+    if options.times:
+        try:
+            timed = node_times.record(session, progress)
+        except CuptiUnavailable as error:
+            session.caveats.append(Caveat("untimed", f"no node has a time: {error}"))
+    progress("read nodes")
+    captured, raw = assemble(session)
+    if timed is not None:
+        captured = timed.add(captured)
+    if options.check_input_liveness:
+        require_live_inputs(captured)
+    return captured, raw
 
 
 def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
@@ -40,49 +87,48 @@ def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
     return CudaSession(workload, options, device=device, stream=stream)
 
 
-def prepare(
-    workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[CudaSession, int, list[Caveat]]:
-    """Warm up, capture and instantiate: a session whose graphs can be replayed, the number of
-    warm-up iterations, and caveats. Raises CgtoolError."""
+def prepare(workload: Workload, options: CaptureOptions, progress: Progress) -> CudaSession:
+    """Warm up, capture and instantiate: a session whose graphs can be replayed.
+
+    Raises CgtoolError.
+    """
     session = open_session(workload, options)
     seed_all(options.seed)
     iterations, note = warmup_iters(workload, options)
-    caveats = [Caveat("warm-up", note)] if note else []
+    if note is not None:
+        session.caveats.append(Caveat("warm-up", note))
     with watch_annotations(options.annotations) as ranges:
         session.warm_up(iterations, ranges, progress)
         session.capture(ranges, progress)
     session.require_nodes()
     session.instantiate(progress)
-    return session, iterations, caveats
+    return session
 
 
-def time_launches(session: CudaSession) -> list[tuple[int, ...]]:
-    """Host time of single replays on an idle device, in ns, by graph in the order of capture.
+def time_launches(session: CudaSession) -> None:
+    """Fill ``launch_ns`` of each graph: host times of single replays on an idle device.
 
     Raises CgtoolError when a replay fails.
     """
-    times: list[list[int]] = [[] for _ in session.captured]
     try:
         for _ in range(LAUNCHES):
-            for index, graph in enumerate(session.captured):
+            for graph in session.captured:
                 session.device.synchronize()
                 clock = time.perf_counter_ns()
                 graph.graph.replay()
-                times[index].append(time.perf_counter_ns() - clock)
+                graph.launch_ns.append(time.perf_counter_ns() - clock)
         session.device.synchronize()
     except RuntimeError as error:
         raise _replay_failed(session, error) from error
-    return [tuple(times_ns) for times_ns in times]
 
 
-def _replay_failed(session: CudaSession, error: RuntimeError) -> Exception:
+def _replay_failed(session: CudaSession, error: RuntimeError) -> CgtoolError:
     """A replay ended with an error of the device: nothing can be read from it afterwards."""
     finding = explain(error, "replay")
-    text = str(error).strip().splitlines()[0]
     frame = session.workload.entry_frame()
     return user_code(
-        f"{session.workload.spec}: the graphs were captured, but a replay failed: {text}",
+        f"{session.workload.spec}: the graphs were captured, but a replay failed: "
+        f"{first_line(error)}",
         frames=(frame,) if frame is not None else (),
         why=finding.reason
         if finding
@@ -95,26 +141,194 @@ def _replay_failed(session: CudaSession, error: RuntimeError) -> Exception:
     )
 
 
-def capture(
-    workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[Capture, dict[str, str]]:
-    """Capture a workload on a GPU: the capture, and the driver's DOT texts by part name.
+def assemble(session: CudaSession) -> tuple[Capture, dict[str, str]]:
+    """The capture as plain data, and the driver's DOT texts by part name.
 
-    Raises CgtoolError when the user's code cannot be captured.
+    Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.
     """
-    session, iterations, caveats = prepare(workload, options, progress)
-    progress("replay")
-    launches = time_launches(session)
-    timed: node_times.NodeTimes | None = None
-    if options.times:
-        try:
-            timed = node_times.record(session, progress)
-        except CuptiUnavailable as error:
-            caveats.append(Caveat("untimed", f"no node has a time: {error}"))
-    progress("read nodes")
-    captured, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
-    if timed is not None:
-        captured = timed.add(captured)
-    if options.check_input_liveness:
-        require_live_inputs(captured)
-    return captured, raw
+    table = OriginTable(session.workload.entry_frame())
+    templates = [graph.template for graph in session.captured]
+    # Labelled before provenance is joined, which may run the workload again and replace tensors.
+    tensors, unnamed = _named_tensors(session)
+    labels = labels_of(session, _on_gpu)
+    handles = [[int(node) for node in nodes_of(template)] for template in templates]
+    joined = join(session, handles, table)
+    workspaces = cublas_workspaces(session.device.index, session.pools)
+    allocations = _named_allocations(
+        session, joined, dict.fromkeys(workspaces, "cuBLAS workspace") | labels
+    )
+    node_times_ns = [provenance.times_ns for provenance in joined]
+    addresses = AddressBook(session.trace, allocations, tensors, node_times_ns)
+    reader = GraphReader(FunctionTable(), addresses)
+    graphs: list[Graph] = []
+    raw: dict[str, str] = {}
+    contents: list[GraphContents] = []
+    for index, (captured, template, provenance) in enumerate(
+        zip(session.captured, templates, joined, strict=True)
+    ):
+        calls, call_of = numbered(provenance.calls)
+        known = list(zip(provenance.origins, call_of, provenance.streams, strict=True))
+        read = reader.read(template, index, known)
+        contents.append(read)
+        dot = debug_dot(template) if len(read.nodes) <= RAW_DOT_NODES else None
+        if dot is not None:
+            raw[f"{index}.dot"] = dot
+        graphs.append(
+            Graph(
+                name=captured.name,
+                phase=captured.phase,
+                callable=captured.callable,
+                pool=list(session.pools).index(captured.pool),
+                nodes=tuple(read.nodes),
+                edges=read.edges,
+                capture_ns=captured.capture_ns,
+                instantiate_ns=captured.instantiate_ns,
+                upload_ns=captured.upload_ns,
+                launch_ns=tuple(captured.launch_ns),
+                exec_bytes=captured.exec_bytes,
+                raw_dot=None if dot is None else f"{index}.dot",
+                eager_launches=provenance.eager_launches,
+                calls=calls,
+                eager_only=provenance.eager_only,
+            )
+        )
+    for index, read in enumerate(contents):
+        _add_bodies(reader, graphs, read, index)
+    in_capture = any(graph.exact is not None for graph in session.captured)
+    capture = Capture(
+        entry=entry_of(session.workload, session.options),
+        environment=session.device.environment(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        cgtool=cgtool.__version__,
+        graphs=tuple(graphs),
+        frames=table.frames,
+        origins=table.origins,
+        functions=tuple(reader.functions.functions),
+        streams=tuple(
+            Stream(handle, "capture stream" if index == 0 else f"stream {index}")
+            for handle, index in session.streams.items()
+        ),
+        memory=Memory(
+            pools=session.trace.pools,
+            allocations=allocations,
+            tensors=tuple(addresses.tensors),
+        ),
+        warmup_iters=session.warmup_iters,
+        warmup_ns=session.warmup_ns,
+        recorder="in-capture" if in_capture else "node-callbacks",
+        caveats=(*session.caveats, *unnamed, *_caveats(session, joined, addresses)),
+    )
+    return capture, raw
+
+
+def _add_bodies(
+    reader: GraphReader, graphs: list[Graph], contents: GraphContents, index: int
+) -> None:
+    """Append the graphs inside child nodes, recursively, after the captured graphs."""
+    for node_id, child in contents.children.items():
+        body_index = len(graphs)
+        inner = reader.read(child, body_index)
+        owner = graphs[index]
+        node = owner.nodes[node_id]
+        graphs.append(
+            Graph(
+                name=f"{owner.name}/node {node_id}",
+                phase=owner.phase,
+                callable=owner.callable,
+                pool=owner.pool,
+                nodes=tuple(
+                    msgspec.structs.replace(body_node, origin=node.origin, stream=node.stream)
+                    for body_node in inner.nodes
+                ),
+                edges=inner.edges,
+                parent=(index, node_id),
+            )
+        )
+        nodes = list(owner.nodes)
+        nodes[node_id] = msgspec.structs.replace(node, body=(body_index,))
+        graphs[index] = msgspec.structs.replace(owner, nodes=tuple(nodes))
+        _add_bodies(reader, graphs, inner, body_index)
+
+
+def _on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def _named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
+    """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
+    memory that has no name."""
+    tensors, caveats = describe_tensors(session.workload, _on_gpu)
+    for index, incoming in session.incoming.items():
+        for (name, _), tensor in zip(session.surfaces[index].outputs, incoming, strict=True):
+            if address_of(tensor) is not None:
+                label = f"incoming gradient of {name}"
+                tensors.append(describe_tensor(label, "gradient", tensor))
+    return tensors, caveats
+
+
+def _named_allocations(
+    session: CudaSession, joined: Sequence[Joined], labels: dict[int, str]
+) -> tuple[Allocation, ...]:
+    """The allocations of the trace, each with the first node created after it and its origin. Those
+    that are alive at the end get their label by address."""
+
+    def named(allocation: Allocation) -> Allocation:
+        provenance = joined[allocation.graph]
+        time_ns = session.trace.event_times_ns[allocation.allocated_at]
+        node: int | None = bisect_left(provenance.times_ns, time_ns)
+        if node == len(provenance.origins) or time_ns > session.captured[allocation.graph].end_ns:
+            node = None
+        return msgspec.structs.replace(
+            allocation,
+            node=node,
+            origin=None if node is None else provenance.origins[node],
+            label=labels.get(allocation.address) if allocation.freed_at is None else None,
+        )
+
+    return tuple(map(named, session.trace.allocations))
+
+
+def _caveats(
+    session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
+) -> list[Caveat]:
+    graphs = list(zip(session.captured, joined, strict=True))
+    empty = [graph.name for graph, provenance in graphs if not provenance.origins]
+    caveats = caveats_of(session, empty)
+    unmatched = sum(len(known.unmatched) for graph, known in graphs if graph.exact is None)
+    if unmatched:
+        caveats.append(
+            Caveat(
+                "ops-unmatched",
+                f"{unmatched} nodes match no launch of the recorded warm-up: their line is known, "
+                "their op is not. The captured iteration ran different code than the warm-up.",
+            )
+        )
+    between = sum(len(known.unmatched) for graph, known in graphs if graph.exact is not None)
+    if between:
+        caveats.append(
+            Caveat(
+                "place-unknown",
+                f"{between} nodes were launched between two ops (Triton, a custom extension): "
+                "a recorder inside the capture does not see their line, module and stream",
+            )
+        )
+    if any(graph.exact is not None for graph in session.captured):
+        why = session.problem or "there was no warm-up iteration to record"
+        caveats.append(
+            Caveat(
+                "recorded-in-capture",
+                f"ops were recorded during the capture, which slows it down ({why})",
+            )
+        )
+    dead = sum(tensor.kind == FREED for tensor in addresses.tensors)
+    if dead:
+        caveats.append(
+            Caveat(
+                "dead-input",
+                f"nodes point into {dead} blocks that were already freed when the capture ended: "
+                "a replay reads whatever is stored there by then",
+            )
+        )
+    if session.trace.problem:
+        caveats.append(Caveat("no-allocator-trace", session.trace.problem))
+    return caveats

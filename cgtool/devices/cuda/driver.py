@@ -50,3 +50,15 @@ def capturing_graph(stream: int) -> Any | None:
     if int(code) != 0 or status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return None
     return graph
+
+
+def node_count(graph: Any) -> int:
+    """How many nodes a CUgraph has at its top level. Raises DriverError."""
+    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
+    return int(count)
+
+
+def captured_nodes(stream: int) -> int:
+    """Nodes so far of the graph that a stream is being captured into; 0 without a capture."""
+    graph = capturing_graph(stream)
+    return 0 if graph is None else node_count(graph)

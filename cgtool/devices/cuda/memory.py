@@ -1,21 +1,34 @@
-"""The allocator's side of a capture: its own trace of events and its snapshot at the end.
+"""The memory of a capture: what the allocator did, and what the addresses in nodes point to.
 
-Both come from PyTorch. Tracebacks are off: they cost more than the allocations, and autograd's
-threads have none. The op behind an allocation follows from the clock instead: an op allocates and
-then launches, so an allocation belongs to the first node that was created after it.
+Events and the snapshot at the end come from PyTorch. Tracebacks are off: they cost more than the
+allocations, and autograd's threads have none. The op behind an allocation follows from the clock
+instead: an op allocates and then launches, so an allocation belongs to the first node that was
+created after it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import torch
 
-from cgtool.model.capture import Allocation, Block, Pool, Segment
+from cgtool.model.capture import (
+    Allocation,
+    Block,
+    Capture,
+    Frame,
+    Graph,
+    Node,
+    Pool,
+    Segment,
+    Tensor,
+)
+from cgtool.model.failure import cannot_tell, user_code
 from cgtool.torch_compat.private import (
     MissingPrivateName,
     clear_cublas_workspaces,
@@ -23,18 +36,10 @@ from cgtool.torch_compat.private import (
     record_memory_history,
 )
 
+PoolId = tuple[int, int]
 _MAX_EVENTS = 20_000_000
 _GRAIN = 512
 """The allocator rounds every request up to this many bytes (CUDACachingAllocator.cpp)."""
-
-
-@dataclass
-class Window:
-    """One capture, on the system clock."""
-
-    graph: int
-    start_ns: int
-    end_ns: int
 
 
 @dataclass
@@ -50,6 +55,11 @@ class Trace:
     problem: str | None = None
 
 
+def keeps_history() -> bool:
+    """False for ``backend:cudaMallocAsync``, whose pools are managed by the driver."""
+    return bool(torch.cuda.memory.get_allocator_backend() == "native")
+
+
 def start(device: int) -> None:
     """Start recording the allocator's events; earlier records are dropped."""
     if keeps_history():
@@ -63,16 +73,49 @@ def stop(device: int) -> None:
         record_memory_history(enabled=None, device=device)
 
 
-def keeps_history() -> bool:
-    """False for ``backend:cudaMallocAsync``, whose pools are managed by the driver."""
-    return bool(torch.cuda.memory.get_allocator_backend() == "native")
-
-
-def segments(device: int) -> list[dict[str, Any]]:
-    """The allocator's segments on one device."""
+def read(
+    device: int,
+    pools: dict[PoolId, str],
+    starts_ns: Sequence[int],
+    streams: dict[int, int],
+) -> Trace:
+    """Snapshot and trace of the graphs' pools (id to name), for captures that began at
+    ``starts_ns``. ``streams`` maps handles to stream indices."""
     if not keeps_history():
-        return []
-    return [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == device]
+        return Trace(problem="the allocator is cudaMallocAsync, whose pools PyTorch cannot list")
+    snapshot = memory_snapshot()
+    by_pool: dict[PoolId, list[Segment]] = {pool: [] for pool in pools}
+    others: list[Segment] = []
+    for raw in snapshot["segments"]:
+        if raw["device"] == device:
+            by_pool.get(_pool_of(raw), others).append(
+                Segment(
+                    address=raw["address"],
+                    bytes=raw["total_size"],
+                    stream=streams.get(raw["stream"]),
+                    size_class=raw["segment_type"],
+                    blocks=_blocks(raw),
+                    expandable=bool(raw.get("is_expandable", False)),
+                )
+            )
+    trace = Trace(
+        pools=tuple(
+            Pool(pool, name, tuple(sorted(by_pool[pool], key=lambda segment: segment.address)))
+            for pool, name in pools.items()
+        ),
+        others=tuple(others),
+    )
+    traces = snapshot.get("device_traces") or []
+    if device >= len(traces) or not starts_ns:
+        trace.problem = "the allocator kept no trace of its events"
+    else:
+        _follow(trace, traces[device], starts_ns, streams)
+    return trace
+
+
+def _pool_of(raw: dict[str, Any]) -> PoolId:
+    first, second = raw.get("segment_pool_id", (0, 0))
+    return first, second
 
 
 def _blocks(raw: dict[str, Any]) -> tuple[Block, ...]:
@@ -85,79 +128,31 @@ def _blocks(raw: dict[str, Any]) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _segment(raw: dict[str, Any], streams: dict[int, int]) -> Segment:
-    return Segment(
-        address=raw["address"],
-        bytes=raw["total_size"],
-        stream=streams.get(raw["stream"]),
-        size_class=raw["segment_type"],
-        blocks=_blocks(raw),
-        expandable=bool(raw.get("is_expandable", False)),
-    )
-
-
-def read(
-    device: int,
-    pool_ids: Sequence[tuple[int, int]],
-    pool_names: Sequence[str],
-    windows: Sequence[Window],
-    streams: dict[int, int],
-) -> Trace:
-    """Snapshot and trace of the graphs' pools. ``streams`` maps handles to stream indices."""
-    if not keeps_history():
-        return Trace(problem="the allocator is cudaMallocAsync, whose pools PyTorch cannot list")
-    snapshot = memory_snapshot()
-    raw_segments = [segment for segment in snapshot["segments"] if segment["device"] == device]
-    by_pool: dict[tuple[int, int], list[Segment]] = {(key[0], key[1]): [] for key in pool_ids}
-    others: list[Segment] = []
-    for raw in raw_segments:
-        key = tuple(raw.get("segment_pool_id", (0, 0)))
-        by_pool.get(key, others).append(_segment(raw, streams))
-    pools = tuple(
-        Pool(key, name, tuple(sorted(by_pool[key], key=lambda segment: segment.address)))
-        for key, name in zip(by_pool, pool_names, strict=True)
-    )
-    trace = Trace(pools=pools, others=tuple(others))
-    traces = snapshot.get("device_traces") or []
-    if device >= len(traces) or not windows:
-        trace.problem = "the allocator kept no trace of its events"
-        return trace
-    _follow(trace, traces[device], windows, streams)
-    return trace
-
-
 def _follow(
     trace: Trace,
     events: Sequence[dict[str, Any]],
-    windows: Sequence[Window],
+    starts_ns: Sequence[int],
     streams: dict[int, int],
 ) -> None:
-    ranges = sorted(
+    """Fill the allocations and event times of ``trace`` from the events in its pools."""
+    segments = sorted(
         (segment.address, segment.address + segment.bytes, index)
         for index, pool in enumerate(trace.pools)
         for segment in pool.segments
     )
-    starts = [low for low, _, _ in ranges]
-    live_bytes = {
-        block.address: block.bytes
-        for pool in trace.pools
-        for segment in pool.segments
-        for block in segment.blocks
-        if block.state != "inactive"
-    }
-    window_starts = [window.start_ns // 1000 for window in windows]
+    starts_us = [start_ns // 1000 for start_ns in starts_ns]
     open_at: dict[int, int] = {}
     for event in events:
         action, address = event["action"], event["addr"]
         if action not in ("alloc", "free_completed"):
             continue
-        place = bisect_right(starts, address) - 1
-        if place < 0 or address >= ranges[place][1]:
+        place = bisect_right(segments, (address, math.inf)) - 1
+        if place < 0 or address >= segments[place][1]:
             continue
-        window_index = bisect_right(window_starts, event["time_us"]) - 1
         position = len(trace.event_times_ns)
         if action == "alloc":
-            if window_index < 0:
+            graph = bisect_right(starts_us, event["time_us"]) - 1
+            if graph < 0:
                 continue
             requested = event["size"]
             open_at[address] = len(trace.allocations)
@@ -166,8 +161,8 @@ def _follow(
                     address=address,
                     bytes=max(_GRAIN, -(-requested // _GRAIN) * _GRAIN),
                     requested_bytes=requested,
-                    pool=ranges[place][2],
-                    graph=windows[window_index].graph,
+                    pool=segments[place][2],
+                    graph=graph,
                     allocated_at=position,
                     stream=streams.get(event["stream"]),
                 )
@@ -176,63 +171,217 @@ def _follow(
             index = open_at.pop(address, None)
             if index is None:
                 continue
-            trace.allocations[index] = _with(trace.allocations[index], freed_at=position)
+            freed = msgspec.structs.replace(trace.allocations[index], freed_at=position)
+            trace.allocations[index] = freed
         trace.event_times_ns.append(event["time_us"] * 1000)
-    for address, index in open_at.items():
-        # The snapshot has the size of a live block, which can be larger than the request: the
-        # allocator does not split off a small rest of a large block.
-        size = live_bytes.get(address)
-        if size is not None:
-            trace.allocations[index] = _with(trace.allocations[index], bytes=size)
+    # The snapshot has the size of a live block, which can be larger than the request: the allocator
+    # does not split off a small rest of a large block.
+    for pool in trace.pools:
+        for segment in pool.segments:
+            for block in segment.blocks:
+                index = open_at.get(block.address) if block.state != "inactive" else None
+                if index is not None:
+                    allocation = trace.allocations[index]
+                    trace.allocations[index] = msgspec.structs.replace(
+                        allocation, bytes=block.bytes
+                    )
 
 
-def _with(allocation: Allocation, **changes: Any) -> Allocation:
-    return msgspec.structs.replace(allocation, **changes)
-
-
-def moments(trace: Trace, node_times_ns: Sequence[int]) -> list[int]:
-    """For each node, how many allocator events came before it was created."""
-    times = trace.event_times_ns
-    return [bisect_right(times, time_ns) for time_ns in node_times_ns]
-
-
-def owners(trace: Trace, graph: int, node_times_ns: Sequence[int], end_ns: int) -> dict[int, int]:
-    """Allocation index to the id of the first node of ``graph`` created after it."""
-    owner: dict[int, int] = {}
-    for index, allocation in enumerate(trace.allocations):
-        if allocation.graph != graph:
-            continue
-        time_ns = trace.event_times_ns[allocation.allocated_at]
-        node = bisect_left(node_times_ns, time_ns)
-        if node < len(node_times_ns) and time_ns <= end_ns:
-            owner[index] = node
-    return owner
-
-
-def cublas_workspaces(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
+def cublas_workspaces(device: int, pools: dict[PoolId, str]) -> set[int]:
     """Addresses of blocks in the graphs' pools that cuBLAS holds as workspace.
 
-    They are held before ``_cuda_clearCublasWorkspaces`` and free after it, which nothing else is.
+    They are in use before ``_cuda_clearCublasWorkspaces`` and free after it, which nothing else is.
     The graphs cannot be replayed afterwards, so this comes last.
     """
+
+    def in_use() -> set[int]:
+        # A block whose free is pending on a stream (``record_stream``) is not in use, and the
+        # allocator frees it at a time of its own.
+        return {
+            block.address
+            for raw in torch.cuda.memory_snapshot()
+            if raw["device"] == device and _pool_of(raw) in pools
+            for block in _blocks(raw)
+            if block.state == "active_allocated"
+        }
+
     if not keeps_history():
         return set()
-    held = _held(device, pool_ids)
+    before = in_use()
     try:
         clear_cublas_workspaces()
     except MissingPrivateName:
         return set()
-    return held - _held(device, pool_ids)
+    return before - in_use()
 
 
-def _held(device: int, pool_ids: Sequence[tuple[int, int]]) -> set[int]:
-    """Addresses of blocks in use. A block whose free is pending on a stream (``record_stream``) is
-    not in use, and the allocator frees it at a time of its own."""
-    wanted = {(key[0], key[1]) for key in pool_ids}
-    return {
-        block.address
-        for raw in segments(device)
-        if tuple(raw.get("segment_pool_id", (0, 0))) in wanted
-        for block in _blocks(raw)
-        if block.state == "active_allocated"
-    }
+Place = tuple[int | None, int | None]
+"""(index into Memory.allocations, index into Memory.tensors); one of them is None."""
+
+
+class AddressBook:
+    """Which memory the eight-byte words of kernel arguments and both ends of copies point to."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        allocations: Sequence[Allocation],
+        tensors: Sequence[Tensor],
+        node_times_ns: Sequence[Sequence[int]],
+    ) -> None:
+        """``node_times_ns[graph][node]``: one address serves many allocations in turn, and the
+        time when the node was created decides which one it was given."""
+        self._moments = [
+            [bisect_right(trace.event_times_ns, time_ns) for time_ns in times_ns]
+            for times_ns in node_times_ns
+        ]
+        self._allocations = allocations
+        self._at: dict[int, list[int]] = {}
+        for index, allocation in enumerate(allocations):
+            self._at.setdefault(allocation.address, []).append(index)
+        self._starts = sorted(self._at)
+        self._born = {
+            start: [allocations[index].allocated_at for index in indices]
+            for start, indices in self._at.items()
+        }
+        # Tensors by address; memory without a name is appended when it is first looked up.
+        self.tensors = list(tensors)
+        self._named = sorted(
+            (tensor.address, index) for index, tensor in enumerate(tensors) if tensor.bytes
+        )
+        self._blocks = sorted(
+            (block.address, block.bytes, block.state)
+            for segment in trace.others
+            for block in segment.blocks
+        )
+        self._unnamed: dict[int, int] = {}
+        ends = [
+            *((a.address, a.address + a.bytes) for a in allocations),
+            *((t.address, t.address + t.bytes) for t in tensors if t.bytes),
+            *((address, address + size) for address, size, _ in self._blocks),
+        ]
+        self.low = min((low for low, _ in ends), default=0)
+        self.high = max((high for _, high in ends), default=0)
+
+    def lookup(self, address: int, graph: int, node: int) -> Place | None:
+        """The place of ``address`` as node ``node`` of graph ``graph`` saw it, or None."""
+        allocation = self._allocation(address, graph, node)
+        if allocation is not None:
+            return allocation, None
+        tensor = self._tensor(address)
+        return None if tensor is None else (None, tensor)
+
+    def _allocation(self, address: int, graph: int, node: int) -> int | None:
+        # The bodies of nodes have no times of their own.
+        moments = self._moments[graph] if graph < len(self._moments) else ()
+        moment = moments[node] if node < len(moments) else None
+        position = bisect_right(self._starts, address) - 1
+        # An address inside a block that was split later follows newer, smaller neighbours.
+        for back in range(position, max(-1, position - 8), -1):
+            start = self._starts[back]
+            indices = self._at[start]
+            last = len(indices)
+            if moment is not None:
+                last = bisect_right(self._born[start], moment - 1)
+            for index in reversed(indices[max(0, last - 4) : last]):
+                if start + self._allocations[index].bytes > address:
+                    return index
+        return None
+
+    def _tensor(self, address: int) -> int | None:
+        position = bisect_right(self._named, (address, math.inf)) - 1
+        for back in range(position, max(-1, position - 4), -1):
+            start, index = self._named[back]
+            if address < start + self.tensors[index].bytes:
+                return index
+        position = bisect_right(self._blocks, (address, math.inf)) - 1
+        if position < 0:
+            return None
+        start, size, state = self._blocks[position]
+        if address >= start + size:
+            return None
+        if start not in self._unnamed:
+            self._unnamed[start] = len(self.tensors)
+            self.tensors.append(
+                Tensor("block outside the graphs' pools", "other", start, size)
+                if state.startswith("active")
+                else freed_block(start, size)
+            )
+        return self._unnamed[start]
+
+
+FREED = "freed"
+"""``Tensor.kind`` of such memory."""
+_POINTING = frozenset({"kernel", "memcpy", "memset", "batch_mem_op", "conditional"})
+"""Types of node that hold device addresses."""
+_SHOWN = 3
+
+
+def freed_block(address: int, size: int) -> Tensor:
+    """A block outside the graphs' pools that was free when the capture ended."""
+    return Tensor("freed block outside the graphs' pools", FREED, address, size)
+
+
+def require_live_inputs(capture: Capture) -> None:
+    """Require that no node points into freed memory.
+
+    PyTorch's own liveness check (torch 2.13) sees what passes through the dispatcher. The nodes of
+    the graph show Triton and custom kernels too, on every release.
+
+    Raises CgtoolError: exit 4 for a node that does, exit 5 when the addresses of some nodes could
+    not be read and those of the others are valid.
+    """
+    dead = {index for index, tensor in enumerate(capture.memory.tensors) if tensor.kind == FREED}
+    unread: list[tuple[Graph, Node, str]] = []
+    for graph in capture.graphs:
+        for node in graph.nodes:
+            if not dead.isdisjoint(_tensors_of(node)):
+                raise user_code(
+                    f"node {node.id} of {graph.name} reads or writes memory that was already "
+                    "freed when the capture ended",
+                    frames=_frames(capture, node),
+                    why="a replay would use whatever is allocated at that address by then",
+                    fix="keep the tensor alive as long as the graph, as a static input",
+                    phase=f"capture {graph.name}",
+                )
+            why = _unread(node)
+            if why is not None:
+                unread.append((graph, node, why))
+    if unread:
+        shown = [f"node {node.id} of {graph.name} ({node.type})" for graph, node, _ in unread]
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        graph, node, why = unread[0]
+        raise cannot_tell(
+            f"the addresses of {len(unread)} nodes could not be read, and their inputs may be "
+            f"freed: {', '.join(shown[:_SHOWN])}{more}",
+            frames=_frames(capture, node),
+            why=why,
+            fix="leave out --check-input-liveness to capture without the check",
+            phase=f"capture {graph.name}",
+        )
+
+
+def _tensors_of(node: Node) -> Iterator[int | None]:
+    """Indices of the tensors that existed before the capture and that a node points into."""
+    if node.kernel is not None:
+        yield from (pointer.tensor for pointer in node.kernel.pointers)
+    if node.copy is not None:
+        yield from (node.copy.source_tensor, node.copy.destination_tensor)
+    if node.fill is not None:
+        yield node.fill.destination_tensor
+
+
+def _unread(node: Node) -> str | None:
+    """Why the addresses in a node are unknown, or None when they are known."""
+    if node.kernel is not None:
+        return node.kernel.arguments_unread
+    may_point = node.type in _POINTING or node.type.startswith("type_")
+    if not may_point or node.copy is not None or node.fill is not None:
+        return None
+    return node.detail or "cgtool does not read addresses from nodes of this type"
+
+
+def _frames(capture: Capture, node: Node) -> tuple[Frame, ...]:
+    if node.origin is None:
+        return ()
+    return tuple(capture.frames[index] for index in capture.origins[node.origin].frames)

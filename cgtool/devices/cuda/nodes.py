@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import array
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+import math
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from cgtool.devices.cuda.addresses import AddressBook
-from cgtool.devices.cuda.driver import check, cu
+from cgtool.devices.cuda.driver import check, cu, node_count
+from cgtool.devices.cuda.memory import AddressBook, Place
 from cgtool.model.capture import Copy, Edge, Fill, Function, KernelLaunch, Node, PointerArgument
 
 # By number, not by name: an older cuda-bindings lacks the newer names, and a newer driver may
@@ -40,7 +44,7 @@ TIMED = ("kernel", "memcpy", "memset")
 
 def nodes_of(graph: Any) -> list[Any]:
     """The nodes of a CUgraph, in order of creation. Raises DriverError."""
-    _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
+    count = node_count(graph)
     if not count:
         return []
     nodes, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, count))
@@ -48,7 +52,7 @@ def nodes_of(graph: Any) -> list[Any]:
 
 
 def type_of(node: Any) -> str:
-    """Its type, as in ``Node.type``."""
+    """Its type, as in ``Node.type``. Raises DriverError."""
     number = int(check("cuGraphNodeGetType", cu.cuGraphNodeGetType(node)))
     return NODE_TYPES.get(number, f"type_{number}")
 
@@ -56,18 +60,18 @@ def type_of(node: Any) -> str:
 Provenance = tuple[int | None, int | None, int | None]
 """(origin, call, stream) of a node, as in ``Node``."""
 NodeFields = dict[str, Any]
-"""Fields of ``Node`` that a getter fills."""
-_UNKNOWN: Provenance = (None, None, None)
+"""Fields of ``Node`` that a getter fills; ``graph`` is the CUgraph inside a node."""
+PlaceOf = Callable[[int], Place | None]
+"""The place of an address, as the node that is read saw it."""
 
 
 @dataclass
 class GraphContents:
-    """A graph as read, before provenance is joined."""
+    """A graph as read."""
 
-    handles: list[int]
     nodes: list[Node]
     edges: tuple[Edge, ...]
-    children: dict[int, Any] = field(default_factory=dict)
+    children: dict[int, Any]
     """Node id to the CUgraph inside it."""
 
 
@@ -85,61 +89,50 @@ class GraphReader:
         each node, in creation order."""
         handles = nodes_of(graph)
         children: dict[int, Any] = {}
-        known = provenance if provenance is not None else [_UNKNOWN] * len(handles)
-        nodes = [
-            self._node(handle, position, graph_index, children, known[position])
-            for position, handle in enumerate(handles)
-        ]
-        numbers = [int(handle) for handle in handles]
-        return GraphContents(numbers, nodes, tuple(edges(graph, numbers)), children)
+        nodes: list[Node] = []
+        for position, handle in enumerate(handles):
+            place_of = partial(self.addresses.lookup, graph=graph_index, node=position)
+            fields = self._fields(handle, place_of)
+            if "graph" in fields:
+                children[position] = fields.pop("graph")
+            known = (None, None, None) if provenance is None else provenance[position]
+            nodes.append(Node(position, fields.pop("type"), *known, **fields))
+        return GraphContents(nodes, edges(graph, handles), children)
 
-    def _node(
-        self,
-        handle: Any,
-        position: int,
-        graph_index: int,
-        children: dict[int, Any],
-        provenance: Provenance,
-    ) -> Node:
+    def _fields(self, handle: Any, place_of: PlaceOf) -> NodeFields:
         code, kind = cu.cuGraphNodeGetType(handle)
         if int(code) != 0:
-            detail = f"cuGraphNodeGetType returned {int(code)}"
-            return Node(position, "type_unknown", *provenance, detail=detail)
-        number = int(kind)
-        name = NODE_TYPES.get(number, f"type_{number}")
+            return {"type": "type_unknown", "detail": f"cuGraphNodeGetType returned {int(code)}"}
+        name = NODE_TYPES.get(int(kind), f"type_{int(kind)}")
         reader = _READERS.get(name)
-        if reader is None:
-            return Node(position, name, *provenance)
         try:
-            fields = reader(self, position, handle, graph_index, children)
+            fields = {} if reader is None else reader(self, handle, place_of)
         except (RuntimeError, ValueError, OSError) as error:
             # The other nodes can still be read.
             fields = {"detail": f"parameters not readable: {error}"}
-        return Node(position, name, *provenance, **fields)
+        return {"type": name, **fields}
 
-    def _kernel(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
+    def _kernel(self, handle: Any, place_of: PlaceOf) -> NodeFields:
         params = check("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(handle))
         function = self.functions.resolve(params)
-        block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
-        shared = int(params.sharedMemBytes)
         if function is None:
             return {"detail": "the driver reports no function"}
-        pointers, unread = self._arguments(params, function, node, graph_index)
+        block = (int(params.blockDimX), int(params.blockDimY), int(params.blockDimZ))
+        shared = int(params.sharedMemBytes)
+        pointers, unread = self._arguments(params, function, place_of)
         launch = KernelLaunch(
             function=self.functions.index(function),
             grid=(int(params.gridDimX), int(params.gridDimY), int(params.gridDimZ)),
             block=block,
             dynamic_shared_bytes=shared,
-            active_blocks=self.functions.active_blocks(
-                function, block[0] * block[1] * block[2], shared
-            ),
+            active_blocks=self.functions.active_blocks(function, math.prod(block), shared),
             pointers=pointers,
             arguments_unread=unread,
         )
         return {"kernel": launch}
 
     def _arguments(
-        self, params: Any, function: Any, node: int, graph_index: int
+        self, params: Any, function: Any, place_of: PlaceOf
     ) -> tuple[tuple[PointerArgument, ...], str | None]:
         """Words of the arguments that are known addresses, or why the arguments cannot be read.
         Pointers in device memory (pointer tables, TMA descriptors) are not followed."""
@@ -151,7 +144,6 @@ class GraphReader:
         table = int(params.kernelParams)
         if not table:
             return (), "passed through `extra`, which has no table of parameters"
-        lookup = self.addresses.lookup
         low, high = self.addresses.low, self.addresses.high
         pointers: list[PointerArgument] = []
         starts = (ctypes.c_void_p * len(layout)).from_address(table)
@@ -161,59 +153,54 @@ class GraphReader:
                 continue
             words = array.array("Q", ctypes.string_at(start, size & ~7))
             for index, word in enumerate(words):
-                if low <= word < high:
-                    place = lookup(word, graph_index, node)
-                    if place is not None:
-                        pointers.append(PointerArgument(position, index * 8, word, *place))
+                place = place_of(word) if low <= word < high else None
+                if place is not None:
+                    pointers.append(PointerArgument(position, index * 8, word, *place))
         return tuple(pointers), None
 
-    def _memcpy(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
+    def _memcpy(self, handle: Any, place_of: PlaceOf) -> NodeFields:
         params = check("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(handle))
         source, source_kind = _end(params, "src")
         destination, destination_kind = _end(params, "dst")
-        size = int(params.WidthInBytes) * max(1, int(params.Height)) * max(1, int(params.Depth))
-        from_place = self.addresses.lookup(source, graph_index, node) or (None, None)
-        to_place = self.addresses.lookup(destination, graph_index, node) or (None, None)
+        source_allocation, source_tensor = place_of(source) or (None, None)
+        destination_allocation, destination_tensor = place_of(destination) or (None, None)
         copy = Copy(
             kind=f"{source_kind}to{destination_kind}",
-            bytes=size,
+            bytes=int(params.WidthInBytes) * max(1, int(params.Height)) * max(1, int(params.Depth)),
             source=source,
             destination=destination,
-            source_allocation=from_place[0],
-            source_tensor=from_place[1],
-            destination_allocation=to_place[0],
-            destination_tensor=to_place[1],
+            source_allocation=source_allocation,
+            source_tensor=source_tensor,
+            destination_allocation=destination_allocation,
+            destination_tensor=destination_tensor,
         )
         return {"copy": copy}
 
-    def _memset(self, node: int, handle: Any, graph_index: int, _children: Any) -> NodeFields:
+    def _memset(self, handle: Any, place_of: PlaceOf) -> NodeFields:
         params = check("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(handle))
-        place = self.addresses.lookup(int(params.dst), graph_index, node) or (None, None)
+        allocation, tensor = place_of(int(params.dst)) or (None, None)
         fill = Fill(
             bytes=int(params.elementSize) * int(params.width) * max(1, int(params.height)),
             value=int(params.value),
             destination=int(params.dst),
-            destination_allocation=place[0],
-            destination_tensor=place[1],
+            destination_allocation=allocation,
+            destination_tensor=tensor,
         )
         return {"fill": fill}
 
-    def _host(self, node: int, handle: Any, _graph_index: int, _children: Any) -> NodeFields:
+    def _host(self, handle: Any, _place_of: PlaceOf) -> NodeFields:
         params = check("cuGraphHostNodeGetParams", cu.cuGraphHostNodeGetParams(handle))
         return {"detail": f"host function at {int(params.fn):#x}"}
 
-    def _child(
-        self, node: int, handle: Any, _graph_index: int, children: dict[int, Any]
-    ) -> NodeFields:
-        graph = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
-        children[node] = graph
-        return {}
+    def _child(self, handle: Any, _place_of: PlaceOf) -> NodeFields:
+        inner = check("cuGraphChildGraphNodeGetGraph", cu.cuGraphChildGraphNodeGetGraph(handle))
+        return {"graph": inner}
 
-    def _conditional(self, _node: int, *_: Any) -> NodeFields:
+    def _conditional(self, _handle: Any, _place_of: PlaceOf) -> NodeFields:
         return {"detail": "only the driver's DOT text shows its bodies (dump --raw)"}
 
 
-_READERS: dict[str, Callable[..., NodeFields]] = {
+_READERS: dict[str, Callable[[GraphReader, Any, PlaceOf], NodeFields]] = {
     "kernel": GraphReader._kernel,
     "memcpy": GraphReader._memcpy,
     "memset": GraphReader._memset,
@@ -243,32 +230,37 @@ def _end(params: Any, side: str) -> tuple[int, str]:
     return address, "d"
 
 
-def edges(graph: Any, handles: list[int]) -> Iterator[Edge]:
-    """All edges in one call, always with edge data: without it, the call fails (402) as soon as one
-    edge is programmatic."""
+def edges(graph: Any, nodes: Sequence[Any]) -> tuple[Edge, ...]:
+    """All edges between ``nodes`` in one call, always with edge data: without it, the call fails
+    (402) as soon as one edge is programmatic."""
     get = getattr(cu, "cuGraphGetEdges_v2", None) or cu.cuGraphGetEdges
     *_, count = check("cuGraphGetEdges", get(graph, 0))
     if not count:
-        return
+        return ()
     sources, targets, data, count = check("cuGraphGetEdges", get(graph, count))
-    ids = {handle: position for position, handle in enumerate(handles)}
-    for source, target, edge in zip(sources[:count], targets, data, strict=False):
-        yield Edge(
+    ids = {int(node): position for position, node in enumerate(nodes)}
+    return tuple(
+        Edge(
             ids[int(source)],
             ids[int(target)],
             int(edge.from_port),
             int(edge.to_port),
             int(edge.type),
         )
+        for source, target, edge in zip(sources[:count], targets, data, strict=False)
+    )
 
 
-def debug_dot(graph: Any, path: str) -> str | None:
+RAW_DOT_NODES = 20_000
+"""The driver's DOT text of a larger graph would take over a hundred megabytes."""
+
+
+def debug_dot(graph: Any) -> str | None:
     """The driver's own DOT text with every detail, or None when it writes none."""
-    code, *_ = cu.cuGraphDebugDotPrint(graph, path.encode(), 1)
-    if int(code) != 0:
-        return None
-    with open(path, errors="replace") as file:  # noqa: PTH123 - the driver wrote it just now
-        return file.read() or None
+    with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
+        path = Path(folder, "graph.dot")
+        code, *_ = cu.cuGraphDebugDotPrint(graph, str(path).encode(), 1)
+        return path.read_text(errors="replace") or None if int(code) == 0 else None
 
 
 _MAX_PARAMETERS = 1024

@@ -25,9 +25,8 @@ import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.cuda.assemble import assemble
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for, replays
-from cgtool.devices.cuda.capture import prepare, time_launches
+from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
@@ -81,10 +80,10 @@ def run(
     Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.
     """
     first = entries[0]
-    session, iterations, caveats = prepare(first.load(), first.options, progress)
+    session = prepare(first.load(), first.options, progress)
     device = session.device
-    launches = time_launches(session)
-    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    time_launches(session)
+    capture, raw = assemble(session)
     del session
     more: list[Caveat] = []
     bench = measure(entries, device, options, more, progress)

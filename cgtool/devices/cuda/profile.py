@@ -16,8 +16,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import bench, node_times
-from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.capture import prepare, time_launches
+from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import DriverError, check, cu
 from cgtool.devices.cuda.node_times import INSTALL
@@ -49,17 +48,16 @@ def run(
 
     Raises CgtoolError: exit 3 when no profiler can record on this machine.
     """
-    session, iterations, caveats = prepare(workload, options, progress)
+    session = prepare(workload, options, progress)
     started = time.perf_counter()
     with user_errors(workload.parts[0], "profile", explain):
         progress("first replay")
         first = [_first_ns(session, graph) for graph in session.captured]
-        launches = time_launches(session)
+        time_launches(session)
         compared = bench.measure(
             session,
             bench.sides_of(session),
             BenchOptions(rounds=profile_options.rounds, max_seconds=profile_options.max_seconds),
-            caveats,
             progress,
         )
         progress("time replays")
@@ -77,7 +75,7 @@ def run(
                 else INSTALL,
             ) from error
     progress("read nodes")
-    capture, raw = assemble(session, warmup_iters=iterations, launch_ns=launches, caveats=caveats)
+    capture, raw = assemble(session)
     capture = timed.add(capture)
     progress("measure the peak rates of this device")
     dtypes = {call.dtype for graph in capture.graphs for call in graph.calls if call.dtype}
@@ -101,7 +99,7 @@ def run(
 def _first_ns(session: CudaSession, graph: CudaGraph) -> float | None:
     """Wall time of the first launch of a new executable graph, including synchronization, in ns;
     None for a graph that cannot be instantiated twice."""
-    template = cu.CUgraph(graph.graph.raw_cuda_graph())
+    template = graph.template
     if any(type_of(node) in _ONE_EXEC for node in nodes_of(template)):
         return None
     stream = cu.CUstream(session.stream.cuda_stream)

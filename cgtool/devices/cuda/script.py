@@ -119,7 +119,7 @@ def contents(handle: int) -> Hashable:
     functions = FunctionTable()
     return (
         tuple(_node(node, functions) for node in nodes),
-        tuple(edges(graph, [int(node) for node in nodes])),
+        edges(graph, nodes),
     )
 
 

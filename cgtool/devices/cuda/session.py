@@ -22,9 +22,10 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
 from cgtool.devices.cuda.device import CudaDevice
-from cgtool.devices.cuda.driver import check, cu
+from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
 from cgtool.devices.device import CapturedGraph, Recorder, Session, quiet
+from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import Progress
 from cgtool.observe.access import AccessLog
@@ -47,8 +48,10 @@ class Recorded:
 class CudaGraph(CapturedGraph):
     """One captured graph and everything that was observed while it was captured."""
 
-    pool_index: int
-    window: memory.Window
+    pool: memory.PoolId
+    start_ns: int = 0
+    """Begin and end of the capture, of the system clock."""
+    end_ns: int = 0
     stamps: list[Stamp] = field(default_factory=list)
     recorded: Recorded | None = None
     """The warm-up to align the stamps with; None where ``exact`` has everything."""
@@ -59,12 +62,16 @@ class CudaGraph(CapturedGraph):
     instantiate_ns: int | None = None
     upload_ns: int | None = None
     exec_bytes: int | None = None
+    launch_ns: list[int] = field(default_factory=list)
+    """Host times of single replays on an idle device."""
+
+    @property
+    def template(self) -> Any:
+        """The CUgraph that nodes are read from."""
+        return cu.CUgraph(self.graph.raw_cuda_graph())
 
     def node_count(self) -> int:
-        """Nodes at the top level of the graph."""
-        template = cu.CUgraph(self.graph.raw_cuda_graph())
-        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(template, 0))
-        return int(number)
+        return node_count(self.template)
 
 
 @dataclass(kw_only=True)
@@ -76,8 +83,8 @@ class CudaSession(Session[CudaGraph]):
     """The capturing stream."""
     keep_graph: bool = True
     """Whether the templates are kept, which nodes are read from."""
-    pool_ids: list[tuple[int, int]] = field(default_factory=list)
-    pool_names: list[str] = field(default_factory=list)
+    pools: dict[memory.PoolId, str] = field(default_factory=dict)
+    """Names by id."""
     trace: memory.Trace = field(default_factory=memory.Trace)
     recorded: list[dict[str, Recorded]] = field(default_factory=list)
     """The last warm-up iteration of each callable, by phase."""
@@ -88,6 +95,8 @@ class CudaSession(Session[CudaGraph]):
     exact_record: Record = field(default_factory=Record)
     """One record for all captures: a backward op finds its forward call in it."""
     accesses: AccessLog = field(default_factory=AccessLog)
+    caveats: list[Caveat] = field(default_factory=list)
+    """On what was captured and measured."""
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
@@ -97,6 +106,7 @@ class CudaSession(Session[CudaGraph]):
 
         Raises CgtoolError for what the user's code raises.
         """
+        self.warmup_iters = iterations
         begin = time.perf_counter_ns()
         with self.device.eager_stream():
             warm_up(self, iterations, progress, explain, partial(self._record, annotations))
@@ -131,18 +141,16 @@ class CudaSession(Session[CudaGraph]):
 
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> CudaGraph:
         separate = self.options.pool == "separate"
-        if separate or not self.pool_ids:
-            self.pool_ids.append(torch.cuda.graph_pool_handle())
-            self.pool_names.append(name if separate else "graphs")
+        if separate or not self.pools:
+            self.pools[torch.cuda.graph_pool_handle()] = name if separate else "graphs"
         graph = torch.cuda.CUDAGraph(keep_graph=self.keep_graph)
         self.device.synchronize()
-        window = memory.Window(len(self.captured), 0, 0)
-        return CudaGraph(name, phase, index, part, graph, len(self.pool_ids) - 1, window)
+        return CudaGraph(name, phase, index, part, graph, pool=[*self.pools][-1])
 
     def capturing(self, graph: CudaGraph) -> AbstractContextManager[object]:
         return torch.cuda.graph(
             graph.graph,
-            pool=cast(Any, self.pool_ids[graph.pool_index]),
+            pool=cast(Any, graph.pool),
             stream=self.stream,
             capture_error_mode=self.options.capture_error_mode,
         )
@@ -166,9 +174,8 @@ class CudaSession(Session[CudaGraph]):
                 self.streams.setdefault(handle, len(self.streams))
         self.trace = memory.read(
             self.device.index,
-            self.pool_ids,
-            self.pool_names,
-            [graph.window for graph in self.captured],
+            self.pools,
+            [graph.start_ns for graph in self.captured],
             self.streams,
         )
         memory.stop(self.device.index)
@@ -194,9 +201,9 @@ class CudaSession(Session[CudaGraph]):
                 )
                 exact.record = self.exact_record
             first = len(self.exact_record.calls)
-            graph.window.start_ns = time.time_ns()
+            graph.start_ns = time.time_ns()
             yield exact if exact is not None else contextlib.nullcontext()
-            graph.window.end_ns = time.time_ns()
+            graph.end_ns = time.time_ns()
         graph.recorded = recorded
         graph.stamps = watch.stamps if watch is not None else []
         graph.exact = exact.record if exact is not None else None

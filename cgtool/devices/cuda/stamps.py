@@ -3,9 +3,7 @@
 A capture runs undisturbed except for one callback a node (CUPTI, ``cgtool.devices.cuda.cupti``),
 which stamps the node with the Python frame, stream and autograd node at the time of its creation.
 The rest, the ATen op, the module and the forward call of a backward node, comes from one warm-up
-iteration that ran under the op recorder with its launches logged. The same code launches in the
-same order, so launches and nodes are aligned by their place in the code. A node without a partner
-keeps its own stamp, and its op is unknown.
+iteration that ran under the op recorder with its launches logged. ``provenance`` joins the two.
 
 Where CUPTI is not available, or no warm-up was recorded, ``InCaptureRecorder`` runs inside the
 capture. It counts the graph's nodes around each op and notes the time and the stream of the op. It
@@ -16,17 +14,17 @@ only the time.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.devices.cuda import cupti
-from cgtool.devices.cuda.driver import capturing_graph, check, cu
+from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, chain_of, is_internal
@@ -56,10 +54,9 @@ class Stamp(NamedTuple):
 
 
 @dataclass(slots=True)
-class Launch:
-    """A launch of the recorded warm-up."""
+class LaunchOutsideOps:
+    """A launch of the recorded warm-up outside any op: Triton, a custom extension."""
 
-    call: OpCall | None
     innermost: Site | None
     chain: tuple[Site, ...]
     autograd_node: str | None
@@ -68,15 +65,8 @@ class Launch:
     annotations: tuple[str, ...]
 
 
-Key = tuple[int, int, str | None]
-
-
-def _key(innermost: Site | None, autograd_node: str | None) -> Key:
-    return (
-        (0, 0, autograd_node)
-        if innermost is None
-        else (id(innermost[0]), innermost[1], autograd_node)
-    )
+Launch = OpCall | LaunchOutsideOps
+"""A launch of the recorded warm-up: the op call that it ran in, if any."""
 
 
 class LaunchLog:
@@ -93,29 +83,17 @@ class LaunchLog:
         recorder = self.recorder
         if recorder is None:
             return
-        call: OpCall | None = getattr(recorder.running, "call", None)
-        if call is not None:
-            launch = Launch(
-                call,
-                call.innermost,
-                call.chain,
-                call.autograd_node,
-                call.autograd_sequence,
-                call.module,
-                call.annotations,
-            )
-        else:
-            # A launch outside any op: Triton, a custom extension.
+        launch: Launch | None = getattr(recorder.running, "call", None)
+        if launch is None:
             frame = sys._getframe(1).f_back
             node = running_autograd_node()
-            launch = Launch(
-                None,
-                (frame.f_code, frame.f_lasti) if frame is not None else None,
-                chain_of(frame),
-                node.name() if node is not None else None,
-                sequence_number_of(node) if node is not None else None,
-                recorder.modules.current(),
-                recorder.annotations.current(),
+            launch = LaunchOutsideOps(
+                innermost=(frame.f_code, frame.f_lasti) if frame is not None else None,
+                chain=chain_of(frame),
+                autograd_node=node.name() if node is not None else None,
+                autograd_sequence=sequence_number_of(node) if node is not None else None,
+                module=recorder.modules.current(),
+                annotations=recorder.annotations.current(),
             )
         self.launches.append(launch)
 
@@ -128,9 +106,7 @@ contradict the order, the nodes between them are not placed."""
 
 
 def _stamper(
-    stamps: list[tuple[Any, ...]],
-    annotations: Annotations,
-    device: int,
+    stamps: list[tuple[Any, ...]], annotations: Annotations, device: int
 ) -> cupti.NodeCallback:
     """The callback. It runs once a node, between two launches, so it uses local names only, looks
     nothing up twice, and keeps a plain tuple in the order of Stamp."""
@@ -205,75 +181,13 @@ def watch_capture(annotations: Annotations, device: int) -> Iterator[Watch]:
     """Stamp every node that is created while the context is entered."""
     watch = Watch()
     stamps: list[tuple[Any, ...]] = []
-    callback = _stamper(stamps, annotations, device)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(cupti.watch_nodes(callback))
+            stack.enter_context(cupti.watch_nodes(_stamper(stamps, annotations, device)))
         except cupti.CuptiUnavailable as error:
             watch.problem = str(error)
         yield watch
     watch.stamps.extend(map(Stamp._make, stamps))
-
-
-def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp | None]:
-    """The stamp of each node, for the handles of one graph in order of creation.
-
-    Stamps of other graphs (bodies of nodes) are skipped; a node without a stamp gets None.
-    """
-    number = {handle: index for index, handle in enumerate(handles)}
-    placed: list[Stamp | None] = [None] * len(handles)
-    between: list[Stamp] = []
-    last = -1
-    for stamp in stamps:
-        if stamp.handle is None:
-            between.append(stamp)
-            continue
-        index = number.get(stamp.handle)
-        if index is None:
-            between.clear()
-            continue
-        if index - last - 1 == len(between):
-            placed[last + 1 : index] = between
-        placed[index] = stamp
-        between.clear()
-        last = index
-    if len(handles) - last - 1 == len(between):
-        placed[last + 1 :] = between
-    return placed
-
-
-def align(launches: Sequence[Launch], stamps: Sequence[Stamp]) -> list[int | None]:
-    """For each stamp, the index of its launch, or None.
-
-    Exact when the warm-up and the capture ran the same code, which is the usual case. Where they
-    differ (a first iteration that caches, a branch on ``is_current_stream_capturing``), the longest
-    common runs are matched and the rest gets None.
-    """
-    left = [_key(launch.innermost, launch.autograd_node) for launch in launches]
-    right = [_key(stamp.innermost, stamp.autograd_node) for stamp in stamps]
-    if left == right:
-        return list(range(len(right)))
-    joined: list[int | None] = [None] * len(right)
-    start = 0
-    while start < min(len(left), len(right)) and left[start] == right[start]:
-        joined[start] = start
-        start += 1
-    end = 0
-    while (
-        end < min(len(left), len(right)) - start
-        and left[len(left) - 1 - end] == right[len(right) - 1 - end]
-    ):
-        joined[len(right) - 1 - end] = len(left) - 1 - end
-        end += 1
-    middle_left = left[start : len(left) - end]
-    middle_right = right[start : len(right) - end]
-    # difflib takes quadratic time in the worst case.
-    if len(middle_left) * len(middle_right) <= 40_000_000:
-        matcher = difflib.SequenceMatcher(None, middle_left, middle_right, autojunk=False)
-        for a, b, size in matcher.get_matching_blocks():
-            for offset in range(size):
-                joined[start + b + offset] = start + a + offset
-    return joined
 
 
 class Ran(NamedTuple):
@@ -284,19 +198,6 @@ class Ran(NamedTuple):
     end_ns: int
     stream: int
     """Handle of the stream that was current."""
-
-
-def _node_counter(stream: int) -> Callable[[], int]:
-    """How many nodes the graph that ``stream`` is captured into has."""
-
-    def count() -> int:
-        graph = capturing_graph(stream)
-        if graph is None:
-            return 0
-        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
-        return int(number)
-
-    return count
 
 
 class InCaptureRecorder(OpRecorder):
@@ -311,7 +212,7 @@ class InCaptureRecorder(OpRecorder):
         accesses: AccessLog | None = None,
     ) -> None:
         """``stream`` is the handle of the capturing stream."""
-        super().__init__(roots, annotations, _node_counter(stream), accesses, by_key=True)
+        super().__init__(roots, annotations, partial(captured_nodes, stream), accesses, by_key=True)
         self._device = device
 
     def execute(
@@ -323,31 +224,3 @@ class InCaptureRecorder(OpRecorder):
             return super().execute(call, func, args, kwargs)
         finally:
             call.extra = Ran(start, time.time_ns(), stream)
-
-
-def makers(calls: Sequence[OpCall], count: int) -> list[OpCall | None]:
-    """The innermost op that launched each of ``count`` nodes; None for those between two ops."""
-    launched_by: list[OpCall | None] = [None] * count
-    for call in calls:
-        for node in range(call.launches[0], min(call.launches[1], count)):
-            # Ops nest: the innermost comes last in the record and wins.
-            launched_by[node] = call
-    return launched_by
-
-
-def times_ns(calls: Sequence[OpCall], made_by: Sequence[OpCall | None], end_ns: int) -> list[int]:
-    """A time for each node, in creation order: after the allocations of its op, and before those
-    of the next."""
-    # Nodes between two ops were there when the next op began.
-    bounds: dict[int, int] = {}
-    for call in calls:
-        bounds.setdefault(call.launches[0], call.extra.start_ns)
-    times = [0] * len(made_by)
-    latest = end_ns
-    for node in range(len(made_by) - 1, -1, -1):
-        latest = min(latest, bounds.get(node + 1, latest))
-        call_of = made_by[node]
-        if call_of is not None:
-            latest = min(latest, call_of.extra.end_ns)
-        times[node] = latest
-    return times

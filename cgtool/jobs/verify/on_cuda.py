@@ -12,10 +12,9 @@ import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
-from cgtool.devices.cuda.addresses import require_live_inputs
-from cgtool.devices.cuda.assemble import assemble
-from cgtool.devices.cuda.capture import open_session
+from cgtool.devices.cuda.capture import assemble, open_session
 from cgtool.devices.cuda.driver import capturing_graph, check, cu
+from cgtool.devices.cuda.memory import require_live_inputs
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.findings.registry import code
@@ -42,25 +41,23 @@ class Cuda(VerifyTarget):
         self._session = open_session(workload, options)
         super().__init__(self._session.device, self._session)
         self._pools: list[range] = []
-        self._iterations = 0
 
     def warm_up(self, progress: Progress) -> int:
         seed_all(self.options.seed)
-        self._iterations, _ = warmup_iters(self.workload, self.options)
+        iterations, _ = warmup_iters(self.workload, self.options)
         with watch_annotations(self.options.annotations) as annotations:
-            self._session.warm_up(self._iterations, annotations, progress)
-        return self._iterations
+            self._session.warm_up(iterations, annotations, progress)
+        return iterations
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
             self._session.capture(annotations, progress)
         if not self._session.is_empty():
             self._session.instantiate(progress)
-        pools = {tuple(pool) for pool in self._session.pool_ids}
         self._pools = [
             range(segment["address"], segment["address"] + segment["total_size"])
             for segment in torch.cuda.memory_snapshot()
-            if tuple(segment["segment_pool_id"]) in pools
+            if tuple(segment["segment_pool_id"]) in self._session.pools
         ]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
@@ -107,12 +104,7 @@ class Cuda(VerifyTarget):
         """Memory that captured nodes point into and that was freed. The graphs cannot be replayed
         afterwards: finding the workspaces of cuBLAS frees them."""
         try:
-            capture, _ = assemble(
-                self._session,
-                warmup_iters=self._iterations,
-                launch_ns=[() for _ in self._session.captured],
-                caveats=[],
-            )
+            capture, _ = assemble(self._session)
             require_live_inputs(capture)
         except RuntimeError:
             # The nodes cannot be read, and an earlier reading has reported that.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
-
 from cgtool.analysis.timing.bench import BenchReport, BenchRow, PhaseVerdict
 from cgtool.analysis.timing.regression import CANNOT_TELL, NOT_SLOWER, SLOWER, percent
 from cgtool.analysis.units import count_text, time_text
 from cgtool.render.report_table import render_findings
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen
 
 _VERDICTS = {
     SLOWER: ("slower", BAD),
@@ -19,31 +17,19 @@ _VERDICTS = {
 }
 
 
-def render(report: BenchReport, *, explain: bool = False) -> RenderableType:
+def render(report: BenchReport, *, explain: bool = False) -> Screen:
     """Eager and replay, the verdicts on replays, warnings, findings; with ``explain`` also what the
     headings mean."""
-    parts: list[RenderableType] = []
-    more: list[tuple[str, str]] = []
-    if report.rows:
-        parts.append(Table(f"Eager and replay, {report.device}", ROWS, report.rows))
-        more = _legend(report)
-    if report.verdicts:
-        title = f"Replay times compared with {report.against}"
-        parts += [*([""] if parts else []), Table(title, VERDICTS, report.verdicts)]
-        lines = _evidence(report.verdicts)
-        parts += [labelled(lines)] if lines else []
-    if report.notes:
-        parts.append(labelled(("note", note) for note in report.notes))
-    if report.warnings:
-        parts.append(labelled((("warning", text) for text in report.warnings), WARNING))
-    parts += legend(parts, more, explain=explain)
+    screen = Screen(explain=explain)
+    screen.table(f"Eager and replay, {report.device}", ROWS, report.rows)
+    screen.table(f"Replay times compared with {report.against}", VERDICTS, report.verdicts)
+    screen.labelled(_evidence(report.verdicts))
+    screen.labelled(("note", note) for note in report.notes)
+    screen.labelled((("warning", text) for text in report.warnings), WARNING)
+    screen.legend(_legend(report) if report.rows else ())
     if report.findings:
-        parts += ["", render_findings(report.findings)]
-    return Group(*parts)
-
-
-def _speedup_style(row: BenchRow) -> str:
-    return GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING
+        screen.parts += ["", render_findings(report.findings)]
+    return screen
 
 
 def _spread_text(spread: float | None) -> str:
@@ -56,7 +42,7 @@ ROWS: Sequence[Column[BenchRow]] = (
         "speed-up",
         lambda row: row.speedup,
         lambda ratio: f"{ratio:.2f}x",
-        style=_speedup_style,
+        style=lambda row: GOOD if row.speedup_low > 1 else BAD if row.speedup_high < 1 else WARNING,
         explanation="eager time over replay time",
     ),
     Column(
@@ -135,10 +121,8 @@ VERDICTS: Sequence[Column[PhaseVerdict]] = (
 
 def _evidence(verdicts: Sequence[PhaseVerdict]) -> list[tuple[str, str]]:
     """What the verdicts rest on, and what to do about those that could not be given."""
-    reasons = [reason for verdict in verdicts for reason in verdict.reasons]
-    lines = [("not compared", reason) for reason in dict.fromkeys(reasons)]
     answers = [(verdict.phase, verdict.answer) for verdict in verdicts if verdict.answer]
-    lines += [
-        ("measured by", count) for count in dict.fromkeys(answer.counted for _, answer in answers)
-    ]
-    return lines + [(phase, answer.remedy) for phase, answer in answers if answer.remedy]
+    reasons = [("not compared", reason) for verdict in verdicts for reason in verdict.reasons]
+    counts = [("measured by", answer.counted) for _, answer in answers]
+    remedies = [(phase, answer.remedy) for phase, answer in answers if answer.remedy]
+    return [*dict.fromkeys(reasons), *dict.fromkeys(counts), *remedies]

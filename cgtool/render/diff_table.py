@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-
 from cgtool.analysis.diff.compare import Diff
 from cgtool.analysis.diff.rows import (
     ADDED,
@@ -22,7 +20,7 @@ from cgtool.analysis.diff.rows import (
 )
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import bytes_text, count_text, time_text
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen
 from cgtool.render.text import cut
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
@@ -33,47 +31,41 @@ _LONGEST = 160
 Text = Callable[[float | None], str]
 
 
-def render(report: Diff, *, rows: int = 20, explain: bool = False) -> RenderableType:
+def render(report: Diff, *, rows: int = 20, explain: bool = False) -> Screen:
     """One sentence; then graphs, modules, lines, dependencies, memory, times; ``rows`` of each,
     0 for all; with ``explain`` also what the headings mean."""
     most = rows or max(len(report.changes), len(report.edges), 1)
-    simulated = report.simulated
-    parts: list[RenderableType] = [
-        plain(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD),
-        labelled(_sides(report)),
-    ]
-    if report.notes:
-        parts.append(labelled((("note", note) for note in report.notes), WARNING))
+    screen = Screen(simulated=report.simulated, explain=explain)
+    screen.line(cut(report.summary, 4 * _LONGEST), "bold" if report.different else GOOD)
+    screen.labelled(_sides(report))
+    screen.labelled((("note", note) for note in report.notes), WARNING)
     if any(row.change != "same" for row in report.graphs):
-        parts += ["", Table("Graphs", GRAPHS, report.graphs, simulated=simulated)]
-    if report.changes:
-        parts += _changes(report, most)
-    if report.modules:
-        parts += ["", Table("By module", MODULES, report.modules, simulated=simulated)]
-    if report.edges:
-        left_out = report.edges[most:]
-        rest = {"edges": sum(row.edges for row in left_out), "node": f"{len(left_out):,} more"}
-        parts += [
-            "",
-            Table(
-                "Dependencies between nodes of both",
-                _edge_columns(report),
-                report.edges[:most],
-                [rest] if left_out else [],
-                simulated=simulated,
-            ),
-        ]
+        screen.table("Graphs", GRAPHS, report.graphs)
+    for graph in dict.fromkeys(row.name for row in report.graphs):
+        shown = [row for row in report.changes[:most] if row.graph == graph]
+        screen.table(f"{graph}, by line", CHANGES, shown)
+    if fewest := report.changes[most:]:
+        count = count_text(sum(row.nodes for row in fewest), "node")
+        screen.line(f"{len(fewest):,} more rows with {count}: --rows 0 shows all", "dim")
+    screen.table("By module", MODULES, report.modules)
+    left_out = report.edges[most:]
+    rest = {"edges": sum(row.edges for row in left_out), "node": f"{len(left_out):,} more"}
+    screen.table(
+        "Dependencies between nodes of both",
+        _edge_columns(report),
+        report.edges[:most],
+        [rest] if left_out else [],
+    )
     memory = [row for row in report.memory if row.a != row.b]
     # The driver's own memory differs from capture to capture: it is shown next to other changes.
     if any(row.judged for row in memory):
-        parts += ["", Table("Memory", _figure_columns(bytes_text), memory, simulated=simulated)]
+        screen.table("Memory", _figure_columns(bytes_text), memory)
     if report.times:
-        columns = _figure_columns(time_text)
-        parts += ["", Table("GPU time", columns, report.times, simulated=simulated)]
-        if report.lines:
-            parts += ["", Table("Lines whose nodes take longer or shorter", LINES, report.lines)]
-        parts.append(plain("times are not compared here: cgtool gate does that", "dim"))
-    return Group(*parts, *legend(parts, explain=explain))
+        screen.table("GPU time", _figure_columns(time_text), report.times)
+        screen.table("Lines whose nodes take longer or shorter", LINES, report.lines)
+        screen.line("times are not compared here: cgtool gate does that", "dim")
+    screen.legend()
+    return screen
 
 
 def _sides(report: Diff) -> list[tuple[str, str]]:
@@ -123,22 +115,6 @@ GRAPHS: Sequence[Column[GraphRow]] = (
     ),
     Column("edges added", lambda row: row.edges_added, _some, optional=True),
 )
-
-
-def _changes(report: Diff, most: int) -> list[RenderableType]:
-    """A table for each graph; those with the fewest nodes are left out."""
-    shown = report.changes[:most]
-    parts: list[RenderableType] = []
-    for graph in dict.fromkeys(row.name for row in report.graphs):
-        rows = [row for row in shown if row.graph == graph]
-        if rows:
-            title = f"{graph}, by line"
-            parts += ["", Table(title, CHANGES, rows, simulated=report.simulated)]
-    left_out = report.changes[most:]
-    if left_out:
-        count = count_text(sum(row.nodes for row in left_out), "node")
-        parts.append(plain(f"{len(left_out):,} more rows with {count}: --rows 0 shows all", "dim"))
-    return parts
 
 
 def _mark(row: ChangeRow | EdgeRow) -> str:

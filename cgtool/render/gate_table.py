@@ -20,7 +20,7 @@ from cgtool.analysis.gate.report import (
     number,
 )
 from cgtool.model.failure import Failure
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, legend, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import shown_file
 
 _FRAMES = 6
@@ -79,35 +79,30 @@ def render(report: GateReport, *, explain: bool = False) -> RenderableType:
     ``explain`` also what the headings mean."""
     parts: list[RenderableType] = []
     for name, target in zip(report.names(), report.targets, strict=True):
-        if target.error is None:
-            parts.append(_target(name, target, explain=explain))
-        else:
-            # Standard error has all of it.
-            text = f"{name} was not measured: {target.error.what}"
-            parts += [plain(text, f"bold {BAD}"), ""]
+        parts += [_target(name, target, explain=explain), ""]
     return Group(*parts, conclusion(report))
 
 
-def _target(name: str, target: Judged, *, explain: bool) -> RenderableType:
+def _target(name: str, target: Judged, *, explain: bool) -> Screen:
+    screen = Screen(simulated=target.simulated, explain=explain)
+    if target.error is not None:
+        # Standard error has all of it.
+        screen.line(f"{name} was not measured: {target.error.what}", f"bold {BAD}")
+        return screen
     device = "" if target.simulated else f", {target.device}"
-    table: RenderableType = Table(
-        f"Gate of {name}{device}", VERDICTS, target.verdicts, simulated=target.simulated
-    )
+    screen.table(f"Gate of {name}{device}", VERDICTS, target.verdicts)
     if not target.verdicts:
-        table = Table(
-            f"Figures of {name}{device}",
-            FIGURES,
-            tuple(target.figures.items()),
-            simulated=target.simulated,
-        )
-    parts: list[RenderableType] = [table, *legend([table], explain=explain), ""]
-    for verdict, lines in explained(target, reasons=True):
-        parts.append(plain(verdict.metric, f"bold {_STYLE[verdict.verdict]}"))
-        parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines]
-    parts += [plain(f"note: {note}", "dim") for note in target.notes]
-    if parts[-1] != "":
-        parts.append("")
-    return Group(*parts)
+        screen.table(f"Figures of {name}{device}", FIGURES, tuple(target.figures.items()))
+    screen.legend()
+    reasons = explained(target, reasons=True)
+    if reasons or target.notes:
+        screen.parts.append("")
+    for verdict, lines in reasons:
+        screen.line(verdict.metric, f"bold {_STYLE[verdict.verdict]}")
+        screen.parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines]
+    for note in target.notes:
+        screen.line(f"note: {note}", "dim")
+    return screen
 
 
 def sentence(verdict: Verdict) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.console import Group, RenderableType
-
 from cgtool.analysis.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
 from cgtool.analysis.units import bytes_text, time_text
-from cgtool.render.table import Column, Table, labelled, legend, plain
+from cgtool.render.table import Column, Screen, Table
 
 Size = Callable[[int], str]
 
 
-def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -> RenderableType:
+def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -> Screen:
     """Pools, groups, live blocks, reuse; ``exact``: in bytes; ``explain``: also what the headings
     mean."""
 
@@ -22,31 +20,26 @@ def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -
 
     where = "simulated: a model of the allocator" if report.simulated else report.device
     title = f"Memory pools of {report.spec} ({where}){', in bytes' if exact else ''}"
+    screen = Screen(simulated=report.simulated, explain=explain)
     if not report.pools:
-        return Group(plain(title, "bold"), "none: no graph of the capture holds memory")
-    simulated = report.simulated
-    parts: list[RenderableType] = [Table(title, _pool_columns(size), report.pools)]
-    parts.append(labelled(_notes(report, size)))
-    if report.groups:
-        title = f"Allocations by {report.by}"
-        columns = _group_columns(report, size)
-        parts += ["", Table(title, columns, report.groups, simulated=simulated)]
-    if report.holders:
-        rest = {"block": f"{report.holders_left_out} more", "size": report.bytes_left_out}
-        parts += [
-            "",
-            Table(
-                "Live blocks at the end of the capture",
-                _holder_columns(report, size),
-                report.holders,
-                [rest] if report.holders_left_out else [],
-                simulated=simulated,
-            ),
-        ]
-    if report.shared:
-        title = "Memory that several graphs use, one after the other"
-        parts += ["", Table(title, _shared_columns(size), report.shared, simulated=simulated)]
-    return Group(*parts, *legend(parts, explain=explain))
+        screen.line(title, "bold")
+        screen.line("none: no graph of the capture holds memory")
+        return screen
+    # The title says "simulated" already.
+    screen.parts.append(Table(title, _pool_columns(size), report.pools))
+    screen.labelled(_notes(report, size))
+    screen.table(f"Allocations by {report.by}", _group_columns(report, size), report.groups)
+    rest = {"block": f"{report.holders_left_out} more", "size": report.bytes_left_out}
+    screen.table(
+        "Live blocks at the end of the capture",
+        _holder_columns(report, size),
+        report.holders,
+        [rest] if report.holders_left_out else [],
+    )
+    title = "Memory that several graphs use, one after the other"
+    screen.table(title, _shared_columns(size), report.shared)
+    screen.legend()
+    return screen
 
 
 def _notes(report: PoolsReport, size: Size) -> list[tuple[str, str]]:

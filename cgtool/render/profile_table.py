@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from cgtool.analysis.timing import gain
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.timing.profile import GapRow, OrderRow, ProfileReport, ReplayRow
@@ -24,54 +21,63 @@ from cgtool.analysis.timing.time_tables import (
 from cgtool.analysis.units import count_text, percent_text, rate_text, time_text
 from cgtool.model.capture import Frame
 from cgtool.render.report_table import render_findings
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, labelled, legend, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import source_line
 
 _ANSWERS = {gain.YES: GOOD, gain.HARDLY: WARNING, gain.NO: BAD, gain.UNKNOWN: WARNING}
 _BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}
 
 
-def render(
-    report: ProfileReport, *, overview: bool = True, explain: bool = False
-) -> RenderableType:
+def render(report: ProfileReport, *, overview: bool = True, explain: bool = False) -> Screen:
     """Verdict, replays, times, gaps, critical paths, findings; without ``overview`` the times
     alone, under the verdict; with ``explain`` also what the headings mean."""
-    parts: list[RenderableType] = [*_head(report, overview=overview)]
+    screen, gain = Screen(explain=explain), report.gain
+    screen.parts.append(plain(report.spec, "bold").append_text(plain(f" on {report.device}")))
+    screen.line(gain.sentence, f"bold {_ANSWERS[gain.answer]}")
     if overview:
-        parts += ["", Table("Replays", _replay_columns(report), report.replay_rows)]
-        parts += [plain(bound.sentence) for bound in report.bounds if bound.sentence]
-    for table in report.tables:
-        parts += ["", _times(table, report)]
-        if table.overlapping:
-            parts.append(plain("nodes that run at the same time each count in full", "dim"))
-    if overview:
-        parts += [*_gaps(report), *_order(report)]
-    notes = [("warning", text) for text in report.gain.warnings] if overview else []
-    notes += [("note", caveat.text) for caveat in report.caveats]
-    if report.untimed:
-        notes.append(("note", f"{count_text(report.untimed, 'node')} could not be timed"))
-    if not report.tracing_overhead:
-        notes.append(("note", "gaps were measured under the profiler, which makes them longer"))
-    if notes:
-        parts += ["", labelled(notes, WARNING)]
-    parts += legend(parts, _legend(report), explain=explain)
-    if overview and report.gain.findings:
-        parts += ["", render_findings(report.gain.findings)]
-    return Group(*parts)
-
-
-def _head(report: ProfileReport, *, overview: bool) -> Iterator[Text]:
-    head = plain(report.spec, "bold")
-    head.append_text(plain(f" on {report.device}"))
-    yield head
-    yield plain(report.gain.sentence, f"bold {_ANSWERS[report.gain.answer]}")
-    if not overview:
+        for sentence in filter(None, (gain.why, gain.copies_sentence)):
+            screen.line(sentence)
+        screen.table("Replays", _replay_columns(report), report.replay_rows)
+        for bound in report.bounds:
+            if bound.sentence:
+                screen.line(bound.sentence)
+    else:
         graphs = "" if len(report.replays) == 1 else " of each graph"
-        yield plain(f"One replay{graphs} takes {time_text(report.total_ns)}.")
-        return
-    for sentence in (report.gain.why, report.gain.copies_sentence):
-        if sentence:
-            yield plain(sentence)
+        screen.line(f"One replay{graphs} takes {time_text(report.total_ns)}.")
+    for table in report.tables:
+        depth = "" if table.depth is None else f", to depth {table.depth}"
+        rest = [
+            {table.by: name, "time": time_ns, "share": share}
+            for name, time_ns, share in table.remainder(report.total_ns, report.idle_ns)
+        ]
+        screen.table(f"Time by {table.by}{depth}", _time_columns(table), table.rows, rest)
+        if table.overlapping:
+            screen.line("nodes that run at the same time each count in full", "dim")
+    if overview:
+        if gaps := [line for line in report.replays if line.gap_count]:
+            screen.table("Gaps between nodes", GAPS, gaps)
+            screen.table("Longest gaps", _gap_columns(report), report.gaps)
+        screen.table("Critical path and overlap", ORDER, report.order_rows)
+        for row in report.order_rows:
+            if row.on_path:
+                steps = ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
+                screen.line(f"Critical path of {row.name}: {steps}")
+    if notes := list(_notes(report, overview=overview)):
+        screen.parts.append("")
+        screen.labelled(notes, WARNING)
+    screen.legend(_legend(report))
+    if overview and gain.findings:
+        screen.parts += ["", render_findings(gain.findings)]
+    return screen
+
+
+def _notes(report: ProfileReport, *, overview: bool) -> Iterator[tuple[str, str]]:
+    yield from (("warning", text) for text in report.gain.warnings if overview)
+    yield from (("note", caveat.text) for caveat in report.caveats)
+    if report.untimed:
+        yield "note", f"{count_text(report.untimed, 'node')} could not be timed"
+    if not report.tracing_overhead:
+        yield "note", "gaps were measured under the profiler, which makes them longer"
 
 
 def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
@@ -126,21 +132,16 @@ def _replay_columns(report: ProfileReport) -> Sequence[Column[ReplayRow]]:
     ]
 
 
-def _times(table: TimeTable, report: ProfileReport) -> RenderableType:
-    """Rows, those that were left out, and the time in which no node ran."""
-    depth = "" if table.depth is None else f", to depth {table.depth}"
-    rest = [
-        {table.by: name, "time": time_ns, "share": share}
-        for name, time_ns, share in table.remainder(report.total_ns, report.idle_ns)
-    ]
-    return Table(f"Time by {table.by}{depth}", _time_columns(table), table.rows, rest)
-
-
 def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
     by = table.by
     known = any(row.bound is not None for row in table.rows)
     rated = by in (OP, KERNEL, NODE)
-    sources = _sources(table) if by == LINE else {}
+    # Where the file of the capture is on this machine.
+    sources = {
+        row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
+        for row in table.rows
+        if by == LINE
+    }
     return [
         Column(by, lambda row: row.name, wrap="cut" if by == KERNEL else "words", narrowest=16),
         Column("time", lambda row: row.total_ns, time_text),
@@ -226,25 +227,6 @@ def _time_columns(table: TimeTable) -> Sequence[Column[TimeRow]]:
     ]
 
 
-def _sources(table: TimeTable) -> dict[str, str]:
-    """By row, its source line, where the file of the capture is on this machine."""
-    return {
-        row.name: source_line(Frame(row.file, row.number, row.function), of_capture=True)
-        for row in table.rows
-    }
-
-
-def _gaps(report: ProfileReport) -> Iterator[RenderableType]:
-    lines = [line for line in report.replays if line.gap_count]
-    if not lines:
-        return
-    yield ""
-    yield Table("Gaps between nodes", GAPS, lines)
-    if report.gaps:
-        yield ""
-        yield Table("Longest gaps", _gap_columns(report), report.gaps)
-
-
 GAPS: Sequence[Column[Timeline]] = (
     Column("graph", lambda row: row.name),
     Column(
@@ -285,17 +267,6 @@ def _gap_columns(report: ProfileReport) -> Sequence[Column[GapRow]]:
             explanation="the gap as it was under the profiler",
         ),
     ]
-
-
-def _order(report: ProfileReport) -> Iterator[RenderableType]:
-    """The critical path, what ran at the same time, and what could."""
-    if report.order_rows:
-        yield ""
-        yield Table("Critical path and overlap", ORDER, report.order_rows)
-        for row in report.order_rows:
-            if row.on_path:
-                steps = ", ".join(f"{name} {time_text(time)}" for name, time in row.on_path)
-                yield plain(f"Critical path of {row.name}: {steps}")
 
 
 ORDER: Sequence[Column[OrderRow]] = (

@@ -29,7 +29,7 @@ from cgtool.findings.registry import Page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Capability, Finding, Report
-from cgtool.render.table import BAD, GOOD, WARNING, Column, Table, legend, plain
+from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, Table, plain
 from cgtool.render.text import shown_file, source_line, underlined
 
 _STYLE = {ERROR: BAD, "warning": WARNING, NOTE: "cyan"}
@@ -155,24 +155,17 @@ def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[
 # --- verify
 
 
-def render_verify(report: Report, *, explain: bool = False) -> RenderableType:
+def render_verify(report: Report, *, explain: bool = False) -> Screen:
     """The screen of ``cgtool verify``: one row a tensor and trial, the findings, and the verdict;
     with ``explain`` also what the headings mean."""
-    table = Table(
-        f"Replay compared with eager, {report.entry.spec}",
-        COMPARISONS,
-        rows(report.comparisons),
-        simulated=report.environment.simulated,
-    )
+    screen = Screen(simulated=report.environment.simulated, explain=explain)
+    title = f"Replay compared with eager, {report.entry.spec}"
+    compared = rows(report.comparisons)
+    screen.parts.append(Table(title, COMPARISONS, compared, simulated=screen.simulated))
+    screen.legend()
     findings = _blocks(explain_findings(report.findings))
-    return Group(
-        table,
-        *legend([table], explain=explain),
-        "",
-        *findings,
-        _conclusion(report),
-        *_remarks(report),
-    )
+    screen.parts += ["", *findings, _conclusion(report), *_remarks(report)]
+    return screen
 
 
 def _number_text(value: float | None) -> str:
@@ -265,13 +258,13 @@ PAGES: Sequence[Column[Page]] = (
 )
 
 
-def render_pages(pages: Sequence[Page]) -> RenderableType:
+def render_pages(pages: Sequence[Page]) -> Screen:
     """The screen of ``cgtool explain``: all codes, by category."""
-    parts: list[RenderableType] = []
+    screen = Screen()
     ordered = sorted(pages, key=lambda page: (page.head.category, page.code))
     for category, members in groupby(ordered, key=lambda page: page.head.category):
-        parts += [Table(category, PAGES, list(members)), ""]
-    return Group(*parts[:-1])
+        screen.table(category, PAGES, list(members))
+    return screen
 
 
 # --- doctor

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.graph.summary import Coverage, GraphRow, ModuleRow, OpRow, Summary
 from cgtool.analysis.units import bytes_text, count_text, share_text, time_text
-from cgtool.render.table import GOOD, WARNING, Column, Table, labelled, legend, plain
+from cgtool.render.table import GOOD, WARNING, Column, Screen, plain
 
 
-def render(summary: Summary, *, explain: bool = False) -> RenderableType:
+def render(summary: Summary, *, explain: bool = False) -> Screen:
     """Graphs, modules, ops, attribution, caveats; with ``explain`` also what the headings mean."""
-    simulated = summary.simulated
-    parts: list[RenderableType] = [
-        _head(summary),
-        "",
-        Table("Graphs", graph_columns(summary), summary.graphs, simulated=simulated),
-        plain(_memory(summary), "dim"),
-    ]
-    if summary.modules:
-        columns = module_columns(summary)
-        parts += ["", Table("Nodes by module", columns, summary.modules, simulated=simulated)]
-    if summary.ops:
-        rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
-        parts += ["", Table("Nodes by op", OPS, summary.ops, rest, simulated=simulated)]
-    parts += ["", _attribution(summary.coverage)]
-    if summary.caveats:
-        parts.append(labelled((("note", caveat.text) for caveat in summary.caveats), WARNING))
-    return Group(*parts, *legend(parts, explain=explain))
+    screen = Screen(simulated=summary.simulated, explain=explain)
+    screen.parts.append(_head(summary))
+    screen.table("Graphs", graph_columns(summary), summary.graphs)
+    screen.line(_memory(summary), "dim")
+    screen.table("Nodes by module", module_columns(summary), summary.modules)
+    rest = [{"op": f"{summary.ops_left_out} more ops"}] if summary.ops_left_out else []
+    screen.table("Nodes by op", OPS, summary.ops, rest)
+    screen.parts += ["", _attribution(summary.coverage)]
+    screen.labelled((("note", caveat.text) for caveat in summary.caveats), WARNING)
+    screen.legend()
+    return screen
 
 
 def _head(summary: Summary) -> Text:

@@ -10,28 +10,29 @@ alignment, which columns are left out (nothing to show, or no room), and the leg
         Column("replay", lambda row: row.replay_ns, time_text, explanation="GPU time of one"),
         Column("launch", lambda row: row.launch_ns, time_text, priority=1, optional=True),
     )
-    parts = [Table("Graphs", GRAPHS, report.graphs)]
-    parts += legend(parts, explain=explain)
+    screen = Screen(explain=explain)
+    screen.table("Graphs", GRAPHS, report.graphs)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
 import rich.table
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.rule import Rule
 from rich.text import Text
 
-from cgtool.render.text import cut
+from cgtool.render.text import cut, visible
 
 Row = TypeVar("Row")
+Wrap = Literal["words", "cut", "never"]
 
 GOOD, WARNING, BAD = "green4", "dark_orange3", "red3"
 """At least 3.5 to 1 against black and against white; ANSI green and yellow vanish on white."""
@@ -53,10 +54,7 @@ def plain(text: str, style: str = "") -> Text:
     Where a column is too narrow even so, the text goes on in the next line. Cropping, which is
     what rich does in a column that does not wrap, would show ``109,051,90`` for 109,051,904.
     """
-    shown = "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text
-    )
-    return Text(shown, style=style, overflow="fold", no_wrap=False)
+    return Text(visible(text), style=style, overflow="fold", no_wrap=False)
 
 
 def value_text(value: Any) -> str:
@@ -64,6 +62,52 @@ def value_text(value: Any) -> str:
     if value is None:
         return "—"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class Cell:
+    """One text in a table, and how it gives way where its column is narrower."""
+
+    def __init__(self, text: str, style: str = "", wrap: Wrap = "words") -> None:
+        self.text = visible(text)
+        self.style = style
+        self.wrap = wrap
+        self.width = cell_len(self.text)
+
+    def lines(self, width: int) -> list[str]:
+        """The text in a column of so many cells: words are broken at spaces, else after ``.``,
+        ``_``, ``/`` and the like."""
+        if self.wrap != "words":
+            return [cut(self.text, max(width, 1)) if self.wrap == "cut" else self.text]
+        lines: list[str] = []
+        line = ""
+        for word in self.text.split(" "):
+            joined = f"{line} {word}" if line else word
+            if cell_len(joined) <= width:
+                line = joined
+                continue
+            if line:
+                lines.append(line)
+            line = word
+            while cell_len(line) > width and len(line) > 1:
+                at = _break(line, width)
+                lines.append(line[:at])
+                line = line[at:]
+        return [*lines, line]
+
+    def longest(self, *, whole_words: bool = False) -> int:
+        """Width of the longest piece that is broken only when nothing else is left to give."""
+        if self.wrap != "words":
+            return 0
+        text = self.text if whole_words else _BREAK.sub(lambda match: f"{match[0]} ", self.text)
+        return max(map(cell_len, text.split()), default=0)
+
+
+def _break(word: str, width: int) -> int:
+    most = max(width, 1)
+    while most > 1 and cell_len(word[:most]) > width:
+        most -= 1
+    places = [match.end() for match in _BREAK.finditer(word, 0, most + 1) if match.end() <= most]
+    return places[-1] if places else most
 
 
 @dataclass(frozen=True)
@@ -78,7 +122,7 @@ class Column(Generic[Row]):
     """How the raw value is shown."""
     priority: int = 0
     """0: always shown. Else left out where there is no room, the largest number first."""
-    wrap: Literal["words", "cut", "never"] = "words"
+    wrap: Wrap = "words"
     """Of a text too long for its column: continue it in the next line, leave out its middle, or
     keep the column as wide as the text."""
     narrowest: int = 0
@@ -93,35 +137,40 @@ class Column(Generic[Row]):
     optional: bool = False
     """Left out where every cell of it is empty (shown as "" or —)."""
 
-    def rendered(self, row: Row) -> RenderableType:
-        """The cell of a row, ready to be printed."""
-        style = self.style if isinstance(self.style, str) else self.style(row)
-        return self._styled(self.cell(row), style)
-
-    def _styled(self, value: Any, style: str) -> RenderableType:
-        text = self.text(value)
-        if self.wrap == "never" or _is_number(value):
-            return plain(text, style)
-        return Cut(text, style) if self.wrap == "cut" else Words(text, style)
-
-    def summary(self, values: Mapping[str, Any]) -> RenderableType:
-        """The cell of a last row that sums up the others, given by heading; empty if absent."""
-        return self._styled(values[self.heading], "dim") if self.heading in values else ""
-
     def is_numeric(self, rows: Sequence[Row]) -> bool:
         """Whether the column says so, or every value of these rows is a number or None, and not
         all are None."""
         if self.numeric is not None:
             return self.numeric
-        values = [self.cell(row) for row in rows[:_SAMPLE]]
-        numbers = [_is_number(value) for value in values]
-        return any(numbers) and all(
-            number or value is None for number, value in zip(numbers, values, strict=True)
-        )
+        values = [value for row in rows[:_SAMPLE] if (value := self.cell(row)) is not None]
+        return bool(values) and all(map(_is_number, values))
 
     def is_empty(self, rows: Sequence[Row]) -> bool:
         """Whether no row has anything in this column."""
         return all(self.text(self.cell(row)) in ("", "—") for row in rows)
+
+    def cells(self, rows: Sequence[Row], summaries: Sequence[Mapping[str, Any]]) -> list[Cell]:
+        """The cells of all rows, and of last rows that are given by heading."""
+        style = self.style
+        cells = [
+            self._cell(self.cell(row), style if isinstance(style, str) else style(row))
+            for row in rows
+        ]
+        return cells + [
+            self._cell(values[self.heading], "dim") if self.heading in values else Cell("")
+            for values in summaries
+        ]
+
+    def _cell(self, value: Any, style: str) -> Cell:
+        return Cell(self.text(value), style, "never" if _is_number(value) else self.wrap)
+
+    def least(self, cell: Cell) -> int:
+        """Width in which no name is broken and no text is cut to nothing."""
+        if cell.wrap == "never":
+            return cell.width
+        room = self.narrowest or (_CUT if cell.wrap == "cut" else _WHOLE)
+        # A column that can be left out is not shown with broken names.
+        return max(min(cell.width, room), cell.longest(whole_words=self.priority > 0))
 
 
 def _is_number(value: Any) -> bool:
@@ -142,7 +191,6 @@ class Table(Generic[Row]):
     """Last rows, as raw values by heading: ``{"op": "12 more", "nodes": 40}``."""
     simulated: bool = False
     """Figures of the simulated device; the title says so."""
-    _layouts: dict[int, _Layout] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         headings = [column.heading for column in self.columns]
@@ -151,237 +199,102 @@ class Table(Generic[Row]):
                 if heading not in headings:
                     raise ValueError(f"`{heading}` is not a column of `{self.title}`")
 
-    def available(self) -> list[Column[Row]]:
-        """The columns of an unlimited width."""
-        return [
-            column
+    def columns_at(self, width: int) -> list[Column[Row]]:
+        """The columns that a terminal of so many cells has room for."""
+        return [column for column, _ in self._layout(width)]
+
+    def _layout(self, width: int) -> list[tuple[Column[Row], list[Cell]]]:
+        """The columns that have room with no name broken, and their cells."""
+        layout = [
+            (column, column.cells(self.rows, self.summaries))
             for column in self.columns
             if column.shown and not (column.optional and column.is_empty(self.rows))
         ]
-
-    def columns_at(self, width: int) -> list[Column[Row]]:
-        """The columns that a terminal of so many cells has room for."""
-        return self._layout(width).columns
-
-    def _layout(self, width: int) -> _Layout:
-        if width not in self._layouts:
-            columns = self.available()
-            cells = [self._cells(column) for column in columns]
-            while not _fits(columns, cells, width) and any(one.priority for one in columns):
-                least = max(range(len(columns)), key=lambda at: (columns[at].priority, at))
-                del columns[least], cells[least]
-            self._layouts[width] = _Layout(columns, cells)
-        return self._layouts[width]
-
-    def _cells(self, column: Column[Row]) -> list[RenderableType]:
-        return [
-            *(column.rendered(row) for row in self.rows),
-            *(column.summary(values) for values in self.summaries),
+        least = [
+            max(cell_len(column.heading), *map(column.least, cells), 0) for column, cells in layout
         ]
+        while sum(least) + 2 * (len(least) - 1) > width:
+            at = max(range(len(layout)), key=lambda at: (layout[at][0].priority, at))
+            if not layout[at][0].priority:
+                break
+            del layout[at], least[at]
+        return layout
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layout = self._layout(options.max_width)
-        title = f"{self.title} (simulated)" if self.simulated else self.title
-        grid = _Grid(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-        grid.heading = plain(title, "bold")
-        for column in layout.columns:
-            numeric = column.is_numeric(self.rows)
-            grid.add_column(
-                column.heading,
-                justify="right" if numeric else "left",
-                no_wrap=numeric or column.wrap == "never",
-                overflow="fold",
-            )
-        for row in zip(*layout.cells, strict=True):
-            grid.add_row(*row)
-        yield grid
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """The columns of one width, and the cells of each."""
-
-    columns: list[Any]
-    cells: list[list[RenderableType]]
-
-
-def _fits(columns: Sequence[Column[Any]], cells: list[list[RenderableType]], width: int) -> bool:
-    """Whether the columns have room with no name broken and no text cut to nothing."""
-    least = [
-        max(cell_len(column.heading), *(_least(column, cell) for cell in texts), 0)
-        for column, texts in zip(columns, cells, strict=True)
-    ]
-    return sum(least) + 2 * (len(least) - 1) <= width
-
-
-def _least(column: Column[Any], cell: Any) -> int:
-    if isinstance(cell, Cut):
-        return min(_width(cell), column.narrowest or _CUT)
-    if isinstance(cell, Words):
-        # A column that can be left out is not shown with broken names.
-        words = cell.text.plain.split() if column.priority else cell.pieces()
-        return max(min(_width(cell), column.narrowest or _WHOLE), *map(cell_len, words), 0)
-    return _width(cell)
-
-
-@dataclass(frozen=True)
-class Legend:
-    """What the headings of some tables cannot say, a heading a line, as far as they are shown."""
-
-    tables: Sequence[Table[Any]]
-    more: Sequence[tuple[str, str]] = ()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = {
-            column.heading: column.explanation
-            for one in self.tables
-            for column in one.columns_at(options.max_width)
-            if column.explanation
-        }
-        lines.update(self.more)
-        if lines:
-            yield ""
-            yield labelled(lines.items())
-
-
-def legend(
-    parts: Iterable[RenderableType], more: Iterable[tuple[str, str]] = (), *, explain: bool
-) -> list[RenderableType]:
-    """The legend of the tables among the parts of a screen, and lines of its own: with
-    ``--explain``, else nothing."""
-    if not explain:
-        return []
-    return [Legend([part for part in parts if isinstance(part, Table)], list(more))]
-
-
-class Words:
-    """A cell of names: breaks at spaces, else after ``.``, ``_``, ``/`` and the like."""
-
-    def __init__(self, text: str, style: str = "") -> None:
-        self.text = plain(text, style)
-
-    def lines(self, width: int) -> list[str]:
-        """The text in a column of so many cells."""
-        lines: list[str] = []
-        line = ""
-        for word in self.text.plain.split(" "):
-            joined = f"{line} {word}" if line else word
-            if cell_len(joined) <= width:
-                line = joined
-                continue
-            if line:
-                lines.append(line)
-            line = word
-            while cell_len(line) > width and len(line) > 1:
-                at = _break(line, width)
-                lines.append(line[:at])
-                line = line[at:]
-        return [*lines, line]
-
-    def pieces(self) -> list[str]:
-        """What is broken only when nothing else is left to give."""
-        return _BREAK.sub(lambda match: f"{match[0]} ", self.text.plain).split()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = "\n".join(self.lines(options.max_width))
-        yield Text(text, self.text.style, overflow="fold", justify=options.justify)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        width = self.text.cell_len
-        return Measurement(min(width, _NARROWEST), width)
-
-
-class Cut(Words):
-    """A cell of one line: what does not fit is left out of its middle."""
-
-    def lines(self, width: int) -> list[str]:
-        """The text, or its two ends."""
-        return [cut(self.text.plain, max(width, 1))]
-
-    def pieces(self) -> list[str]:
-        """Nothing needs room before it is cut."""
-        return []
-
-
-def _break(word: str, width: int) -> int:
-    most = max(width, 1)
-    while most > 1 and cell_len(word[:most]) > width:
-        most -= 1
-    places = [match.end() for match in _BREAK.finditer(word, 0, most + 1) if match.end() <= most]
-    return places[-1] if places else most
-
-
-class _Grid(rich.table.Table):
-    """A grid that is narrowed where it costs the fewest lines: the one long name in a column is
-    broken before the twenty short ones in another. Where that is not enough, which rich would make
-    up for by leaving columns out, each row is a list. Its heading may be wider than itself."""
-
-    heading: Text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        cells = [list(column.cells) for column in self.columns]
+        yield plain(f"{self.title} (simulated)" if self.simulated else self.title, "bold")
+        rigid = [column.is_numeric(self.rows) or column.wrap == "never" for column, _ in layout]
         full = [
-            max(map(_width, (column.header, *cells_of_column)))
-            for column, cells_of_column in zip(self.columns, cells, strict=True)
+            max(cell_len(column.heading), *(cell.width for cell in cells), 0)
+            for column, cells in layout
         ]
         # Gaps of three cells are easier to read, two are enough.
         gaps = max(len(full) - 1, 0)
-        self.collapse_padding = sum(full) + 3 * gaps > options.max_width
-        room = options.max_width - (2 if self.collapse_padding else 3) * gaps
-        widths = _fit(self.columns, cells, full, room)
-        yield self.heading
+        tight = sum(full) + 3 * gaps > options.max_width
+        room = options.max_width - (2 if tight else 3) * gaps
+        widths = _fit(layout, rigid, full, room)
+        rows = zip(*(cells for _, cells in layout), strict=True)
         if sum(widths) > room:
+            # Rich would make up for it by leaving columns out.
             yield Rule(characters="─", style="")
-            for row in zip(*cells, strict=True):
-                yield _listed(self.columns, row, options.max_width)
+            for row in rows:
+                yield _listed([column.heading for column, _ in layout], row, options.max_width)
             return
-        for column, width in zip(self.columns, widths, strict=True):
-            column.width = width
-        yield from super().__rich_console__(console, options)
+        grid = rich.table.Table(
+            box=box.SIMPLE_HEAD,
+            header_style="dim",
+            pad_edge=False,
+            show_edge=False,
+            collapse_padding=tight,
+        )
+        for (column, _), width, no_wrap in zip(layout, widths, rigid, strict=True):
+            justify: Literal["left", "right"] = "right" if column.is_numeric(self.rows) else "left"
+            grid.add_column(
+                column.heading, justify=justify, width=width, no_wrap=no_wrap, overflow="fold"
+            )
+        for row in rows:
+            grid.add_row(
+                *(
+                    Text("\n".join(cell.lines(width)), cell.style, overflow="fold", no_wrap=False)
+                    for cell, width in zip(row, widths, strict=True)
+                )
+            )
+        yield grid
 
 
-def _listed(columns: list[rich.table.Column], row: tuple[Any, ...], width: int) -> Text:
+def _listed(headings: Sequence[str], row: Sequence[Cell], width: int) -> Text:
     """A row as ``backward, nodes 140, replay 624 us``, its further lines indented."""
-    facts = []
-    for at, (column, cell) in enumerate(zip(columns, row, strict=True)):
-        text = " ".join(_text(cell).plain.split("\n"))
-        if text:
-            facts.append(f"{column.header} {text}".strip() if at else text)
-    lines = Words(", ".join(facts)).lines(max(width - 2, 1))
-    return Text("\n  ".join(lines), overflow="fold")
-
-
-def _text(cell: Any) -> Text:
-    return cell.text if isinstance(cell, Words) else cell if isinstance(cell, Text) else Text(cell)
+    facts = [
+        f"{heading} {cell.text}".strip() if at else cell.text
+        for at, (heading, cell) in enumerate(zip(headings, row, strict=True))
+        if cell.text
+    ]
+    return Text("\n  ".join(Cell(", ".join(facts)).lines(max(width - 2, 1))), overflow="fold")
 
 
 def _fit(
-    columns: list[rich.table.Column], cells: list[list[Any]], full: list[int], room: int
+    layout: Sequence[tuple[Column[Any], list[Cell]]], rigid: list[bool], full: list[int], room: int
 ) -> list[int]:
+    """Widths that together have room, narrowed where it costs the fewest lines: the one long name
+    in a column is broken before the twenty short ones in another."""
     widths = list(full)
-    # Names are broken inside only when nothing else is left to give.
-    heads = [_width(column.header) for column in columns]
     broken = [
-        full[at] if column.no_wrap else max(_NARROWEST, heads[at])
-        for at, column in enumerate(columns)
+        width if fixed else max(_NARROWEST, cell_len(column.heading))
+        for (column, _), width, fixed in zip(layout, full, rigid, strict=True)
     ]
+    # Names are broken inside only when nothing else is left to give.
     whole = [
-        max(least, *map(_longest, cells_of_column), 0)
-        for least, cells_of_column in zip(broken, cells, strict=True)
+        max(least, *(cell.longest() for cell in cells), 0)
+        for (_, cells), least in zip(layout, broken, strict=True)
     ]
-    sample = [cells_of_column[:_SAMPLE] for cells_of_column in cells]
-    known: dict[tuple[int, int], list[int]] = {}
 
-    def heights(column: int, width: int) -> list[int]:
-        if (column, width) not in known:
-            known[column, width] = [
-                len(cell.lines(width)) if isinstance(cell, Words) else 1 for cell in sample[column]
-            ]
-        return known[column, width]
+    @cache
+    def heights(at: int, width: int) -> list[int]:
+        return [len(cell.lines(width)) for cell in layout[at][1][:_SAMPLE]]
 
-    def lines(changed: int) -> int:
-        every = [heights(at, width - (at == changed)) for at, width in enumerate(widths)]
-        return sum(max(row) for row in zip(*every, strict=True))
+    def lines(narrowed: int) -> int:
+        every = [heights(at, width - (at == narrowed)) for at, width in enumerate(widths)]
+        return sum(map(max, zip(*every, strict=True)))
 
     while sum(widths) > room:
         able = [at for at, least in enumerate(whole) if widths[at] > least] or [
@@ -393,19 +306,65 @@ def _fit(
     return widths
 
 
-def _longest(cell: Any) -> int:
-    """Of the pieces that a cell can be broken into without breaking a name."""
-    return max(map(cell_len, cell.pieces()), default=0) if isinstance(cell, Words) else 0
+class Screen:
+    """What a command prints: tables, lines and notes, one below the other."""
+
+    def __init__(self, *, simulated: bool = False, explain: bool = False) -> None:
+        self.simulated = simulated
+        self.explain = explain
+        self.parts: list[RenderableType] = []
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[Column[Row]],
+        rows: Sequence[Row],
+        summaries: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """A table below an empty line, which the first part has not; without rows nothing."""
+        if rows:
+            self.parts += [""] if self.parts else []
+            self.parts.append(Table(title, columns, rows, summaries, self.simulated))
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of text, without an empty line above it."""
+        self.parts.append(plain(text, style))
+
+    def labelled(self, rows: Iterable[tuple[str, str]], style: str = "dim") -> None:
+        """``name  text``, one a row: a second line of the text begins under the first."""
+        if grid := list(rows):
+            self.parts.append(_labelled(grid, style))
+
+    def legend(self, more: Iterable[tuple[str, str]] = ()) -> None:
+        """With ``--explain``: what the headings of the tables so far cannot say, and ``more``."""
+        if self.explain:
+            tables = [part for part in self.parts if isinstance(part, Table)]
+            self.parts.append(_Legend(tables, dict(more)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.parts
 
 
-def _width(cell: Any) -> int:
-    if isinstance(cell, Words):
-        return cell.text.cell_len
-    return max((cell_len(line) for line in str(cell).splitlines()), default=0)
+@dataclass(frozen=True)
+class _Legend:
+    """The explanations of the columns that are shown, a heading a line."""
+
+    tables: Sequence[Table[Any]]
+    more: dict[str, str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = {
+            column.heading: column.explanation
+            for table in self.tables
+            for column in table.columns_at(options.max_width)
+            if column.explanation
+        }
+        if lines := lines | self.more:
+            yield ""
+            yield _labelled(lines.items(), "dim")
 
 
-def labelled(rows: Iterable[tuple[str, str]], style: str = "dim") -> RenderableType:
-    """``name  text``, one a row: a second line of the text begins under the first."""
+def _labelled(rows: Iterable[tuple[str, str]], style: str) -> RenderableType:
     grid = rich.table.Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column()

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from io import StringIO
 
 import pytest
-from rich.console import Console, Group
+from rich.console import Console
 
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.units import bytes_text, time_text
 from cgtool.model.capture_file import read
 from cgtool.render import summary_table
-from cgtool.render.table import Column, Table, legend
+from cgtool.render.table import Column, Screen, Table
 from tests.recorded import ROOT
 
 
@@ -84,10 +84,15 @@ def test_last_rows_are_given_by_heading():
 
 def test_the_legend_is_printed_when_requested_and_explains_only_what_is_shown():
     hidden = Column("streams", lambda row: row.streams, optional=True, explanation="not needed")
-    parts = [Table("Graphs", [*COLUMNS, hidden], ROWS)]
-    assert legend(parts, explain=False) == []
-    lines = text_of(Group(*legend(parts, [("more", "and this")], explain=True)))
-    assert lines == ["", "replay  GPU time of one replay", "more    and this"]
+    lines = {}
+    for explain in (False, True):
+        screen = Screen(explain=explain)
+        screen.table("Graphs", [*COLUMNS, hidden], ROWS)
+        screen.legend([("more", "and this")])
+        lines[explain] = text_of(screen)
+    assert lines[True][: len(lines[False])] == lines[False]
+    added = lines[True][len(lines[False]) :]
+    assert added == ["", "replay  GPU time of one replay", "more    and this"]
 
 
 def test_a_text_keeps_its_narrowest_width_while_another_column_can_be_left_out():

@@ -22,7 +22,7 @@ from cgtool.model.capture_file import read
 from cgtool.model.finding import Capability
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.render import bench_table, pools_table, report_table, summary_table
-from cgtool.render.table import Column, Table, Words
+from cgtool.render.table import Cell, Column, Table
 from tests.builders import capture
 from tests.gold_files import GOLD, check
 
@@ -127,7 +127,7 @@ def test_every_table_of_a_simulated_capture_says_so_in_its_title(view):
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_no_digit_is_lost_in_a_narrow_terminal(width):
     made = pools_report(read(SAMPLES["transformer"]))
-    pools = pools_table.render(made, exact=True).renderables[0]
+    pools = pools_table.render(made, exact=True).parts[0]
     shown = "".join(text_of(pools, width).split("─")[-1].split())
     values = [column.cell(made.pools[0]) for column in pools.columns_at(width)]
     assert len(values) >= 6
@@ -167,11 +167,11 @@ def test_a_terminal_too_narrow_for_the_columns_shows_every_cell_in_a_list():
 
 
 def test_words_break_between_names_and_lose_nothing():
-    words = Words("gradient of layers.12.attention.weight")
+    words = Cell("gradient of layers.12.attention.weight")
     assert words.lines(14) == ["gradient of", "layers.12.", "attention.", "weight"]
     for text in ("a b", "漢字漢字 漢字", "x" * 30, "", " two  spaces ", "a.b"):
         for width in range(1, 12):
-            lines = Words(text).lines(width)
+            lines = Cell(text).lines(width)
             assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import same_entry
 from cgtool.analysis.gate.measured import measure
-from cgtool.analysis.gate.times import BaselineComparison
+from cgtool.analysis.gate.verdict import BaselineComparison
 from cgtool.analysis.timing.bench import (
     BenchReport,
     against_baseline,

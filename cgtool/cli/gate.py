@@ -121,7 +121,7 @@ def gate(
     from msgspec import structs
 
     from cgtool.analysis.gate.budgets import from_options
-    from cgtool.analysis.gate.report import exit_code, gate_report
+    from cgtool.analysis.gate.judge import exit_code, gate_report
     from cgtool.cli import gate_formats, gate_inputs, gate_measure
     from cgtool.cli.attempts import Measuring
     from cgtool.model import baseline as baselines

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from cgtool.analysis.gate.report import GateReport
+from cgtool.analysis.gate.judge import GateReport
 from cgtool.cli.output import check_place, file_of, show_table, write_bytes
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import is_special

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from cgtool.analysis.gate.budgets import Budgets
 from cgtool.analysis.gate.evidence import Measured
+from cgtool.analysis.gate.judge import Judged, not_measured
 from cgtool.analysis.gate.judge import judge as judge_target
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
-from cgtool.analysis.gate.report import Judged, not_measured
 from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_inputs import Base, Target

@@ -18,8 +18,9 @@ import pytest
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import Budgets, checked, project_budgets, same_entry
+from cgtool.analysis.gate.judge import GateReport, gate_report
 from cgtool.analysis.gate.metrics import BY_NAME, metric_of
-from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, GateReport, Verdict, gate_report
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
 from cgtool.cli.gate_inputs import Base, Target, find_project
 from cgtool.cli.gate_measure import Limits, judge
 from cgtool.model import baseline as baselines

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.gate.budgets import Budgets, nearest
+from cgtool.analysis.gate.judge import GateReport
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.analysis.gate.report import GateReport
 from cgtool.analysis.verify import exit_code, noise
 from cgtool.findings.registry import codes, page
 from cgtool.model.capture import Capture

@@ -15,16 +15,9 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
+from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
 from cgtool.analysis.gate.metrics import BY_NAME
-from cgtool.analysis.gate.report import (
-    ERROR,
-    FAIL,
-    PASS,
-    UNKNOWN,
-    GateReport,
-    Judged,
-    Verdict,
-)
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
 from cgtool.model.capture import Frame
 from cgtool.model.failure import Failure
 from cgtool.render.gate_table import (

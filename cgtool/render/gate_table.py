@@ -8,17 +8,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
 from cgtool.analysis.gate.metrics import metric_of
-from cgtool.analysis.gate.report import (
-    ERROR,
-    FAIL,
-    PASS,
-    UNKNOWN,
-    GateReport,
-    Judged,
-    Verdict,
-    number,
-)
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.model.failure import Failure
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import shown_file

@@ -12,10 +12,10 @@ import pytest
 
 from cgtool.analysis.gate.budgets import Budgets, from_options, same_entry
 from cgtool.analysis.gate.evidence import Measured, as_typed
-from cgtool.analysis.gate.judge import judge
+from cgtool.analysis.gate.judge import exit_code, gate_report, judge
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, count, runs_of
-from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, exit_code, gate_report
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Caveat, Entry, Frame, Graph, Node
 from cgtool.model.capture_file import read

@@ -107,14 +107,17 @@ HERE = builders.environment()
 )
 def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
     other = replace(HERE, **{field: value})
-    (reason,) = runs.reasons(other, QUIET, HERE, QUIET).lasting
+    (reason,) = runs.why_incomparable(other, QUIET, HERE, QUIET).lasting
     assert word in reason
 
 
 def test_what_nobody_knows_is_no_reason():
     for host in (False, True):
-        assert runs.reasons(Environment("NVIDIA H200"), None, HERE, QUIET, host=host).all == ()
-        assert runs.reasons(HERE, QUIET, HERE, None, host=host).all == ()
+        assert (
+            runs.why_incomparable(Environment("NVIDIA H200"), None, HERE, QUIET, host=host).all
+            == ()
+        )
+        assert runs.why_incomparable(HERE, QUIET, HERE, None, host=host).all == ()
 
 
 @pytest.mark.parametrize(
@@ -126,17 +129,17 @@ def test_what_nobody_knows_is_no_reason():
 )
 def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values, word):
     there, here = (replace(HERE, **{field: value}) for value in values)
-    (reason,) = runs.reasons(there, QUIET, here, QUIET, host=True).lasting
+    (reason,) = runs.why_incomparable(there, QUIET, here, QUIET, host=True).lasting
     assert word in reason
-    assert runs.reasons(there, QUIET, here, QUIET).all == ()
-    assert runs.reasons(there, QUIET, there, QUIET, host=True).all == ()
+    assert runs.why_incomparable(there, QUIET, here, QUIET).all == ()
+    assert runs.why_incomparable(there, QUIET, there, QUIET, host=True).all == ()
 
 
 @pytest.mark.parametrize(("mhz", "apart"), [(1980, False), (1930, False), (1755, True)])
 def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
     # One odd sample is not typical, and the first is of an idle GPU.
     other = Clock((345, mhz, mhz, 1200, mhz))
-    found = runs.reasons(HERE, QUIET, HERE, other).lasting
+    found = runs.why_incomparable(HERE, QUIET, HERE, other).lasting
     assert bool(found) == apart
     if apart:
         assert found[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
@@ -144,12 +147,12 @@ def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
 
 def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
     hot = Clock((1980,), throttle_reasons=("hardware thermal slowdown",), other_processes=2)
-    here = runs.reasons(HERE, QUIET, HERE, hot)
+    here = runs.why_incomparable(HERE, QUIET, HERE, hot)
     assert here.all == (
         "the GPU was throttled here: hardware thermal slowdown",
         "2 other processes used the GPU here",
     )
-    before = runs.reasons(HERE, hot, HERE, QUIET)
+    before = runs.why_incomparable(HERE, hot, HERE, QUIET)
     assert len(before.all) == 2
     assert all("while the baseline was recorded" in one for one in before.all)
     assert (here.pass_over, before.pass_over) == (True, False)
@@ -157,20 +160,20 @@ def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
 
 def test_what_disturbs_a_gpu_passes_and_its_clock_with_it():
     slowed = Clock((345, 1200, 1200), throttle_reasons=("hardware slowdown",))
-    found = runs.reasons(HERE, QUIET, HERE, slowed)
+    found = runs.why_incomparable(HERE, QUIET, HERE, slowed)
     assert (found.lasting, len(found.passing)) == ((), 2)
     assert found.pass_over
-    other = runs.reasons(replace(HERE, driver="570.1"), QUIET, HERE, slowed)
+    other = runs.why_incomparable(replace(HERE, driver="570.1"), QUIET, HERE, slowed)
     assert not other.pass_over
-    assert not runs.reasons(HERE, QUIET, HERE, Clock((345, 1200, 1200))).pass_over
+    assert not runs.why_incomparable(HERE, QUIET, HERE, Clock((345, 1200, 1200))).pass_over
 
 
 def test_a_power_limit_that_both_ran_into_is_no_reason():
     capped = Clock((345, 1980, 1980), throttle_reasons=("power cap",))
-    assert runs.reasons(HERE, capped, HERE, capped).all == ()
-    assert runs.reasons(HERE, QUIET, HERE, capped).all
+    assert runs.why_incomparable(HERE, capped, HERE, capped).all == ()
+    assert runs.why_incomparable(HERE, QUIET, HERE, capped).all
     hot = Clock((345, 1980), throttle_reasons=("hardware slowdown",))
-    assert runs.reasons(HERE, hot, HERE, hot).all
+    assert runs.why_incomparable(HERE, hot, HERE, hot).all
 
 
 # --- verdicts
@@ -246,7 +249,7 @@ def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
 
 def test_times_under_another_profiler_are_not_compared():
     watched = Clock((1980,), profiled=True)
-    (reason,) = runs.reasons(HERE, QUIET, HERE, watched).passing
+    (reason,) = runs.why_incomparable(HERE, QUIET, HERE, watched).passing
     assert "profiler" in reason
-    (reason,) = runs.reasons(HERE, watched, HERE, QUIET).lasting
+    (reason,) = runs.why_incomparable(HERE, watched, HERE, QUIET).lasting
     assert "profiler" in reason

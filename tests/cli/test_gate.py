@@ -17,9 +17,10 @@ import msgspec
 import pytest
 
 from cgtool.analysis.gate.budgets import Budgets, from_options, project_budgets
+from cgtool.analysis.gate.judge import Judged
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import METRICS
-from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, Judged
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.attempts import Measuring

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cgtool.analysis.gate.report import UNKNOWN, Verdict
+from cgtool.analysis.gate.verdict import UNKNOWN, Verdict
 from cgtool.pytest_plugin.gate import Gate
 from tests.pytest_plugin.projects import run, write
 

@@ -15,21 +15,17 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from cgtool.analysis.gate.budgets import Budgets, from_options
-from cgtool.analysis.gate.judge import judge
-from cgtool.analysis.gate.measured import measure
-from cgtool.analysis.gate.report import (
+from cgtool.analysis.gate.judge import (
     ERROR,
-    FAIL,
-    PASS,
-    UNKNOWN,
     GateReport,
     Judged,
-    Verdict,
     exit_code,
     gate_report,
+    judge,
     not_measured,
-    number,
 )
+from cgtool.analysis.gate.measured import measure
+from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict, number
 from cgtool.model.capture import Frame
 from cgtool.model.capture_file import read
 from cgtool.model.failure import Failure

@@ -1,19 +1,17 @@
-"""Figures compared with budgets and a baseline: one verdict each, with its evidence.
+"""What a gate reports: the verdicts of each target with their evidence, and the worst of them.
 
-Counts are compared exactly. Times have three answers, because a time is never the same twice
-(``cgtool.analysis.gate.times``); so has whatever was not measured, or must not be compared.
+A verdict is "cannot tell" for a time that is undecided (``cgtool.analysis.gate.verdict``), and for
+whatever was not measured or must not be compared.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
-from cgtool.analysis.gate import times
-from cgtool.analysis.gate.budgets import Budget, Budgets, Increase
+from cgtool.analysis.gate.budgets import Budgets
 from cgtool.analysis.gate.evidence import Context, Measured, explain
 from cgtool.analysis.gate.metrics import (
     BY_NAME,
@@ -25,12 +23,88 @@ from cgtool.analysis.gate.metrics import (
     runs_of,
     whole_phase,
 )
-from cgtool.analysis.gate.report import FAIL, PASS, UNKNOWN, WORST, Judged, Verdict, number
+from cgtool.analysis.gate.verdict import (
+    FAIL,
+    PASS,
+    UNKNOWN,
+    Verdict,
+    against_limit,
+    count_against_baseline,
+    half_range,
+    middle,
+    time_against_baseline,
+    undecided_limit,
+)
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Environment
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
 from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
+
+ERROR = "error"
+"""Of a target that could not be measured at all: there is no figure to judge."""
+_WORST = (ERROR, FAIL, UNKNOWN, PASS)
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """One target."""
+
+    entry: str
+    device: str
+    simulated: bool
+    torch: str
+    files: tuple[str, ...]
+    baseline: str | None
+    """The file that it was compared with."""
+    verdicts: tuple[Verdict, ...]
+    """The worst first, then in the order of the metrics."""
+    notes: tuple[str, ...]
+    figures: dict[str, float]
+    """Every figure that was measured, judged or not; of times, the median."""
+    spreads: dict[str, float]
+    """Of times: half the distance from the fastest run to the slowest."""
+    error: Failure | None = None
+    """Why it could not be measured; nothing else is known of it then."""
+
+
+class GateReport(msgspec.Struct, frozen=True):
+    """All targets."""
+
+    verdict: str
+    """The worst of all."""
+    targets: tuple[Judged, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """A name for each target: its entry, and its file where several are of one entry."""
+        entries = [target.entry for target in self.targets]
+        return tuple(
+            f"{target.entry} ({', '.join(target.files)})"
+            if entries.count(target.entry) > 1 and target.files
+            else target.entry
+            for target in self.targets
+        )
+
+
+def gate_report(targets: tuple[Judged, ...]) -> GateReport:
+    """All targets as one report."""
+    verdicts = {verdict.verdict for target in targets for verdict in target.verdicts}
+    verdicts |= {ERROR for target in targets if target.error is not None}
+    return GateReport(next((verdict for verdict in _WORST if verdict in verdicts), PASS), targets)
+
+
+def not_measured(spec: str, error: Failure, files: tuple[str, ...] = ()) -> Judged:
+    """A target that ended without a figure."""
+    return Judged(spec, "", False, "", files, None, (), (), {}, {}, error)
+
+
+def exit_code(report: GateReport) -> int:
+    """Of the first target that could not be measured, its own; else 1 when anything failed, 5 when
+    nothing failed and something cannot be decided."""
+    errors = [target.error.exit_code for target in report.targets if target.error is not None]
+    if errors:
+        return errors[0]
+    return {FAIL: EXIT_FOUND, UNKNOWN: EXIT_UNKNOWN, PASS: EXIT_OK}[report.verdict]
 
 
 def judge(
@@ -50,23 +124,25 @@ def judge(
     at most while runs are added; for saved captures nobody knows, so ``LOOKS`` is the default.
     """
     target = _Target(measured, budgets, baseline, compared, looks)
-    verdicts = target.verdicts()
-    notes = list(measured.notes)
-    if measured.capture is not None and measured.capture.environment.simulated:
+    verdicts, notes = target.verdicts(), [*measured.notes]
+    values = measured.values
+    environment = values.environment
+    if measured.capture is not None and environment.simulated:
         notes.append("on the simulated device nodes are ops, and the pools are a model")
-    notes += target.notes()
+    if baseline is not None and target.comparable:
+        notes += target.notes(baseline)
     worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts)
     if worse and compared is not None and files:
         notes.append(f"`cgtool diff {baseline_file} {files[0]}` shows all changes")
-    order = {metric.name: at for at, metric in enumerate(METRICS)}
+    order = ["baseline", *(metric.name for metric in METRICS)]
     verdicts.sort(
         key=lambda verdict: (
-            WORST.index(verdict.verdict),
-            order.get(verdict.metric.partition(".")[0], -1),
+            _WORST.index(verdict.verdict),
+            order.index(verdict.metric.partition(".")[0]),
         )
     )
-    values = measured.values
-    environment = values.environment
+    times = dict(_times(values))
+    spreads = {name: half_range(runs) for name, runs in times.items()}
     return Judged(
         values.entry.spec,
         environment.device,
@@ -76,12 +152,8 @@ def judge(
         baseline_file,
         tuple(verdicts),
         tuple(notes),
-        {**values.counts, **{name: times.middle(runs) for name, runs in _times(values)}},
-        {
-            name: spread
-            for name, runs in _times(values)
-            if (spread := times.half_range(runs)) is not None
-        },
+        {**values.counts, **{name: middle(runs) for name, runs in times.items()}},
+        {name: spread for name, spread in spreads.items() if spread is not None},
     )
 
 
@@ -89,12 +161,9 @@ def _times(values: Baseline) -> Iterator[tuple[str, Runs]]:
     """Every time that was measured, of the whole and by phase."""
     timed = {samples.phase for samples in values.samples}
     for metric in METRICS:
-        if metric.exact:
-            continue
         phases = [phase for phase in PHASES if phase in timed] if metric.phases else []
-        for phase in (None, *phases):
-            runs = runs_of(values, metric, phase)
-            if runs:
+        for phase in () if metric.exact else (None, *phases):
+            if runs := runs_of(values, metric, phase):
                 yield key(metric.name, phase), runs
 
 
@@ -107,70 +176,56 @@ class _Target(msgspec.Struct, frozen=True):
     compared: Capture | None
     looks: int
 
+    @property
+    def comparable(self) -> bool:
+        """Whether both sides are of a GPU, or both of the simulated device."""
+        simulated = self.measured.values.environment.simulated
+        return self.base is not None and self.base.environment.simulated == simulated
+
     def verdicts(self) -> list[Verdict]:
         """One for each budget, then one for each figure that is compared with the baseline."""
-        verdicts = [self._limit(budget) for budget in self.budgets.limits]
-        return verdicts if self.base is None else verdicts + self._compared(self.base)
-
-    def _timed(self) -> int:
-        """How many times are judged: any of them can fail the target by chance."""
-        limits = [(BY_NAME[budget.metric], budget.phase) for budget in self.budgets.limits]
-        number_of_times = sum(
-            not metric.exact and self._unknown(metric, phase) is None for metric, phase in limits
+        base, here = self.base, self.measured.values
+        chosen = [*self._to_compare()] if self.comparable else []
+        judged = [(BY_NAME[budget.metric], budget.phase) for budget in self.budgets.limits]
+        judged += [
+            (metric, phase) for metric, phase, _ in chosen if base and known(base, metric, phase)
+        ]
+        # Any of the times can fail the target by chance.
+        among = sum(
+            not metric.exact and self._unknown(metric, phase) is None for metric, phase in judged
         )
-        if self.base is None or not self._same_kind(self.base):
-            return number_of_times
-        return number_of_times + sum(
-            not metric.exact and self._is_on_both(metric, phase, self.base)
-            for metric, phase, _ in self._to_compare()
+        verdicts = []
+        for budget in self.budgets.limits:
+            metric = BY_NAME[budget.metric]
+            if problem := self._unknown(metric, budget.phase):
+                verdicts.append(undecided_limit(budget, f"not measured: {problem}"))
+            else:
+                verdict = against_limit(here, budget, shares=self.looks * among)
+                verdicts.append(self._explained(verdict, metric, budget.phase))
+        if base is None:
+            return verdicts
+        if not self.comparable:
+            return [*verdicts, _other_kind(here.environment, base.environment)]
+        compared = [
+            self._compared(base, metric, phase, among)
+            for metric, phase, named in chosen
+            if named or (self._unknown(metric, phase) is None and known(base, metric, phase))
+        ]
+        nothing = Verdict(
+            "baseline", "", UNKNOWN, "baseline", "default", "the two have no figure in common"
         )
-
-    def _same_kind(self, base: Baseline) -> bool:
-        return self.measured.values.environment.simulated == base.environment.simulated
-
-    def _limit(self, budget: Budget) -> Verdict:
-        """Compared with one limit."""
-        metric = BY_NAME[budget.metric]
-        name = key(budget.metric, budget.phase)
-        words = "at most" if budget.bound == "max" else "at least"
-        blank = Verdict(
-            name,
-            metric.unit,
-            UNKNOWN,
-            f"{words} {number(budget.limit, metric.unit)}",
-            budget.source,
-            limit=budget.limit,
-        )
-        problem = self._unknown(metric, budget.phase)
-        if problem is not None:
-            return replace(blank, text=f"not measured: {problem}")
-        if not metric.exact:
-            verdict = times.against_limit(
-                blank, self.measured.values, metric, budget, shares=self.looks * self._timed()
-            )
-            return self._explained(verdict, metric, budget.phase)
-        figure = self.measured.values.counts[name]
-        fine = figure <= budget.limit if budget.bound == "max" else figure >= budget.limit
-        off = number(abs(figure - budget.limit), metric.unit)
-        side = "over" if budget.bound == "max" else "short"
-        verdict = replace(
-            blank,
-            verdict=PASS if fine else FAIL,
-            measured=figure,
-            text="" if fine else f"{off} {side}",
-        )
-        return self._explained(verdict, metric, budget.phase)
+        return verdicts + (compared or [nothing])
 
     def _unknown(self, metric: Metric, phase: str | None) -> str | None:
         """Why there is no figure; None where there is one."""
         if metric.name in self.measured.unknown:
             return self.measured.unknown[metric.name]
         values = self.measured.values
-        if metric.exact and key(metric.name, phase) not in values.counts:
+        if known(values, metric, phase):
+            return None
+        if metric.exact:
             return f"the capture has no {phase} graph"
-        if not metric.exact and not runs_of(values, metric, phase):
-            return f"{phase or whole_phase(values)} was not timed"
-        return None
+        return f"{phase or whole_phase(values)} was not timed"
 
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:
         if verdict.verdict != FAIL:
@@ -178,8 +233,6 @@ class _Target(msgspec.Struct, frozen=True):
         context = Context(self.measured, phase, self.base, self.compared)
         evidence = explain(metric.evidence, context)
         return replace(verdict, evidence=(*verdict.evidence, *evidence.lines), frame=evidence.frame)
-
-    # --- a baseline
 
     def _to_compare(self) -> Iterator[tuple[Metric, str | None, bool]]:
         """Metric, phase, and whether a tolerance names it: the watched metrics and the named."""
@@ -192,117 +245,55 @@ class _Target(msgspec.Struct, frozen=True):
                 if name == metric.name and phase is not None:
                     yield metric, phase, True
 
-    def _compared(self, base: Baseline) -> list[Verdict]:
-        if not self._same_kind(base):
-            return [_other_kind(self.measured.values.environment, base.environment)]
-        verdicts = []
-        among = self._timed()
-        for metric, phase, named in self._to_compare():
-            if not (self._is_on_both(metric, phase, base) or named):
-                continue
-            allowed = self.budgets.allowed(metric, phase)
-            problem = self._unknown(metric, phase)
-            if problem is None and not known(base, metric, phase):
-                problem = "the baseline does not have it"
-            if problem is not None:
-                blank = Verdict(
-                    key(metric.name, phase), metric.unit, UNKNOWN, "baseline", allowed.source
-                )
-                verdicts.append(replace(blank, text=f"not compared: {problem}"))
-            elif metric.exact:
-                verdicts.append(self._count(base, metric, phase, allowed))
-            else:
-                verdict = times.against_baseline(
-                    self.measured.values,
-                    base,
-                    metric,
-                    phase,
-                    allowed,
-                    looks=self.looks,
-                    among=among,
-                )
-                verdicts.append(self._explained(verdict, metric, phase))
-        if not verdicts:
-            blank = Verdict("baseline", "", UNKNOWN, "baseline", "default")
-            verdicts.append(replace(blank, text="the two have no figure in common"))
-        return verdicts
-
-    def _is_on_both(self, metric: Metric, phase: str | None, base: Baseline) -> bool:
-        return self._unknown(metric, phase) is None and known(base, metric, phase)
-
-    def _count(
-        self, base: Baseline, metric: Metric, phase: str | None, allowed: Increase
-    ) -> Verdict:
-        name = key(metric.name, phase)
-        figure, before = self.measured.values.counts[name], base.counts[name]
-        room = (allowed.amount if allowed.share is None else before * allowed.share) or 0
-        change = figure - before
-        # 29 % of 100 is 28.999999999999996 in floating point.
-        fine = change <= room or math.isclose(change, room, rel_tol=1e-9)
-        unit = metric.unit
-        if change == 0:
-            text = "the same"
+    def _compared(self, base: Baseline, metric: Metric, phase: str | None, among: int) -> Verdict:
+        here, allowed = self.measured.values, self.budgets.allowed(metric, phase)
+        problem = self._unknown(metric, phase)
+        if problem is None and not known(base, metric, phase):
+            problem = "the baseline does not have it"
+        if problem is not None:
+            name, text = key(metric.name, phase), f"not compared: {problem}"
+            return Verdict(name, metric.unit, UNKNOWN, "baseline", allowed.source, text)
+        if metric.exact:
+            verdict = count_against_baseline(base, here, metric, phase, allowed)
         else:
-            text = f"{number(abs(change), unit)} {'less' if change < 0 else 'more'}"
-        verdict = Verdict(
-            name,
-            unit,
-            PASS if fine else FAIL,
-            f"baseline {number(before, unit)}"
-            + (f" + {times.allowed_text(allowed, unit)}" if room else ""),
-            allowed.source,
-            text,
-            measured=figure,
-            baseline=before,
-        )
+            verdict = time_against_baseline(
+                base, here, metric, phase, allowed, looks=self.looks, among=among
+            )
         return self._explained(verdict, metric, phase)
 
-    def notes(self) -> list[str]:
+    def notes(self, base: Baseline) -> list[str]:
         """What differs from the baseline and may explain a count; what could not be compared."""
-        base, here = self.base, self.measured.values
-        if base is None or not self._same_kind(base):
-            return []
-        notes = []
+        here = self.measured.values
+        facts = [
+            ("GPU", base.environment.device, here.environment.device),
+            ("torch", base.environment.torch, here.environment.torch),
+            ("CUDA", base.environment.cuda_runtime, here.environment.cuda_runtime),
+        ]
+        before = {option.name: option.value for option in base.entry.options}
+        now = {option.name: option.value for option in here.entry.options}
+        facts += [
+            (option.name, before[option.name], now[option.name])
+            for option in capture_options()
+            if option.changes_graph and option.name in before and option.name in now
+        ]
         different = [
-            f"{name} {before} there, {now} here"
-            for name, before, now in (
-                ("GPU", base.environment.device, here.environment.device),
-                ("torch", base.environment.torch, here.environment.torch),
-                ("CUDA", base.environment.cuda_runtime, here.environment.cuda_runtime),
-                *_options(base, here),
-            )
-            if before != now
+            f"{name} {was} there, {value} here" for name, was, value in facts if was != value
         ]
-        if different:
-            notes.append(f"the baseline differs: {'; '.join(different)}")
-        by_default = [(metric, phase) for metric, phase, named in self._to_compare() if not named]
-        unmeasured = [
-            metric.name
-            for metric, phase in by_default
-            if known(base, metric, phase) and self._unknown(metric, phase) is not None
-        ]
-        if unmeasured:
-            notes.append(f"in the baseline and not measured here: {', '.join(unmeasured)}")
-        # Every capture has these: cgtool wrote no baseline without them.
-        absent = [
-            metric.name
-            for metric, phase in by_default
-            if metric.source == "capture"
-            and self._unknown(metric, phase) is None
-            and not known(base, metric, phase)
-        ]
-        if absent:
-            notes.append(f"not in the baseline, so not compared: {', '.join(absent)}")
-        return notes
-
-
-def _options(there: Baseline, here: Baseline) -> Iterator[tuple[str, str | None, str | None]]:
-    """Options that change what is captured."""
-    before = {option.name: option.value for option in there.entry.options}
-    now = {option.name: option.value for option in here.entry.options}
-    for option in capture_options():
-        if option.changes_graph and option.name in before and option.name in now:
-            yield option.name, before[option.name], now[option.name]
+        unmeasured, absent = [], []
+        for metric in (metric for metric, _, named in self._to_compare() if not named):
+            is_measured = self._unknown(metric, None) is None
+            is_in_base = known(base, metric, None)
+            if is_in_base and not is_measured:
+                unmeasured.append(metric.name)
+            # Every capture has these: cgtool wrote no baseline without them.
+            if is_measured and not is_in_base and metric.source == "capture":
+                absent.append(metric.name)
+        sentences = (
+            ("the baseline differs: ", "; ".join(different)),
+            ("in the baseline and not measured here: ", ", ".join(unmeasured)),
+            ("not in the baseline, so not compared: ", ", ".join(absent)),
+        )
+        return [begin + end for begin, end in sentences if end]
 
 
 def _other_kind(here: Environment, there: Environment) -> Verdict:

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
-from cgtool.analysis.gate.times import BaselineComparison, compare_with_baseline
+from cgtool.analysis.gate.verdict import BaselineComparison, compare_with_baseline
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs

@@ -43,7 +43,7 @@ class Reasons(NamedTuple):
         return bool(self.passing) and not self.lasting
 
 
-def reasons(
+def why_incomparable(
     base: Environment,
     base_clock: Clock | None,
     head: Environment,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,6 @@ from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
 from cgtool.cli.gate_inputs import Base, open_baseline
 from cgtool.cli.sequential_runs import Look, Runs, until_decided
-from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions
@@ -95,11 +95,10 @@ def bench(
     from cgtool.analysis.gate.budgets import increase_of
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.cli.attempts import Measuring
-    from cgtool.cli.output import check_apart, check_place, show_table, write_bytes
+    from cgtool.cli.output import check_apart, check_place, show_report
     from cgtool.model.capture_file import write
     from cgtool.model.files import atomic
     from cgtool.render.bench_table import render
-    from cgtool.render.json import encode
 
     if baseline is not None and against is not None:
         raise usage("--baseline and --against exclude each other", fix="give one of them")
@@ -145,17 +144,19 @@ def bench(
         elif against is not None:
             result = _with_entry(measured, against, tolerance)
         else:
-            result = _alone(measured, runs or 1)
+            measured.run_once()
+            in_time = measured.up_to(runs or 1)
+            notes = measure(measured.captures).notes
+            notes = notes if in_time else (*notes, measured.out_of_time)
+            result = replace(bench_report(merge(measured.captures)), notes=notes)
         if kept is not None:
             first = measured.captures[0]
-            write(kept, merge(measured.captures), _raw_texts(measuring.file(0), first))
-    if format_ is opt.Format.JSON:
-        write_bytes(encode("cgtool-bench", result), output)
-    else:
-        show_table(render(result, explain=explain), output)
-    code = exit_code(result.verdicts)
-    if code:
-        raise typer.Exit(code)
+            names = [graph.raw_dot for graph in first.graphs if graph.raw_dot is not None]
+            texts = {name: read_raw(measuring.file(0), name) for name in names}
+            write(kept, merge(measured.captures), texts)
+    table = partial(render, result, explain=explain)
+    show_report("cgtool-bench", result, table, format_, output)
+    raise typer.Exit(exit_code(result.verdicts))
 
 
 def _open_baseline(path: Path, entry: str) -> Base:
@@ -174,16 +175,6 @@ def _open_baseline(path: Path, entry: str) -> Base:
             fix="save one that does with `cgtool bench ENTRY --runs 10 --save FILE`",
         )
     return base
-
-
-def _alone(runs: Runs, count: int) -> BenchReport:
-    """So many runs, as far as there is time for them, without a comparison."""
-    runs.run_once()
-    in_time = runs.up_to(count)
-    notes = measure(runs.captures).notes
-    return replace(
-        bench_report(merge(runs.captures)), notes=notes if in_time else (*notes, runs.out_of_time)
-    )
 
 
 def _with_baseline(
@@ -230,9 +221,3 @@ def _with_entry(runs: Runs, against: str, tolerance: float) -> BenchReport:
             if caveat.code in ("same-weights", "time-limit")
         ),
     )
-
-
-def _raw_texts(file: Path, capture: Capture) -> dict[str, str]:
-    """The texts that a capture points to, from the file that its worker wrote."""
-    names = [graph.raw_dot for graph in capture.graphs if graph.raw_dot is not None]
-    return {name: read_raw(file, name) for name in names}

@@ -1,19 +1,32 @@
-"""``cgtool capture``: the main job."""
+"""``cgtool capture`` and ``cgtool profile``: an ENTRY captured, or captured and timed, shown and
+saved."""
 
 from __future__ import annotations
 
+import gc
 import sys
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cgtool.cli import options as opt
-from cgtool.model.options import CaptureOptions
+from cgtool.model.failure import machine
+from cgtool.model.files import is_file
+from cgtool.model.options import CaptureOptions, ProfileOptions
+
+if TYPE_CHECKING:
+    from cgtool.model.capture import Capture
+    from cgtool.model.failure import CgtoolError
 
 
-def default_file(spec: str) -> Path:
+def _default_file(spec: str, suffix: str = "") -> Path:
     """``model.py:build`` is saved as ``model-build.cgt`` in the current folder."""
     target, _, name = spec.rpartition(":")
     stem = Path(target).stem if target.endswith(".py") else target.rpartition(".")[2]
-    return Path(f"{stem or 'capture'}-{name or 'entry'}.cgt".replace("/", "-"))
+    return Path(f"{stem or 'capture'}-{name or 'entry'}{suffix}.cgt".replace("/", "-"))
 
 
 @opt.captures
@@ -29,20 +42,131 @@ def capture(
 ) -> None:
     """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
     from cgtool.cli.attempts import capture_of
-    from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.cli.output import check_place, show_report
     from cgtool.model.jobs import CaptureJob
 
-    target = output or default_file(entry)
+    target = output or _default_file(entry)
     check_place(target, entry)
     captured = capture_of(CaptureJob(entry, capture_options), target, timeout=timeout, quiet=quiet)
     if not quiet:
         from cgtool.analysis.graph.summary import summarize
-        from cgtool.render.json import encode
         from cgtool.render.summary_table import render
 
         summary = summarize(captured)
-        if format_ is opt.Format.JSON:
-            write_bytes(encode("cgtool-summary", summary), None)
-        else:
-            show_table(render(summary, explain=explain), None)
+        table = partial(render, summary, explain=explain)
+        show_report("cgtool-summary", summary, table, format_, None)
     sys.stderr.write(f"saved {target}\n")
+
+
+# --- profile
+
+
+class By(StrEnum):
+    LINE = "line"
+    MODULE = "module"
+    OP = "op"
+    KERNEL = "kernel"
+    NODE = "node"
+
+
+class ProfileFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    PERFETTO = "perfetto"
+
+
+@opt.captures
+def profile(
+    *,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENTRY|CAPTURE", help="an ENTRY to measure, or a .cgt file that holds times"
+        ),
+    ],
+    by: Annotated[
+        By | None, typer.Option(help="One table by this, instead of the overview.")
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rows of each table; 10, or 20 with --by, and all in JSON."),
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Names of a module path; as many as 16 rows allow by default."),
+    ] = None,
+    format_: Annotated[
+        ProfileFormat,
+        typer.Option("--format", help="perfetto: a trace for ui.perfetto.dev."),
+    ] = ProfileFormat.TABLE,
+    output: opt.Output = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Save the capture with its times here; MODEL-NAME-profile.cgt by default.",
+        ),
+    ] = None,
+    replays: Annotated[
+        int, typer.Option(min=3, help="Replays of each graph that are traced, and that are timed.")
+    ] = 20,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Interleaved rounds of eager against replay.")
+    ] = 12,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Begin no further round after this long.")
+    ] = 60.0,
+    explain: opt.Explain = False,
+    capture_options: CaptureOptions,
+    timeout: opt.Timeout = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
+    from cgtool.analysis.timing.profile import has_times, profile_report
+    from cgtool.cli.attempts import capture_of, check_name, refuse_for_file
+    from cgtool.cli.output import check_apart, check_place, show_report, write_bytes
+    from cgtool.model.capture_file import read
+    from cgtool.model.jobs import ProfileJob
+    from cgtool.render.profile_table import render
+
+    profiling = ProfileOptions(replays, rounds, max_seconds)
+    check_name(target)
+    check_place(output, target)
+    if target.endswith(".cgt") or (":" not in target and is_file(Path(target))):
+        refuse_for_file(target, capture_options, profiling, save=save)
+        measured, saved = read(Path(target)), None
+        if not has_times(measured):
+            raise _without(target, measured, "no times of its nodes")
+    else:
+        saved = save or _default_file(target, "-profile")
+        check_place(saved, target, option="--save")
+        check_apart(output, saved)
+        job = ProfileJob(target, capture_options, profiling)
+        measured = capture_of(job, saved, timeout=timeout, quiet=quiet)
+    # The capture stays until the end: no collection needs to look through it again.
+    gc.freeze()
+    if format_ is ProfileFormat.PERFETTO:
+        from cgtool.render.perfetto import render as render_trace
+
+        if not any(node.start_ns is not None for graph in measured.graphs for node in graph.nodes):
+            raise _without(target, measured, "no starts of its nodes, which a trace needs")
+        write_bytes(render_trace(measured), output)
+    elif format_ is ProfileFormat.JSON or saved is None or not quiet or output is not None:
+        whole = format_ is ProfileFormat.JSON
+        report = profile_report(measured, by=by, top=top, depth=depth, whole=whole)
+        table = partial(render, report, overview=by is None, explain=explain)
+        show_report("cgtool-profile", report, table, format_, output)
+    if saved is not None:
+        sys.stderr.write(f"saved {saved}\n")
+
+
+def _without(target: str, capture: Capture, what: str) -> CgtoolError:
+    """The file cannot be shown; the fix says how to make one that can."""
+    simulated = capture.environment.simulated
+    return machine(
+        f"{target} holds {what}",
+        why="it was made on the simulated device, which has no GPU times"
+        if simulated
+        else "they are measured on a GPU, by `cgtool profile` or with --times",
+        fix=f"on a machine with an NVIDIA GPU: cgtool profile {capture.entry.spec}",
+    )

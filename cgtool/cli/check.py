@@ -1,15 +1,18 @@
-"""``cgtool check`` and ``cgtool verify``: what would go wrong, and whether replay equals eager."""
+"""``cgtool check``, ``verify`` and ``explain``: what would go wrong, and what a finding means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cgtool.cli import options as opt
+from cgtool.model.failure import usage
 from cgtool.model.options import CaptureOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -58,8 +61,7 @@ def check(
     job = check_job(entry, capture_options, tuple(arguments or ()))
     report = report_of(job, timeout=timeout, quiet=quiet)
     _print(report, format_, output, render_check, quiet=quiet)
-    if any(map(is_hazard, explain_findings(report.findings))):
-        raise typer.Exit(1)
+    raise typer.Exit(int(any(map(is_hazard, explain_findings(report.findings)))))
 
 
 @opt.captures
@@ -94,9 +96,7 @@ def verify(
     _print(
         report, format_, output, lambda report: render_verify(report, explain=explain), quiet=quiet
     )
-    code = exit_code(report)
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(exit_code(report))
 
 
 def _print(
@@ -108,15 +108,53 @@ def _print(
     quiet: bool,
 ) -> None:
     from cgtool.analysis.findings import explain_findings
-    from cgtool.cli.output import show_table, write_bytes
+    from cgtool.cli.output import show_report, write_bytes
 
-    if format_ is FindingsFormat.JSON:
-        from cgtool.render.json import encode
-
-        write_bytes(encode(f"cgtool-{report.command}", report), output)
-    elif format_ is FindingsFormat.SARIF:
+    if format_ is FindingsFormat.SARIF:
         from cgtool.render.json import sarif
 
         write_bytes(sarif(explain_findings(report.findings)), output)
-    elif output is not None or not quiet:
-        show_table(render(report), output)
+    else:
+        table = partial(render, report)
+        show_report(f"cgtool-{report.command}", report, table, format_, output, quiet=quiet)
+
+
+# --- explain
+
+
+class Example(StrEnum):
+    WRONG = "wrong"
+    RIGHT = "right"
+
+
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="As check and capture print it.")
+    ] = None,
+    example: Annotated[Example | None, typer.Option(help="Print only this example.")] = None,
+    output: opt.Output = None,
+) -> None:
+    """Explain a finding CODE with a wrong and a right example; without CODE, list all codes."""
+    from cgtool.cli.output import show_table, write_bytes
+    from cgtool.findings.registry import codes, page
+    from cgtool.render.report_table import render_page, render_pages
+
+    if code is None:
+        show_table(render_pages([known for name in codes() if (known := page(name))]), output)
+        return
+    known = page(code)
+    if known is None:
+        close = get_close_matches(code, codes(), n=3, cutoff=0.4)
+        raise usage(
+            f"no finding code `{code}`",
+            fix=f"did you mean {', '.join(close)}?"
+            if close
+            else "`cgtool explain` lists all codes",
+        )
+    if example is not None:
+        source = known.examples.get(example.value)
+        if source is None:
+            raise usage(f"`{code}` has no {example.value} example")
+        write_bytes(source.encode(), output)
+        return
+    show_table(render_page(known), output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +13,6 @@ from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
 from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
-    from cgtool.analysis.diff.compare import Diff
     from cgtool.model.capture import Capture
 
 
@@ -36,7 +35,8 @@ def diff(
 ) -> None:
     """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
     from cgtool.analysis.diff.compare import compare
-    from cgtool.cli.output import check_place
+    from cgtool.cli.output import check_place, show_report
+    from cgtool.render.diff_table import render
 
     check_place(output, a, b)
     # Nothing is garbage before the end, and collecting takes a tenth of the time.
@@ -44,33 +44,12 @@ def diff(
     try:
         captures = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
         report = compare(*captures, names=(a, b))
-        _show(report, format_, rows, output, explain=explain, quiet=quiet)
+        table = partial(render, report, rows=rows, explain=explain)
+        show_report("cgtool-diff", report, table, format_, output, quiet=quiet)
     finally:
         gc.freeze()
         gc.enable()
-    if report.different:
-        raise typer.Exit(1)
-
-
-def _show(
-    report: Diff,
-    format_: opt.Format,
-    rows: int,
-    output: Path | None,
-    *,
-    explain: bool,
-    quiet: bool,
-) -> None:
-    from cgtool.cli.output import show_table, write_bytes
-
-    if format_ is opt.Format.JSON:
-        from cgtool.render.json import encode
-
-        write_bytes(encode("cgtool-diff", report), output)
-    elif output is not None or not quiet:
-        from cgtool.render.diff_table import render
-
-        show_table(render(report, rows=rows, explain=explain), output)
+    raise typer.Exit(int(report.different))
 
 
 def _open(
@@ -85,29 +64,23 @@ def _open(
     if not any(map(_is_entry, targets)):
         refuse_for_file(" and ".join(targets), options)
     opened: dict[str, Capture] = {}
-    for target in sorted(dict.fromkeys(targets), key=_is_entry):
-        known = next(iter(opened.items()), None)
-        if known is None:
-            of_target = options if _is_entry(target) else None
-            opened[target], _ = open_capture(
-                target, options=of_target, timeout=timeout, quiet=quiet
-            )
-            continue
+    first, *others = sorted(dict.fromkeys(targets), key=_is_entry)
+    of_target = options if _is_entry(first) else None
+    opened[first], _ = open_capture(first, options=of_target, timeout=timeout, quiet=quiet)
+    for target in others:
         if options.device is None:
-            device = "simulated" if known[1].environment.simulated else "cuda"
+            device = "simulated" if opened[first].environment.simulated else "cuda"
             options = structs.replace(options, device=device)
+        of_target = options if _is_entry(target) else None
         try:
             opened[target], _ = open_capture(
-                target,
-                options=options if _is_entry(target) else None,
-                timeout=timeout,
-                quiet=quiet,
+                target, options=of_target, timeout=timeout, quiet=quiet
             )
         except CgtoolError as error:
             if error.failure.exit_code != EXIT_MACHINE:
                 raise
             raise machine(
-                f"{target} has to be captured on a GPU, as {known[0]} was",
+                f"{target} has to be captured on a GPU, as {first} was",
                 why=error.failure.what,
                 fix="use a machine with a GPU, or compare two captures of the simulated device",
             ) from None

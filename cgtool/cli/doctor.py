@@ -6,6 +6,7 @@ import ctypes
 import platform
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from typing import Annotated
 
@@ -16,13 +17,6 @@ from cgtool.model.finding import Capability
 
 SECONDS = 300
 """For torch to be imported and the GPU to be opened."""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _driver() -> Capability:
@@ -49,8 +43,9 @@ def _layout() -> Capability:
 
 def _installed() -> Capability:
     """The package, not imported."""
-    version = _version("torch")
-    if version is None:
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
         return Capability("torch", "absent", "not installed", "pip install torch")
     return Capability("torch", "available", f"{version}, not imported")
 
@@ -69,9 +64,9 @@ def _with_torch() -> list[Capability]:
         return [Capability("torch", "absent", f"importing it took more than {SECONDS} s")]
     lines = process.stdout.decode(errors="replace").strip().splitlines()
     if process.returncode != 0 or not lines:
-        said = process.stderr.decode(errors="replace").strip().splitlines()
-        how = said[-1] if said else f"the probe ended with exit code {process.returncode}"
-        return [Capability("torch", "absent", how)]
+        errors = process.stderr.decode(errors="replace").strip().splitlines()
+        reason = errors[-1] if errors else f"the probe ended with exit code {process.returncode}"
+        return [Capability("torch", "absent", reason)]
     return msgspec.json.decode(lines[-1], type=list[Capability])
 
 
@@ -83,15 +78,10 @@ def doctor(
     output: opt.Output = None,
 ) -> None:
     """Say what this machine can do, feature by feature, and what would bring the missing ones."""
-    from cgtool.cli.output import show_table, write_bytes
-
-    found = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
-    found += [_installed()] if no_torch else _with_torch()
-    if format_ is opt.Format.JSON:
-        from cgtool.render.json import encode
-
-        write_bytes(encode("cgtool-doctor", {"capabilities": found}), output)
-        return
+    from cgtool.cli.output import show_report
     from cgtool.render.report_table import render_doctor
 
-    show_table(render_doctor(found), output)
+    rows = [Capability("python", "available", platform.python_version()), _driver(), _layout()]
+    rows += [_installed()] if no_torch else _with_torch()
+    table = partial(render_doctor, rows)
+    show_report("cgtool-doctor", {"capabilities": rows}, table, format_, output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -132,7 +133,9 @@ def dump(
 
         write_bytes(render_json(opened, views), output)
         return
-    if color is Color.TIME and not _timed(opened, views):
+    if color is Color.TIME and not any(
+        node.duration_ns is not None for view in views for node in opened.graphs[view.graph].nodes
+    ):
         raise machine(
             "--color time: this capture holds no times of its nodes",
             why="they are measured only on a GPU, by `cgtool profile` or with --times",
@@ -167,12 +170,6 @@ def _fewer(
     return collapsed, f"{nodes:,} nodes collapsed into {boxes:,} boxes: {way}"
 
 
-def _timed(capture: Capture, views: list[View]) -> bool:
-    return any(
-        node.duration_ns is not None for view in views for node in capture.graphs[view.graph].nodes
-    )
-
-
 def _graphs(capture: Capture, name: str | None) -> list[int]:
     """Indices of the graphs of that name, phase or number, with the bodies inside them."""
     if name is None:
@@ -192,25 +189,18 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
     return sorted(chosen)
 
 
-def _raw(capture: Capture, path: Path | None, chosen: list[int]) -> bytes:
+def _raw(capture: Capture, path: Path, chosen: list[int]) -> bytes:
     from cgtool.model.capture_file import read_raw
 
     names = [capture.graphs[index].raw_dot for index in chosen]
     kept = [name for name in names if name is not None]
-    if kept and path is None:
-        raise usage(
-            "--raw reads a saved capture",
-            fix="cgtool capture ENTRY -o FILE.cgt, then cgtool dump FILE.cgt --raw",
-        )
-    if not kept or path is None:
+    if not kept:
         why = (
             "it was made on the simulated device, where no driver wrote one"
             if capture.environment.simulated
             else "the driver wrote none, or the graph has more than 20,000 nodes"
         )
-        raise usage(
-            f"{path or capture.entry.spec} holds no debug_dump text", why=why, fix="use --dot"
-        )
+        raise usage(f"{path} holds no debug_dump text", why=why, fix="use --dot")
     return "".join(read_raw(path, name) for name in kept).encode(errors="replace")
 
 
@@ -241,7 +231,8 @@ def pools(
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
     from cgtool.analysis.pools import pools_report
     from cgtool.cli.attempts import open_capture
-    from cgtool.cli.output import check_place, show_table, write_bytes
+    from cgtool.cli.output import check_place, show_report
+    from cgtool.render.pools_table import render
 
     check_place(output, capture)
     opened, _ = open_capture(
@@ -256,11 +247,5 @@ def pools(
         if name not in names:
             raise usage(f"--pool {name}: the capture has {', '.join(names) or 'no pool'}")
     report = pools_report(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
-    if format_ is opt.Format.JSON:
-        from cgtool.render.json import encode
-
-        write_bytes(encode("cgtool-pools", report), output)
-    else:
-        from cgtool.render.pools_table import render
-
-        show_table(render(report, exact=exact, explain=explain), output)
+    table = partial(render, report, exact=exact, explain=explain)
+    show_report("cgtool-pools", report, table, format_, output)

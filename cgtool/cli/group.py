@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": "Show what this machine can do, and what is needed for the rest.",
 }
 
-_MODULES = {"verify": "check", "pools": "dump"}
+_MODULES = {"profile": "capture", "verify": "check", "explain": "check", "pools": "dump"}
 """Commands that are not in a module of their own name."""
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from cgtool.model.files import atomic, is_dir, is_file, is_special
 from cgtool.model.finding import Finding
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -24,18 +24,15 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
+    # COLUMNS may hold anything; containers without a terminal often have 0 there.
+    columns = os.environ.get("COLUMNS", "")
     width = None
-    if not _is_width(os.environ.get("COLUMNS", "")):
+    if not (columns.isdecimal() and int(columns) > 0):
         width = (stream.isatty() and os.get_terminal_size(stream.fileno()).columns) or 100
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
-def _is_width(text: str) -> bool:
-    """COLUMNS may hold anything; containers without a terminal often have 0 there."""
-    return text.isdecimal() and int(text) > 0
-
-
-def show_table(renderable: Any, output: Path | None) -> None:
+def show_table(renderable: RenderableType, output: Path | None) -> None:
     """A rich renderable on standard output, or as plain text in a file."""
     if output is None:
         console().print(renderable)
@@ -47,6 +44,25 @@ def show_table(renderable: Any, output: Path | None) -> None:
     buffer = StringIO()
     Console(file=buffer, width=120, highlight=False, color_system=None).print(renderable)
     write_bytes(buffer.getvalue().encode(), output)
+
+
+def show_report(
+    name: str,
+    report: Any,
+    render: Callable[[], RenderableType],
+    format_: str,
+    output: Path | None,
+    *,
+    quiet: bool = False,
+) -> None:
+    """The report as JSON of the schema ``name``, or as a table, which ``quiet`` keeps from standard
+    output."""
+    if format_ == "json":
+        from cgtool.render.json import encode
+
+        write_bytes(encode(name, report), output)
+    elif output is not None or not quiet:
+        show_table(render(), output)
 
 
 def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
@@ -169,10 +185,6 @@ def _shown_findings(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
-
-
 def show_bug(error: BaseException) -> None:
     """A fault of our own: one sentence, and the traceback in a file."""
     text = "".join(traceback.format_exception(error))
@@ -187,7 +199,8 @@ def show_bug(error: BaseException) -> None:
     except OSError:
         sys.stderr.write(text)
         return
+    last_line = text.strip().rpartition("\n")[2]
     sys.stderr.write(
-        f"cgtool: this is a bug in cgtool, not in your code: {printable(_last_line(text))}\n"
+        f"cgtool: this is a bug in cgtool, not in your code: {printable(last_line)}\n"
         f"  please report it with {file.name}\n"
     )

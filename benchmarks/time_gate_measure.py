@@ -131,7 +131,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     import torch
 
     import cgtool.devices.cuda.pairs  # noqa: F401
-    from cgtool.devices.cuda.device import describe
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.devices.cuda.timing import ClockWatch
 
     torch.cuda.init()
@@ -146,6 +146,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
         clock.sample()
         seconds = time.perf_counter() - started
     watched = clock.result()
+    environment = CudaDevice("cuda:0").environment()
     out.write_text(
         json.dumps(
             {
@@ -154,8 +155,8 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
                 "seconds": seconds,
                 "sm_mhz": list(watched.sm_mhz) if watched else [],
                 "throttled": list(watched.throttle_reasons) if watched else [],
-                "device": describe(0).device,
-                "driver": describe(0).driver,
+                "device": environment.device,
+                "driver": environment.driver,
                 "torch": torch.__version__,
             }
         )

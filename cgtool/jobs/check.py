@@ -14,16 +14,14 @@ def run(job: CheckJob, context: Context) -> Answer:
 
 
 def _check(job: CheckJob, context: Context) -> Answer:
-    from torch.cuda import current_device
-
     from cgtool.devices.cuda import check
-    from cgtool.devices.cuda.device import describe as describe_gpu
+    from cgtool.devices.cuda.device import CudaDevice
 
     with call_sites.recorded():
         workload = context.load(job)
         findings, looked_at, captured = check.check(workload, job.capture, context.progress)
     entry = entry_of(workload, job.capture)
-    report = context.report("check", entry, describe_gpu(current_device()), findings, looked_at)
+    report = context.report("check", entry, CudaDevice().environment(), findings, looked_at)
     return Answer(None, report=report) if captured is None else Answer(*captured, report)
 
 

@@ -20,12 +20,10 @@ def run(job: ScriptJob, context: Context) -> Answer:
         findings, looked_at = simulated.check(job.spec, job.arguments, context.progress)
         described = Device().environment()
     else:
-        from torch.cuda import current_device
-
         from cgtool.devices.cuda import script
-        from cgtool.devices.cuda.device import describe
+        from cgtool.devices.cuda.device import CudaDevice
 
         findings, looked_at = script.check(job.spec, job.arguments, context.progress)
-        described = describe(current_device())
+        described = CudaDevice().environment()
     entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
     return Answer(None, report=context.report("check", entry, described, findings, looked_at))

@@ -1,4 +1,4 @@
-"""Feature tests: each asks whether the thing is there, none compares versions.
+"""Feature tests: each looks whether the thing is there, none compares versions.
 
 ``python -m cgtool.devices.cuda.capabilities`` prints them as JSON: ``cgtool doctor`` runs that in a
 process of its own, because the tests import torch and open the GPU.
@@ -10,39 +10,51 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import msgspec
 
 from cgtool.model.finding import Capability
 
-Test = Callable[[Any], Capability]
+
+class Missing(Exception):
+    """A feature is not there."""
+
+    def __init__(self, how: str, remedy: str | None = None, state: str = "degraded") -> None:
+        """As in ``Capability``."""
+        super().__init__(how)
+        self.how, self.remedy, self.state = how, remedy, state
 
 
-def _torch(torch: Any) -> Capability:
-    return Capability("torch", "available", f"{torch.__version__}, CUDA {torch.version.cuda}")
+# Each test is given the module torch, says what is there, and raises Missing.
 
 
-def _gpu(torch: Any) -> Capability:
+def _torch(torch: Any) -> str:
+    return f"{torch.__version__}, CUDA {torch.version.cuda}"
+
+
+def _gpu(torch: Any) -> str:
     if not torch.cuda.is_available():
-        why = (
-            "PyTorch is built without CUDA"
-            if torch.version.cuda is None
-            else "PyTorch sees no usable GPU"
-        )
-        return Capability(
-            "GPU",
-            "degraded",
+        built = torch.version.cuda is not None
+        why = "PyTorch sees no usable GPU" if built else "PyTorch is built without CUDA"
+        raise Missing(
             f"{why}: capture, dump and pools run on the simulated device",
             "a machine with an NVIDIA GPU and PyTorch built with CUDA",
         )
     properties = torch.cuda.get_device_properties(0)
-    return Capability(
-        "GPU",
-        "available",
+    return (
         f"{properties.name}, compute capability {properties.major}.{properties.minor}, "
-        f"{properties.total_memory >> 30} GiB",
+        f"{properties.total_memory >> 30} GiB"
     )
+
+
+def _bindings(_torch: Any) -> str:
+    try:
+        importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise Missing(str(error), "pip install cuda-bindings", "absent") from error
+    return version_of("cuda-bindings") or ""
 
 
 def keeps_graphs(torch: Any) -> bool:
@@ -50,173 +62,112 @@ def keeps_graphs(torch: Any) -> bool:
     return hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
 
 
-def _keep_graph(torch: Any) -> Capability:
-    if keeps_graphs(torch):
-        return Capability("captured template", "available", "CUDAGraph.raw_cuda_graph", gpu=True)
-    return Capability(
-        "captured template",
-        "absent",
-        "no nodes can be read",
-        "torch 2.8 or newer",
-        gpu=True,
-    )
+def _keep_graph(torch: Any) -> str:
+    if not keeps_graphs(torch):
+        raise Missing("no nodes can be read", "torch 2.8 or newer", "absent")
+    return "CUDAGraph.raw_cuda_graph"
 
 
-def _exec_handle(torch: Any) -> Capability:
-    if hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec"):
-        return Capability("executable handle", "available", "CUDAGraph.raw_cuda_graph_exec")
-    return Capability(
-        "executable handle", "degraded", "no upload time is shown", "torch 2.9 or newer", gpu=True
-    )
+def _exec_handle(torch: Any) -> str:
+    if not hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec"):
+        raise Missing("no upload time is shown", "torch 2.9 or newer")
+    return "CUDAGraph.raw_cuda_graph_exec"
 
 
-def _bindings(_torch: Any) -> Capability:
-    try:
-        importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        return Capability(
-            "cuda-bindings", "absent", str(error), "pip install cuda-bindings", gpu=True
-        )
-    from cgtool.devices.cuda.device import version_of
-
-    return Capability("cuda-bindings", "available", version_of("cuda-bindings") or "", gpu=True)
-
-
-def _node_callbacks(torch: Any) -> Capability:
-    name = "node callbacks (CUPTI)"
+def _node_callbacks(torch: Any) -> str:
     if not torch.cuda.is_available():
-        return Capability(name, "absent", "asked only where there is a GPU", gpu=True)
-    from cgtool.devices.cuda.cupti import library_path, subscribable
+        raise Missing("tested only where there is a GPU", state="absent")
+    from cgtool.devices.cuda import cupti
 
     torch.cuda.init()
-    why = subscribable()
-    if why is None:
-        return Capability(name, "available", f"{library_path()}", gpu=True)
-    return Capability(
-        name,
-        "degraded",
-        f"{why}; ops are recorded during the capture instead, which slows it down",
-        "run without another profiler attached",
-        gpu=True,
-    )
+    try:
+        with cupti.watch_nodes(lambda *_: None):
+            return str(cupti.library_path())
+    except cupti.CuptiUnavailable as error:
+        raise Missing(
+            f"{error}; ops are recorded during the capture instead, which slows it down",
+            "run without another profiler attached",
+        ) from error
 
 
-def _node_times(_torch: Any) -> Capability:
-    name = "node times (cupti-python)"
+def _node_times(_torch: Any) -> str:
     try:
         importlib.import_module("cupti.cupti")
-    except ImportError:
-        return Capability(
-            name,
-            "degraded",
+    except ImportError as error:
+        raise Missing(
             "times of nodes come from PyTorch's profiler, where the order of its records tells",
             "pip install 'cgtool[cupti]'",
-            gpu=True,
-        )
-    from cgtool.devices.cuda.device import version_of
-
-    return Capability(name, "available", version_of("cupti-python") or "", gpu=True)
+        ) from error
+    return version_of("cupti-python") or ""
 
 
-def _parameter_layout(_torch: Any) -> Capability:
+def _parameter_layout(_torch: Any) -> str:
     from cgtool.devices.cuda.driver import cu
 
-    if hasattr(cu, "cuFuncGetParamInfo"):
-        return Capability("kernel arguments", "available", "cuFuncGetParamInfo", gpu=True)
-    return Capability(
-        "kernel arguments",
-        "degraded",
-        "pool blocks of kernels stay unknown",
-        "cuda-bindings 12.4 or newer",
-        gpu=True,
-    )
+    if not hasattr(cu, "cuFuncGetParamInfo"):
+        raise Missing("pool blocks of kernels stay unknown", "cuda-bindings 12.4 or newer")
+    return "cuFuncGetParamInfo"
 
 
-def _liveness(torch: Any) -> Capability:
-    if _parameter_layout(torch).state == "available":
-        how = "from the addresses that captured kernels, copies and fills hold"
-        return Capability("input liveness", "available", how, gpu=True)
-    return Capability(
-        "input liveness",
-        "absent",
-        "the arguments of kernels cannot be read",
-        "cuda-bindings 12.4 or newer",
-        gpu=True,
-    )
-
-
-def _op_recorder(_torch: Any) -> Capability:
+def _op_recorder(_torch: Any) -> str:
     from cgtool.torch_compat.op_key import is_supported
 
-    if is_supported():
-        return Capability("op recorder", "available", "a dispatch key above autograd")
-    return Capability(
-        "op recorder",
-        "degraded",
-        "a TorchDispatchMode, under which torch.compile runs eagerly",
-        "a PyTorch with an unused autocast key",
-    )
-
-
-def _annotations(torch: Any) -> Capability:
-    if "enable_annotations" in inspect.signature(torch.cuda.graph).parameters:
-        return Capability(
-            "annotations", "available", "record_function, NVTX and PyTorch's mark_kernels"
+    if not is_supported():
+        raise Missing(
+            "a TorchDispatchMode, under which torch.compile runs eagerly",
+            "a PyTorch with an unused autocast key",
         )
-    return Capability(
-        "annotations",
-        "available",
-        "record_function and NVTX (torch has no mark_kernels before 2.12)",
-    )
+    return "a dispatch key above autograd"
 
 
-def _clock(_torch: Any) -> Capability:
+def _annotations(torch: Any) -> str:
+    if "enable_annotations" in inspect.signature(torch.cuda.graph).parameters:
+        return "record_function, NVTX and PyTorch's mark_kernels"
+    return "record_function and NVTX (torch has no mark_kernels before 2.12)"
+
+
+def _liveness(torch: Any) -> str:
+    try:
+        _parameter_layout(torch)
+    except Missing as error:
+        why = "the arguments of kernels cannot be read"
+        raise Missing(why, error.remedy, "absent") from error
+    return "from the addresses that captured kernels, copies and fills hold"
+
+
+def _clock(_torch: Any) -> str:
     try:
         importlib.import_module("pynvml")
-    except ImportError:
-        return Capability(
-            "clock watch",
-            "degraded",
-            "bench cannot say whether the GPU changed its clock",
-            "pip install 'cgtool[cupti]'",
-            gpu=True,
-        )
-    return Capability("clock watch", "available", "NVML", gpu=True)
+    except ImportError as error:
+        raise Missing(
+            "bench cannot say whether the GPU changed its clock", "pip install 'cgtool[cupti]'"
+        ) from error
+    return "NVML"
 
 
-TESTS: tuple[Test, ...] = (
-    _torch,
-    _gpu,
-    _bindings,
-    _keep_graph,
-    _exec_handle,
-    _node_callbacks,
-    _node_times,
-    _parameter_layout,
-    _op_recorder,
-    _annotations,
-    _liveness,
-    _clock,
+TESTS: tuple[tuple[str, Callable[[Any], str], bool], ...] = (
+    ("torch", _torch, False),
+    ("GPU", _gpu, False),
+    ("cuda-bindings", _bindings, True),
+    ("captured template", _keep_graph, True),
+    ("executable handle", _exec_handle, True),
+    ("node callbacks (CUPTI)", _node_callbacks, True),
+    ("node times (cupti-python)", _node_times, True),
+    ("kernel arguments", _parameter_layout, True),
+    ("op recorder", _op_recorder, False),
+    ("annotations", _annotations, False),
+    ("input liveness", _liveness, True),
+    ("clock watch", _clock, True),
 )
+"""The feature, its test, and whether it matters only with a GPU."""
 
 
-def _private_names(torch: Any) -> list[Capability]:
-    """One capability for each part of cgtool that needs private names of PyTorch."""
-    from cgtool.torch_compat.private import PRIVATE_NAMES
-
-    names = [name for name in PRIVATE_NAMES if torch.version.cuda is not None or not name.gpu]
-    found = []
-    for part in dict.fromkeys(name.part for name in names):
-        needed = [name for name in names if name.part == part]
-        missing = [name for name in needed if not name.present]
-        label = f"PyTorch internals: {part}"
-        if missing:
-            how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
-            found.append(Capability(label, "degraded", how, "a PyTorch that cgtool was tested on"))
-        else:
-            names_found = f"{len(needed)} private name{'s' * (len(needed) > 1)}"
-            found.append(Capability(label, "available", names_found))
-    return found
+def version_of(package: str) -> str | None:
+    """Installed version of a distribution, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def probe() -> list[Capability]:
@@ -225,14 +176,34 @@ def probe() -> list[Capability]:
         torch = importlib.import_module("torch")
     except ImportError as error:
         return [Capability("torch", "absent", str(error), "pip install torch")]
-    found = []
-    for test in TESTS:
+    capabilities = []
+    for name, test, gpu in TESTS:
         try:
-            found.append(test(torch))
+            capability = Capability(name, "available", test(torch), gpu=gpu)
+        except Missing as missing:
+            capability = Capability(name, missing.state, missing.how, missing.remedy, gpu)
         except Exception as error:
-            name = test.__name__.strip("_").replace("_", " ")
-            found.append(Capability(name, "absent", f"{type(error).__name__}: {error}"))
-    return found + _private_names(torch)
+            capability = Capability(name, "absent", f"{type(error).__name__}: {error}")
+        capabilities.append(capability)
+    return capabilities + _private_names(torch)
+
+
+def _private_names(torch: Any) -> list[Capability]:
+    """One capability for each part of cgtool that needs private names of PyTorch."""
+    from cgtool.torch_compat.private import PRIVATE_NAMES
+
+    names = [name for name in PRIVATE_NAMES if torch.version.cuda is not None or not name.gpu]
+    capabilities = []
+    for part in dict.fromkeys(name.part for name in names):
+        needed = [name for name in names if name.part == part]
+        missing = [name for name in needed if not name.present]
+        how = f"{len(needed)} private name{'s' * (len(needed) > 1)}"
+        if missing:
+            how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
+        state = "degraded" if missing else "available"
+        remedy = "a PyTorch that cgtool was tested on" if missing else None
+        capabilities.append(Capability(f"PyTorch internals: {part}", state, how, remedy))
+    return capabilities
 
 
 if __name__ == "__main__":

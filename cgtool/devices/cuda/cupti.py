@@ -164,12 +164,3 @@ def held() -> bool:
         return True
     except CuptiUnavailable:
         return False
-
-
-def subscribable() -> str | None:
-    """None when callbacks work here, or why they do not."""
-    try:
-        with watch_nodes(lambda *_: None):
-            return None
-    except CuptiUnavailable as error:
-        return str(error)

@@ -7,11 +7,11 @@ import os
 import platform
 from collections.abc import Iterator
 from functools import cached_property
-from importlib import metadata
 from typing import Any
 
 import torch
 
+from cgtool.devices.cuda.capabilities import version_of
 from cgtool.devices.cuda.driver import cu
 from cgtool.devices.device import Device
 from cgtool.model.capture import Environment
@@ -43,7 +43,28 @@ class CudaDevice(Device):
         return torch.cuda.Stream(self.index)
 
     def environment(self) -> Environment:
-        return describe(self.index)
+        properties: Any = torch.cuda.get_device_properties(self.index)
+        code, number = cu.cuDriverGetVersion()
+        return Environment(
+            device=properties.name,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            cuda_runtime=torch.version.cuda,
+            driver=_driver_version(),
+            driver_cuda=f"{number // 1000}.{number % 1000 // 10}" if int(code) == 0 else None,
+            cuda_bindings=version_of("cuda-bindings"),
+            compute_capability=(properties.major, properties.minor),
+            multiprocessors=properties.multi_processor_count,
+            max_threads_per_multiprocessor=getattr(
+                properties, "max_threads_per_multi_processor", None
+            ),
+            device_bytes=properties.total_memory,
+            platform=platform.platform(),
+            cpu=processor(),
+            cpus=processors(),
+            allocator_config=os.environ.get("PYTORCH_ALLOC_CONF")
+            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+        )
 
     @contextlib.contextmanager
     def eager_stream(self) -> Iterator[None]:
@@ -81,28 +102,18 @@ class CudaDevice(Device):
         with contextlib.suppress(torch.OutOfMemoryError):
             for size, handle in sorted(free, reverse=True)[:_MOST_BLOCKS]:
                 # Free blocks belong to the stream that they were first allocated on.
-                with torch.cuda.stream(self._stream(handle)):
+                stream: Any = torch.cuda.default_stream(self.index)
+                if handle != 0:
+                    stream = torch.cuda.ExternalStream(handle, self.index)
+                with torch.cuda.stream(stream):
                     block = torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
                     # NaN in every floating-point type, -1 in every signed one.
                     block.fill_(0xFF)
                     held.append(block)
         self.synchronize()
 
-    def _stream(self, handle: int) -> Any:
-        if handle == 0:
-            return torch.cuda.default_stream(self.index)
-        return torch.cuda.ExternalStream(handle, self.index)
 
-
-def version_of(package: str) -> str | None:
-    """Installed version of a distribution, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def driver_version() -> str | None:
+def _driver_version() -> str | None:
     """The driver's own version (``580.159.04``), which only NVML or /proc can tell."""
     try:
         with open("/proc/driver/nvidia/version") as file:  # noqa: PTH123 - a kernel file
@@ -110,27 +121,3 @@ def driver_version() -> str | None:
     except OSError:
         return None
     return next((word for word in words if word[0].isdigit() and "." in word), None)
-
-
-def describe(device: int) -> Environment:
-    """The environment of a capture on CUDA device ``device``."""
-    properties: Any = torch.cuda.get_device_properties(device)
-    code, number = cu.cuDriverGetVersion()
-    return Environment(
-        device=properties.name,
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        cuda_runtime=torch.version.cuda,
-        driver=driver_version(),
-        driver_cuda=f"{number // 1000}.{number % 1000 // 10}" if int(code) == 0 else None,
-        cuda_bindings=version_of("cuda-bindings"),
-        compute_capability=(properties.major, properties.minor),
-        multiprocessors=properties.multi_processor_count,
-        max_threads_per_multiprocessor=getattr(properties, "max_threads_per_multi_processor", None),
-        device_bytes=properties.total_memory,
-        platform=platform.platform(),
-        cpu=processor(),
-        cpus=processors(),
-        allocator_config=os.environ.get("PYTORCH_ALLOC_CONF")
-        or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
-    )

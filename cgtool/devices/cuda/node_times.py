@@ -25,6 +25,7 @@ from cgtool.devices.cuda import profiler_times
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
 from cgtool.devices.cuda.driver import cu
 from cgtool.devices.cuda.nodes import TIMED, nodes_of, type_of
+from cgtool.devices.cuda.profiler_times import Span
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import busy, device_ns, empty_ns
 from cgtool.model.capture import Capture, Caveat, Edge, Graph
@@ -37,13 +38,6 @@ _BUFFER_BYTES = 8 << 20
 _FLUSH_FORCED = 1
 _HALF = 32
 _LOW = (1 << _HALF) - 1
-
-
-class Span(msgspec.Struct, frozen=True):
-    """One node in one replay, in nanoseconds from the start of the first record."""
-
-    start_ns: int
-    duration_ns: int
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -64,7 +58,28 @@ class Trace(msgspec.Struct, frozen=True):
         """
         if self.kernels is None:
             return self.whole
-        return _placed(self.kernels, self.whole, edges)
+        sources: dict[int, list[int]] = defaultdict(list)
+        targets: dict[int, list[int]] = defaultdict(list)
+        for edge in edges:
+            sources[edge.target].append(edge.source)
+            targets[edge.source].append(edge.target)
+        placed = dict(self.kernels)
+        # Nodes are numbered in the order of creation: a predecessor has a smaller number.
+        for node in sorted(set(self.whole) - set(self.kernels)):
+            length = self.whole[node].duration_ns
+            before = [placed[source] for source in sources[node] if source in placed]
+            after = [placed[target] for target in targets[node] if target in placed]
+            if before:
+                start = max(span.end_ns for span in before)
+            elif after:
+                start = min(span.start_ns for span in after) - length
+            else:
+                start = self.whole[node].start_ns
+            placed[node] = Span(start, length)
+        first = min((span.start_ns for span in placed.values()), default=0)
+        return {
+            node: Span(span.start_ns - first, span.duration_ns) for node, span in placed.items()
+        }
 
 
 class _Record(msgspec.Struct, frozen=True, gc=False):
@@ -88,11 +103,8 @@ class Tracer:
         kinds = self._cupti.ActivityKind
         self._kernels = (kinds.CONCURRENT_KERNEL,)
         self._all = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET)
-        self._callbacks = (self._requested, self._completed)
+        self._callbacks = (lambda: (_BUFFER_BYTES, 0), self._completed)
         self._call(self._cupti.activity_register_callbacks, *self._callbacks)
-
-    def _requested(self) -> tuple[int, int]:
-        return _BUFFER_BYTES, 0
 
     def _completed(self, activities: Iterable[Any]) -> None:
         for activity in activities:
@@ -124,8 +136,9 @@ class Tracer:
         what it reads, and only another forward writes that again. Raises CuptiUnavailable, also
         when nothing was recorded.
         """
-        indices = [self._index(graph) for graph in graphs]
-        types = [_types(graph) for graph in graphs]
+        nodes = [nodes_of(cu.CUgraph(graph.raw_cuda_graph())) for graph in graphs]
+        indices = [self._index(nodes_of_graph) for nodes_of_graph in nodes]
+        types = [set(map(type_of, nodes_of_graph)) for nodes_of_graph in nodes]
         working = [
             number for number, node_types in enumerate(types) if node_types.intersection(TIMED)
         ]
@@ -147,12 +160,11 @@ class Tracer:
             for everything, alone in zip(whole, kernels, strict=True)
         ]
 
-    def _index(self, graph: Any) -> dict[int, int]:
-        """Index of each node by its number in records."""
-        ask = self._cupti.get_graph_node_id
+    def _index(self, nodes: Sequence[Any]) -> dict[int, int]:
+        """Index of each node of a graph by its number in records."""
+        number_of = self._cupti.get_graph_node_id
         return {
-            int(self._call(ask, int(node))) & _LOW: number
-            for number, node in enumerate(nodes_of(cu.CUgraph(graph.raw_cuda_graph())))
+            int(self._call(number_of, int(node))) & _LOW: index for index, node in enumerate(nodes)
         }
 
     def _executable_numbers(self, graphs: Sequence[Any]) -> dict[int, int] | None:
@@ -160,10 +172,10 @@ class Tracer:
         node number in a record; None where PyTorch does not expose the executable graph."""
         if not all(hasattr(graph, "raw_cuda_graph_exec") for graph in graphs):
             return None
-        ask = self._cupti.get_graph_exec_id
+        number_of = self._cupti.get_graph_exec_id
         return {
-            int(self._call(ask, int(graph.raw_cuda_graph_exec()))): number
-            for number, graph in enumerate(graphs)
+            int(self._call(number_of, int(graph.raw_cuda_graph_exec()))): index
+            for index, graph in enumerate(graphs)
         }
 
     def _replays(
@@ -221,16 +233,8 @@ class Tracer:
         return by_graph
 
 
-def _types(graph: Any) -> set[str]:
-    return {type_of(node) for node in nodes_of(cu.CUgraph(graph.raw_cuda_graph()))}
-
-
 def _lengths(replays: Iterable[dict[int, Span]]) -> tuple[float, ...]:
-    return tuple(
-        float(max(span.start_ns + span.duration_ns for span in spans.values()))
-        for spans in replays
-        if spans
-    )
+    return tuple(float(max(span.end_ns for span in spans.values())) for spans in replays if spans)
 
 
 def _medians(replays: Sequence[dict[int, Span]]) -> dict[int, Span]:
@@ -244,35 +248,6 @@ def _medians(replays: Sequence[dict[int, Span]]) -> dict[int, Span]:
         node: Span(round(median(starts_ns)), round(median(durations[node])))
         for node, starts_ns in starts.items()
     }
-
-
-def _placed(
-    kernels: dict[int, Span], whole: dict[int, Span], edges: Sequence[Edge]
-) -> dict[int, Span]:
-    sources: dict[int, list[int]] = defaultdict(list)
-    targets: dict[int, list[int]] = defaultdict(list)
-    for edge in edges:
-        sources[edge.target].append(edge.source)
-        targets[edge.source].append(edge.target)
-    placed = dict(kernels)
-    # Nodes are numbered in the order of creation: a predecessor has a smaller number.
-    for node in sorted(set(whole) - set(kernels)):
-        length = whole[node].duration_ns
-        ends = [
-            placed[neighbour].start_ns + placed[neighbour].duration_ns
-            for neighbour in sources[node]
-            if neighbour in placed
-        ]
-        nexts = [placed[neighbour].start_ns for neighbour in targets[node] if neighbour in placed]
-        if ends:
-            start = max(ends)
-        elif nexts:
-            start = min(nexts) - length
-        else:
-            start = whole[node].start_ns
-        placed[node] = Span(start, length)
-    first = min((span.start_ns for span in placed.values()), default=0)
-    return {node: Span(span.start_ns - first, span.duration_ns) for node, span in placed.items()}
 
 
 CUPTI, PROFILER = "cupti", "profiler"
@@ -296,24 +271,29 @@ class NodeTimes(msgspec.Struct, frozen=True):
 
     def add(self, capture: Capture) -> Capture:
         """The capture of that session with times on its nodes, and a caveat on nodes without."""
-        if self.route == PROFILER:
-            timed = profiler_times.add(capture, self.replays)
-            if self.instead_of and any(caveat.code == "untimed" for caveat in timed.caveats):
-                timed = _with(timed, Caveat("times-by-order", self.instead_of))
-            return timed
-        graphs = list(capture.graphs)
-        for index, trace in enumerate(self.traces):
-            graphs[index] = _timed(graphs[index], trace)
-        timed = msgspec.structs.replace(capture, graphs=tuple(graphs))
+        if self.route == CUPTI:
+            why = "CUPTI recorded none"
+            spans = [
+                trace.placed(graph.edges)
+                for graph, trace in zip(capture.graphs, self.traces, strict=False)
+            ]
+        else:
+            why = "no record of the profiler matches them"
+            spans = [*map(_medians, profiler_times.spans_of(capture, self.replays))]
+        # Graphs inside nodes are not replayed by themselves.
+        spans += [{}] * (len(capture.graphs) - len(spans))
+        graphs = tuple(map(_timed, capture.graphs, spans))
         without = sum(
             node.type in TIMED and node.duration_ns is None
             for graph in graphs
             for node in graph.nodes
         )
+        caveats = list(capture.caveats)
         if without:
-            caveat = Caveat("untimed", f"{without} nodes have no time: CUPTI recorded none")
-            timed = _with(timed, caveat)
-        return timed
+            caveats.append(Caveat("untimed", f"{without} nodes have no time: {why}"))
+            if self.instead_of:
+                caveats.append(Caveat("times-by-order", self.instead_of))
+        return msgspec.structs.replace(capture, graphs=graphs, caveats=tuple(caveats))
 
 
 def record(session: CudaSession, progress: Progress, replays: int = REPLAYS) -> NodeTimes:
@@ -359,16 +339,11 @@ def around_ns(replays: int = REPLAYS) -> float | None:
     return None
 
 
-def _timed(graph: Graph, trace: Trace) -> Graph:
-    placed = trace.placed(graph.edges)
+def _timed(graph: Graph, spans: dict[int, Span]) -> Graph:
     nodes = tuple(
         msgspec.structs.replace(node, start_ns=span.start_ns, duration_ns=span.duration_ns)
-        if (span := placed.get(node.id)) is not None
+        if (span := spans.get(node.id)) is not None
         else node
         for node in graph.nodes
     )
     return msgspec.structs.replace(graph, nodes=nodes)
-
-
-def _with(capture: Capture, caveat: Caveat) -> Capture:
-    return msgspec.structs.replace(capture, caveats=(*capture.caveats, caveat))

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import msgspec
-import pycxxfilt
 import torch
 
+from cgtool.analysis.graph.kernel_names import demangle
 from cgtool.devices.cuda.nodes import TIMED
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import busy
-from cgtool.model.capture import Capture, Caveat, Graph, Node
+from cgtool.model.capture import Capture, Graph, Node
 from cgtool.torch_compat.private import DeviceType
 
 REPLAYS = 5
@@ -28,12 +27,21 @@ _MOST_BRANCHED = 5_000
 """Larger graphs with branches are not matched: the time grows with the square."""
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One kernel, copy or fill of a replay."""
+class Span(msgspec.Struct, frozen=True):
+    """One node in one replay, in nanoseconds from the start of the first record."""
 
-    name: str
     start_ns: int
     duration_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.duration_ns
+
+
+class Record(Span, frozen=True):
+    """One kernel, copy or fill of a replay; its start is on the profiler's clock."""
+
+    name: str
 
 
 Replays = list[list[Record]]
@@ -50,20 +58,18 @@ def collect(session: CudaSession) -> list[Replays]:
 
 
 def _replayed(session: CudaSession, number: int) -> list[Record]:
-    """The records of one replay, in order of their start."""
-    *before, one = session.captured[: number + 1]
-    for earlier in before:
+    for earlier in session.captured[:number]:
         earlier.graph.replay()
     session.device.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         busy()
-        one.graph.replay()
+        session.captured[number].graph.replay()
         session.device.synchronize()
     launches: dict[int, list[Record]] = defaultdict(list)
     for event in profile.profiler.kineto_results.events():
         if event.device_type() == DeviceType.CUDA:
             launches[event.correlation_id()].append(
-                Record(event.name(), event.start_ns(), event.duration_ns())
+                Record(event.start_ns(), event.duration_ns(), event.name())
             )
     # The kernel that keeps the device busy and the fills of seed and offset are launches of one
     # record each, before the replay.
@@ -76,93 +82,56 @@ def _replayed(session: CudaSession, number: int) -> list[Record]:
 def lengths(replays: Replays) -> list[float]:
     """First start to last end of each replay, in nanoseconds."""
     return [
-        float(max(record.start_ns + record.duration_ns for record in records) - records[0].start_ns)
-        for records in replays
+        float(max(record.end_ns for record in records) - records[0].start_ns) for records in replays
     ]
 
 
-def add(capture: Capture, recorded: Sequence[Replays]) -> Capture:
-    """The capture with a time on every node whose record is certain, and a caveat on the others."""
-    names = [_bare(_demangled(function.name)) for function in capture.functions]
-    graphs = [
-        msgspec.structs.replace(graph, nodes=_timed(graph, replays, names))
+def spans_of(capture: Capture, recorded: Sequence[Replays]) -> list[list[dict[int, Span]]]:
+    """By graph and replay: the span of each node whose record is certain."""
+    functions = [_bare(demangle(function.name)) for function in capture.functions]
+    return [
+        _spans(graph, replays, functions)
         for graph, replays in zip(capture.graphs, recorded, strict=False)
     ]
-    graphs += capture.graphs[len(graphs) :]
-    without = sum(
-        node.type in TIMED and node.duration_ns is None for graph in graphs for node in graph.nodes
-    )
-    caveats = capture.caveats
-    if without:
-        caveats = (
-            *caveats,
-            Caveat(
-                "untimed",
-                f"{without} nodes have no time: no record of the profiler matches them",
-            ),
-        )
-    return msgspec.structs.replace(capture, graphs=tuple(graphs), caveats=caveats)
 
 
-def _demangled(name: str) -> str:
-    try:
-        return str(pycxxfilt.demangle(name) or name)
-    except ValueError:
-        return name
+def _spans(graph: Graph, replays: Replays, functions: Sequence[str]) -> list[dict[int, Span]]:
+    nodes = [node for node in graph.nodes if node.type in TIMED]
+    certain = _certain(graph, nodes)
+    return [
+        {
+            node.id: Span(record.start_ns - records[0].start_ns, record.duration_ns)
+            for node, record in _matched(nodes, records, certain, functions)
+        }
+        for records in replays
+        if len(records) == len(nodes)
+    ]
 
 
 def _bare(name: str) -> str:
     return name.replace(" ", "")
 
 
-def _timed(graph: Graph, replays: Replays, names: Sequence[str]) -> tuple[Node, ...]:
-    nodes = [node for node in graph.nodes if node.type in TIMED]
-    whole = [records for records in replays if len(records) == len(nodes)]
-    durations: dict[int, list[int]] = defaultdict(list)
-    starts: dict[int, list[int]] = defaultdict(list)
-    certain = _certain(graph, nodes)
-    for records in whole:
-        for node, record in _matched(nodes, records, certain, names):
-            durations[node.id].append(record.duration_ns)
-            starts[node.id].append(record.start_ns - records[0].start_ns)
-    return tuple(
-        msgspec.structs.replace(
-            node,
-            start_ns=round(median(starts[node.id])),
-            duration_ns=round(median(durations[node.id])),
-        )
-        if node.id in durations
-        else node
-        for node in graph.nodes
-    )
-
-
 def _kind(node: Node) -> Any:
     return node.kernel.function if node.kernel is not None else node.type
 
 
-def _is_chain(graph: Graph) -> bool:
-    order = {(edge.source, edge.target) for edge in graph.edges}
-    return all((node.id - 1, node.id) in order for node in graph.nodes[1:])
-
-
 def _certain(graph: Graph, nodes: Sequence[Node]) -> set[Any] | None:
     """Kinds whose nodes run one after the other; None when all nodes do, in order."""
-    if _is_chain(graph):
+    order = {(edge.source, edge.target) for edge in graph.edges}
+    if all((node.id - 1, node.id) in order for node in graph.nodes[1:]):
         return None
     if len(graph.nodes) > _MOST_BRANCHED:
         return set()
     before = _ancestors(graph)
     last: dict[Any, int] = {}
-    ordered: dict[Any, bool] = {}
+    branched: set[Any] = set()
     for node in nodes:
         kind = _kind(node)
-        if kind in last:
-            ordered[kind] = ordered[kind] and bool(before[node.id] >> last[kind] & 1)
-        else:
-            ordered[kind] = True
+        if kind in last and not before[node.id] >> last[kind] & 1:
+            branched.add(kind)
         last[kind] = node.id
-    return {kind for kind, one_by_one in ordered.items() if one_by_one}
+    return set(last) - branched
 
 
 def _ancestors(graph: Graph) -> list[int]:
@@ -201,12 +170,10 @@ def _matched(
     for record in records:
         by_name[_class(record.name)].append(record)
     pairs: list[tuple[Node, Record]] = []
-    for kind, nodes_of_kind in by_kind.items():
-        if kind in certain:
-            name = functions[kind] if isinstance(kind, int) else kind
-            partners = by_name.get(name, [])
-            if len(partners) == len(nodes_of_kind):
-                pairs += zip(nodes_of_kind, partners, strict=True)
+    for kind in certain:
+        partners = by_name[functions[kind] if isinstance(kind, int) else kind]
+        if len(partners) == len(by_kind[kind]):
+            pairs += zip(by_kind[kind], partners, strict=True)
     return pairs
 
 

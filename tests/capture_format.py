@@ -13,7 +13,7 @@ from types import ModuleType
 import msgspec
 
 from cgtool.model import capture, capture_file, measurements
-from cgtool.model.schema import MAX_INT, Field, fields
+from cgtool.model.schema import MAX_INT, Field, fields, flat
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "capture-format.md"
 BEGIN = "## Manifest\n"
@@ -36,34 +36,49 @@ def render(kinds: list[type[msgspec.Struct]] | None = None) -> str:
         described = [*structs(capture), *structs(measurements)]
         kinds = [
             capture_file.Manifest,
-            *(kind for kind in described if kind is not capture.Capture),
+            *(kind for kind in described if kind not in (capture.Head, capture.Capture)),
         ]
     return "\n".join(map(_section, kinds))
 
 
 def _section(kind: type[msgspec.Struct]) -> str:
     meanings = _docstrings(kind)
-    rows = [
-        f"| `{field.name}` | `{field.type_name}` | {_facts(field)} | "
-        f"{_markdown(meanings.get(field.name, ''))} |".replace("  ", " ")
-        for field in fields(kind)
-    ]
+    rows = []
+    for field, info in zip(fields(kind), msgspec.structs.fields(kind), strict=True):
+        type_info = msgspec.inspect.type_info(info.type)
+        meaning = _markdown(meanings.get(field.name, ""))
+        row = [
+            "",
+            f"`{field.name}`",
+            f"`{type_name(type_info)}`",
+            _facts(field, type_info),
+            meaning,
+        ]
+        rows.append(f"{' | '.join(row).strip()} |".replace("  ", " "))
     head = "| field | type | unit, range or list | meaning |\n|---|---|---|---|"
     lead = _markdown(inspect.getdoc(kind) or "")
     return "\n".join([f"## {kind.__name__}\n", lead, "", head, *rows, ""])
 
 
-def _facts(field: Field) -> str:
+def _facts(field: Field, type_info: msgspec.inspect.Type) -> str:
     if field.refers_to is not None:
         return f"index into `{field.refers_to}`"
-    least, most = field.bounds
+    least, most = bounds(type_info)
     if least == 0 and most is not None and most < MAX_INT and isinstance(most, int):
         return f"0 to {most}"
     return field.unit or (f"{least:g} or more" if least == 1 else "")
 
 
 def _docstrings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """The texts under the fields of a class, by field."""
+    """The texts under the fields of a class and of those that it extends, by field."""
+    texts: dict[str, str] = {}
+    for base in kind.__mro__:
+        if msgspec.Struct in base.__mro__[1:]:
+            texts |= _own_docstrings(base)
+    return texts
+
+
+def _own_docstrings(kind: type) -> dict[str, str]:
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
     return {
@@ -75,6 +90,27 @@ def _docstrings(kind: type[msgspec.Struct]) -> dict[str, str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
+
+
+def type_name(type_: msgspec.inspect.Type) -> str:
+    """``int or None``, ``tuple[Node, ...]``."""
+    if isinstance(type_, msgspec.inspect.Metadata):
+        return type_name(type_.type)
+    if isinstance(type_, msgspec.inspect.UnionType):
+        return " or ".join(map(type_name, type_.types))
+    if isinstance(type_, msgspec.inspect.VarTupleType):
+        return f"tuple[{type_name(type_.item_type)}, ...]"
+    if isinstance(type_, msgspec.inspect.TupleType):
+        return f"tuple[{', '.join(map(type_name, type_.item_types))}]"
+    if isinstance(type_, msgspec.inspect.StructType):
+        return type_.cls.__name__
+    return type(type_).__name__.removesuffix("Type").lower().replace("none", "None")
+
+
+def bounds(type_: msgspec.inspect.Type) -> tuple[float | None, float | None]:
+    """Least and greatest value of a number."""
+    numbers = (msgspec.inspect.IntType, msgspec.inspect.FloatType)
+    return next(((t.ge, t.le) for t in flat(type_) if isinstance(t, numbers)), (None, None))
 
 
 def _markdown(text: str) -> str:

@@ -372,31 +372,36 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     allocator_config: str | None = None
 
 
-class Capture(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of it."""
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the manifest of a file holds as it is."""
 
     entry: Entry
     environment: Environment
     created: str
     """UTC, ISO 8601."""
     cgtool: str
-    """Version that wrote it."""
+    """Version that wrote the file."""
+    warmup_iters: Count = 0
+    """Eager iterations before the capture."""
+    warmup_ns: DurationNs | None = None
+    """Host time that they took."""
+    recorder: str = ""
+    """How the op of a node was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
+    files), ``simulated``."""
+    caveats: tuple[Caveat, ...] = ()
+
+
+class Capture(Head, frozen=True, omit_defaults=True):
+    """All of it."""
+
     graphs: tuple[Graph, ...] = ()
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
     memory: Memory = Memory()
-    warmup_iters: Count = 0
-    """Eager iterations before the capture."""
-    warmup_ns: DurationNs | None = None
-    """Host time that they took."""
-    recorder: str = ""
-    """How provenance was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
-    files), ``simulated``."""
     bench: Bench | None = None
     profile: Profile | None = None
-    caveats: tuple[Caveat, ...] = ()
 
 
 def topological(count: int, edges: Sequence[Edge]) -> list[int] | None:

@@ -28,20 +28,18 @@ import msgspec
 from cgtool.model.capture import (
     SCHEMA_VERSION,
     Capture,
-    Caveat,
-    Entry,
-    Environment,
     Frame,
     Function,
     Graph,
+    Head,
     Memory,
     Origin,
     Stream,
 )
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.model.files import atomic, encode_json, require_known_version, require_regular
+from cgtool.model.files import atomic, encode_json, open_regular, require_known_version
 from cgtool.model.measurements import Bench, Profile
-from cgtool.model.schema import Count, DurationNs
+from cgtool.model.schema import Count
 from cgtool.model.validation import inconsistency
 
 FORMAT = "cgtool-capture"
@@ -70,47 +68,25 @@ _CHUNK = 1 << 20
 T = TypeVar("T")
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class _Version(msgspec.Struct, frozen=True):
+    """Enough of a manifest to judge whether the rest can be read."""
+
+    format: str
+    schema_version: int
+
+
+class Manifest(Head, frozen=True, kw_only=True, omit_defaults=False):
     """The part that lists the others. Unknown keys are ignored."""
 
     format: str
     """``cgtool-capture``."""
     schema_version: int
-    cgtool: str
-    """Version that wrote the file."""
-    created: str
-    """UTC, ISO 8601."""
-    entry: Entry
-    environment: Environment
     graphs: Count
     """Number of parts ``graphs/N.json``."""
-    warmup_iters: Count = 0
-    """Eager iterations before the capture."""
-    warmup_ns: DurationNs | None = None
-    """Host time that they took."""
-    recorder: str = ""
-    """How the op of a node was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
-    files), ``simulated``."""
-    caveats: tuple[Caveat, ...] = ()
     has_bench: bool = False
     """Whether there is a part ``bench.json``."""
     has_profile: bool = False
     """Whether there is a part ``profile.json``."""
-
-
-_IN_MANIFEST = [
-    name
-    for name in Manifest.__struct_fields__
-    if name in Capture.__struct_fields__ and name != "graphs"
-]
-"""Fields of a capture that the manifest holds as they are."""
-
-
-class _Head(msgspec.Struct, frozen=True):
-    """Enough of a manifest to judge whether the rest can be read."""
-
-    format: str
-    schema_version: int
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -133,19 +109,16 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         graphs=len(capture.graphs),
         has_bench=capture.bench is not None,
         has_profile=capture.profile is not None,
-        **{name: getattr(capture, name) for name in _IN_MANIFEST},
+        **{name: getattr(capture, name) for name in Head.__struct_fields__},
     )
     tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         parts: dict[str, object] = {"manifest": manifest, "tables": tables}
         parts |= {f"graphs/{index}": graph for index, graph in enumerate(capture.graphs)}
-        parts["memory"] = capture.memory
-        if capture.bench is not None:
-            parts["bench"] = capture.bench
-        if capture.profile is not None:
-            parts["profile"] = capture.profile
+        parts |= {"memory": capture.memory, "bench": capture.bench, "profile": capture.profile}
         for name, part in parts.items():
-            _put(archive, f"{name}.json", encode_json(part))
+            if part is not None:
+                _put(archive, f"{name}.json", encode_json(part))
         for name, text in (raw or {}).items():
             _put(archive, f"raw/{name}", text.encode(errors="replace"))
 
@@ -156,14 +129,14 @@ def _put(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     archive.writestr(info, data, zipfile.ZIP_DEFLATED, compresslevel=1)
 
 
-def _decode(archive: Archive, name: str, kind: type[T]) -> T:
+def _decode(archive: _Archive, name: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(archive.read(name), type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
-        raise bad(archive.path, f"the part {name}: {error}") from error
+        raise _bad(archive.path, f"the part {name}: {error}") from error
 
 
-def bad(path: Path, problem: str) -> CgtoolError:
+def _bad(path: Path, problem: str) -> CgtoolError:
     """The file is not a capture that can be read: exit 2."""
     return usage(
         f"{path}: not a readable capture file: {problem}",
@@ -171,7 +144,7 @@ def bad(path: Path, problem: str) -> CgtoolError:
     )
 
 
-class Archive:
+class _Archive:
     """The parts of one open file. ``names`` are those it has."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
@@ -181,47 +154,41 @@ class Archive:
         self._infos: dict[str, zipfile.ZipInfo] = {}
         infos = file.infolist()
         if len(infos) > MAX_PARTS:
-            raise bad(path, f"{len(infos)} parts, more than {MAX_PARTS}")
+            raise _bad(path, f"{len(infos)} parts, more than {MAX_PARTS}")
         for info in infos:
             self._check(info)
             self._infos[info.filename] = info
         if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
-            raise bad(path, f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB")
+            raise _bad(path, f"it unpacks to more than {MAX_TOTAL_BYTES >> 30} GiB")
         self.names = frozenset(self._infos)
 
     def _check(self, info: zipfile.ZipInfo) -> None:
         name = info.filename
         if name in self._infos:
-            raise bad(self.path, f"the part {name!r} is repeated")
+            raise _bad(self.path, f"the part {name!r} is repeated")
         if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or ":" in name:
-            raise bad(self.path, f"a part is named {name!r}, which leads outside")
+            raise _bad(self.path, f"a part is named {name!r}, which leads outside")
         if stat.S_ISLNK(info.external_attr >> 16):
-            raise bad(self.path, f"the part {name!r} is a symbolic link")
+            raise _bad(self.path, f"the part {name!r} is a symbolic link")
         if info.flag_bits & 0x1:
-            raise bad(self.path, f"the part {name!r} is encrypted")
+            raise _bad(self.path, f"the part {name!r} is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise bad(self.path, f"the part {name!r} has a compression that cgtool does not use")
+            raise _bad(self.path, f"the part {name!r} has a compression that cgtool does not use")
         limit = MAX_MANIFEST_BYTES if name == "manifest.json" else MAX_PART_BYTES
         if info.file_size > limit:
-            raise bad(self.path, f"the part {name!r} unpacks to {info.file_size:,} bytes")
+            raise _bad(self.path, f"the part {name!r} unpacks to {info.file_size:,} bytes")
         if info.file_size > max(_RATIO_MATTERS, info.compress_size * MAX_RATIO):
-            raise bad(
+            raise _bad(
                 self.path,
                 f"the part {name!r} unpacks to {info.file_size:,} bytes from "
                 f"{info.compress_size:,}: too much for a capture",
             )
 
-    def require_known_names(self) -> None:
-        """Raises CgtoolError for a part that this format does not have."""
-        for name in self.names:
-            if _NAMES.fullmatch(name) is None:
-                raise bad(self.path, f"it has a part {name!r}, which cgtool does not write")
-
     def read(self, name: str) -> bytes:
         """One part, unpacked."""
         info = self._infos.get(name)
         if info is None:
-            raise bad(self.path, f"the part {name} is missing")
+            raise _bad(self.path, f"the part {name} is missing")
         limit = min(self._left, info.file_size)
         chunks: list[bytes] = []
         size = 0
@@ -230,57 +197,51 @@ class Archive:
             while chunk := file.read(_CHUNK):
                 size += len(chunk)
                 if size > limit:
-                    raise bad(self.path, f"the part {name} unpacks to more than its header says")
+                    raise _bad(self.path, f"the part {name} unpacks to more than its header says")
                 chunks.append(chunk)
         if size != info.file_size:
-            raise bad(self.path, f"the part {name} is truncated")
+            raise _bad(self.path, f"the part {name} is truncated")
         self._left -= size
         return b"".join(chunks)
 
 
 @contextlib.contextmanager
-def open_archive(path: Path) -> Iterator[Archive]:
+def _open(path: Path) -> Iterator[_Archive]:
     """Raises CgtoolError (exit 2) for whatever is wrong with the file, now or while reading."""
     try:
-        require_regular(path, "a capture file")
-        with path.open("rb") as opened:
-            _check_directory(path, opened)
-            with zipfile.ZipFile(opened) as file:
-                yield Archive(path, file)
-    except FileNotFoundError as error:
-        raise usage(f"{path}: no such file") from error
-    except OSError as error:
-        raise usage(f"cannot read {path}: {error.strerror or error}") from error
+        with open_regular(path, "a capture file") as data:
+            _check_directory(path, data)
+            with zipfile.ZipFile(data) as file:
+                yield _Archive(path, file)
     except (
         zipfile.BadZipFile,
         zlib.error,
         struct.error,
         EOFError,
-        NotImplementedError,
         OverflowError,
         RuntimeError,
         ValueError,
     ) as error:
-        raise bad(path, str(error) or type(error).__name__) from error
+        raise _bad(path, str(error) or type(error).__name__) from error
     except MemoryError as error:
-        raise bad(path, "there is not enough memory to read it") from error
+        raise _bad(path, "there is not enough memory to read it") from error
 
 
 def _check_directory(path: Path, file: IO[bytes]) -> None:
     """Bound the list of parts before ``zipfile`` reads all of it."""
     size = file.seek(0, 2)
     if size == 0:
-        raise bad(path, "it is empty")
+        raise _bad(path, "it is empty")
     if size < _END.size:
-        raise bad(path, "it is not a zip file")
+        raise _bad(path, "it is not a zip file")
     file.seek(max(size - _END.size - 20, 0))
     tail = file.read()
     end = _END.unpack(tail[-_END.size :])
     if end[0] != b"PK\x05\x06" or end[7] != 0:
-        raise bad(path, "it is not a zip file, or it is truncated")
+        raise _bad(path, "it is not a zip file, or it is truncated")
     # A zip64 locator would make zipfile believe another, unbounded record.
     if tail[:4] == b"PK\x06\x07" or end[5] > MAX_DIRECTORY_BYTES or end[4] > MAX_PARTS:
-        raise bad(path, "its list of parts is too long")
+        raise _bad(path, "its list of parts is too long")
     file.seek(0)
 
 
@@ -296,24 +257,26 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _manifest(archive: Archive) -> Manifest:
-    head = _decode(archive, "manifest.json", _Head)
+def _manifest(archive: _Archive) -> Manifest:
+    head = _decode(archive, "manifest.json", _Version)
     if head.format != FORMAT:
-        raise bad(archive.path, f"its format is {head.format[:80]!r}")
+        raise _bad(archive.path, f"its format is {head.format[:80]!r}")
     require_known_version(archive.path, head.schema_version, SCHEMA_VERSION)
     if head.schema_version < 1:
-        raise bad(archive.path, f"schema version {head.schema_version}")
-    archive.require_known_names()
+        raise _bad(archive.path, f"schema version {head.schema_version}")
+    for name in archive.names:
+        if _NAMES.fullmatch(name) is None:
+            raise _bad(archive.path, f"it has a part {name!r}, which cgtool does not write")
     return _decode(archive, "manifest.json", Manifest)
 
 
 def read(path: Path) -> Capture:
     """Read a capture. Raises CgtoolError (exit 2) for every file that is not a consistent one."""
-    with _no_collection(), open_archive(path) as archive:
+    with _no_collection(), _open(path) as archive:
         manifest = _manifest(archive)
         parts = sum(name.startswith("graphs/") for name in archive.names)
         if manifest.graphs != parts:
-            raise bad(path, f"{parts} graphs, but its manifest says {manifest.graphs}")
+            raise _bad(path, f"{parts} graphs, but its manifest says {manifest.graphs}")
         tables = _decode(archive, "tables.json", Tables)
         graphs = tuple(
             _decode(archive, f"graphs/{index}.json", Graph) for index in range(manifest.graphs)
@@ -324,19 +287,19 @@ def read(path: Path) -> Capture:
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
             **msgspec.structs.asdict(tables),
-            **{name: getattr(manifest, name) for name in _IN_MANIFEST},
+            **{name: getattr(manifest, name) for name in Head.__struct_fields__},
         )
         problem = inconsistency(capture)
         if problem is not None:
-            raise bad(path, problem)
+            raise _bad(path, problem)
         for graph in graphs:
             if graph.raw_dot is not None and f"raw/{graph.raw_dot}" not in archive.names:
-                raise bad(path, f"{graph.name}: its raw text is missing")
+                raise _bad(path, f"{graph.name}: its raw text is missing")
     return capture
 
 
 def read_raw(path: Path, name: str) -> str:
     """The text of a raw part (``Graph.raw_dot``)."""
-    with open_archive(path) as archive:
+    with _open(path) as archive:
         _manifest(archive)
         return archive.read(f"raw/{name}").decode(errors="replace")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from cgtool.model.capture import Frame
@@ -42,17 +44,8 @@ class CgtoolError(Exception):
         self.failure = failure
 
 
-def usage(what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
-    """Wrong use, a bad file, a bad option: exit 2."""
-    return CgtoolError(Failure(what, EXIT_USAGE, why=why, fix=fix))
-
-
-def machine(what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
-    """This machine cannot do it: exit 3."""
-    return CgtoolError(Failure(what, EXIT_MACHINE, why=why, fix=fix))
-
-
-def user_code(
+def _error(
+    exit_code: int,
     what: str,
     *,
     frames: tuple[Frame, ...] = (),
@@ -61,17 +54,14 @@ def user_code(
     phase: str | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> CgtoolError:
-    """The user's code could not be loaded or captured: exit 4."""
-    return CgtoolError(Failure(what, EXIT_USER_CODE, frames, why, fix, phase, findings))
+    return CgtoolError(Failure(what, exit_code, frames, why, fix, phase, findings))
 
 
-def cannot_tell(
-    what: str,
-    *,
-    frames: tuple[Frame, ...] = (),
-    why: str | None = None,
-    fix: str | None = None,
-    phase: str | None = None,
-) -> CgtoolError:
-    """There is no answer to what was requested: exit 5."""
-    return CgtoolError(Failure(what, EXIT_UNKNOWN, frames, why, fix, phase))
+usage = partial(_error, EXIT_USAGE)
+"""Wrong use, a bad file, a bad option: exit 2."""
+machine = partial(_error, EXIT_MACHINE)
+"""This machine cannot do it: exit 3."""
+user_code = partial(_error, EXIT_USER_CODE)
+"""The user's code could not be loaded or captured: exit 4."""
+cannot_tell = partial(_error, EXIT_UNKNOWN)
+"""There is no answer to what was requested: exit 5."""

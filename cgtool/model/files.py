@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -82,31 +82,36 @@ def _unwritable(path: Path, reason: str) -> CgtoolError:
     return usage(f"cannot write {path}: {reason}", fix="choose another path, or free some space")
 
 
-def require_regular(path: Path, kind: str) -> None:
-    """Raises CgtoolError (exit 2) for a directory, a device and a pipe, and OSError where nothing
-    is there. ``kind`` names what the file should be: ``a baseline``."""
-    # Reading a pipe or a device would block, or never end.
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise usage(f"{path} is a directory, not {kind}")
-    if not stat.S_ISREG(mode):
-        raise usage(f"{path} is a device or a pipe, not {kind}")
+@contextlib.contextmanager
+def open_regular(path: Path, kind: str, fix: str | None = None) -> Iterator[IO[bytes]]:
+    """An open regular file.
+
+    ``kind`` names what the file should be (``a baseline``); ``fix`` says what to do when it does
+    not exist. Raises CgtoolError (exit 2), also for what the operating system refuses in the block.
+    """
+    try:
+        # Reading a pipe or a device would block, or never end.
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise usage(f"{path} is a directory, not {kind}")
+        if not stat.S_ISREG(mode):
+            raise usage(f"{path} is a device or a pipe, not {kind}")
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise usage(f"{path}: no such file", fix=fix) from error
+    except OSError as error:
+        raise usage(f"cannot read {path}: {_reason(error)}") from error
 
 
 def read_bytes(path: Path, kind: str, fix: str | None = None) -> bytes:
-    """The content of a regular file of at most ``MAX_BYTES``.
-
-    ``kind`` names what the file should be; ``fix`` says what to do when it does not exist. Raises
-    CgtoolError (exit 2).
-    """
+    """The content of a regular file of at most ``MAX_BYTES``; arguments as of ``open_regular``."""
     try:
-        require_regular(path, kind)
-        with path.open("rb") as file:
+        with open_regular(path, kind, fix) as file:
             data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise usage(f"{path}: no such file", fix=fix) from error
-    except (OSError, ValueError) as error:
-        raise usage(f"cannot read {path}: {_reason(error)}") from error
+    except ValueError as error:
+        # A name that no file can have.
+        raise usage(f"cannot read {path}: {error}") from error
     if len(data) > MAX_BYTES:
         raise usage(f"{path}: larger than {MAX_BYTES >> 20} MiB: not {kind}")
     return data

@@ -73,11 +73,8 @@ class Field:
     name: str
     label: str
     """For people: the title, else the name without its unit."""
-    type_name: str
-    """``int or None``, ``tuple[Node, ...]``."""
     unit: str | None
     """``bytes``, ``ns``, ``address``, ``dim3``; None for a plain number and for everything else."""
-    bounds: tuple[float | None, float | None]
     refers_to: str | None
     """The list that it is an index into: ``Capture.origins``."""
     shown: str | None
@@ -117,26 +114,19 @@ def reader(described: Sequence[Field]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _field(field: msgspec.structs.FieldInfo) -> Field:
-    type_info = inspect.type_info(field.type)
-    types = list(_flat(type_info))
+    types = list(flat(inspect.type_info(field.type)))
     extra: dict[str, Any] = {}
     title = None
     for type_ in types:
         if isinstance(type_, inspect.Metadata):
             extra = (type_.extra or {}) | extra
             title = (type_.extra_json_schema or {}).get("title", title)
-    bounds = next(
-        ((t.ge, t.le) for t in types if isinstance(t, inspect.IntType | inspect.FloatType)),
-        (None, None),
-    )
     unit = extra.get("unit")
     label = field.name.removesuffix(f"_{unit}").replace("_", " ") if title is None else title
     return Field(
         field.name,
         label,
-        _text(type_info),
         unit,
-        bounds,
         extra.get("refers_to"),
         extra.get("shown"),
         extra.get("compared", False),
@@ -146,30 +136,16 @@ def _field(field: msgspec.structs.FieldInfo) -> Field:
     )
 
 
-def _flat(type_: inspect.Type) -> Iterator[inspect.Type]:
+def flat(type_: inspect.Type) -> Iterator[inspect.Type]:
     """A type and those inside it, without the fields of structs."""
     yield type_
     if isinstance(type_, inspect.Metadata):
-        yield from _flat(type_.type)
+        yield from flat(type_.type)
     elif isinstance(type_, inspect.UnionType):
         for member in type_.types:
-            yield from _flat(member)
+            yield from flat(member)
     elif isinstance(type_, inspect.VarTupleType):
-        yield from _flat(type_.item_type)
+        yield from flat(type_.item_type)
     elif isinstance(type_, inspect.TupleType):
         for member in type_.item_types:
-            yield from _flat(member)
-
-
-def _text(type_: inspect.Type) -> str:
-    if isinstance(type_, inspect.Metadata):
-        return _text(type_.type)
-    if isinstance(type_, inspect.UnionType):
-        return " or ".join(map(_text, type_.types))
-    if isinstance(type_, inspect.VarTupleType):
-        return f"tuple[{_text(type_.item_type)}, ...]"
-    if isinstance(type_, inspect.TupleType):
-        return f"tuple[{', '.join(map(_text, type_.item_types))}]"
-    if isinstance(type_, inspect.StructType):
-        return type_.cls.__name__
-    return type(type_).__name__.removesuffix("Type").lower().replace("none", "None")
+            yield from flat(member)

@@ -3,7 +3,7 @@
 A field's type says it, with the aliases below: ``duration_ns: DurationNs | None``. msgspec refuses
 numbers out of range while it decodes. ``fields`` gives the rest to whoever needs it: the check of
 references (``cgtool.model.validation``), JSON, the boxes and tooltips of pictures, the arguments of
-a trace (``cgtool.analysis.graph.attributes``), and docs/capture-format.md.
+a trace (``cgtool.analysis.graph.places``), and docs/capture-format.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from cgtool.analysis.graph.attributes import NodeDescriber
+from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
 from cgtool.model.capture import (
     Capture,

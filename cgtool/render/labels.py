@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
-from cgtool.analysis.graph.attributes import Attribute, NodeDescriber
-from cgtool.analysis.graph.places import Place, file_line
+from cgtool.analysis.graph.places import Attribute, NodeDescriber, Place, file_line
 from cgtool.analysis.graph.view import Item
 from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
 from cgtool.model.capture import Capture, Graph, Node

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from cgtool import __version__
-from cgtool.analysis.graph.attributes import NodeDescriber
-from cgtool.analysis.graph.places import Place
+from cgtool.analysis.graph.places import NodeDescriber, Place
 from cgtool.analysis.timing.roofline import Reach
 from cgtool.analysis.timing.trace import GraphTrace, Lane, Span, trace
 from cgtool.model.capture import Capture, Frame, Node

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cgtool.model.capture import Call, Capture, Graph, Node, topological
+from cgtool.analysis.graph.schedule import in_order
+from cgtool.model.capture import Call, Capture, Graph, Node
 
 _KINDS = frozenset(("kernel", "memcpy", "memset", "child", "op"))
 """Types of nodes whose record, or whose pointers, say all that they do to memory."""
@@ -83,8 +84,7 @@ class _Ledger:
 def find_dependencies(capture: Capture, index: int) -> Dependencies:
     """The dependencies of ``capture.graphs[index]``. Linear in nodes and in what they touch."""
     graph = capture.graphs[index]
-    order = topological(len(graph.nodes), graph.edges)
-    assert order is not None, "a capture that was read has no cycles"
+    order = in_order(graph)
     runs = _runs(graph, order)
     guessed = [order[run.first] for run in runs if run.call is None and run.places]
     barriers = [order[run.first] for run in runs if run.barrier]

@@ -1,10 +1,22 @@
-"""The line, module and op that a reader looks for behind a node."""
+"""What a reader looks for behind a node: its line, module and op, its name and its attributes.
+
+An attribute is a field of the node, of its launch, copy or fill, or of its kernel function. A new
+field is one without any change here: its type says its label and where it is shown
+(``cgtool.model.schema``).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
 import msgspec
 
+from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
 from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
+from cgtool.model.schema import Field, fields, reader
 
 WORK = ("kernel", "memcpy", "memset", "op")
 """Types of nodes that do work on the device."""
@@ -45,20 +57,17 @@ class Places:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._known: dict[int, Place] = {}
-        self._none = Place()
+        self._known: dict[int | None, Place] = {None: Place()}
 
-    def _frame(self, origin: Origin) -> Frame | None:
-        return self._capture.frames[origin.frames[0]] if origin.frames else None
+    def of(self, node: Node) -> Place:
+        return self.of_origin(node.origin)
 
     def of_origin(self, index: int | None) -> Place:
-        if index is None:
-            return self._none
-        known = self._known.get(index)
-        if known is None:
+        if index not in self._known:
+            assert index is not None
             origin = self._capture.origins[index]
             forward = None if origin.forward is None else self._capture.origins[origin.forward]
-            known = self._known[index] = Place(
+            self._known[index] = Place(
                 origin.op,
                 origin.module,
                 origin.module_type,
@@ -68,10 +77,10 @@ class Places:
                 origin.autograd_node,
                 origin.annotations,
             )
-        return known
+        return self._known[index]
 
-    def of(self, node: Node) -> Place:
-        return self.of_origin(node.origin)
+    def _frame(self, origin: Origin) -> Frame | None:
+        return self._capture.frames[origin.frames[0]] if origin.frames else None
 
 
 def file_line(frame: Frame | None) -> str:
@@ -90,3 +99,94 @@ def part_of(capture: Capture, graph: Graph) -> str | None:
     """Which of several callables the graph belongs to; None where there is only one."""
     names = capture.entry.callables
     return names[graph.callable] if len(names) > 1 and graph.callable < len(names) else None
+
+
+class Attribute(NamedTuple):
+    """One fact about a node."""
+
+    field: Field
+    value: Any
+
+
+class Totals(NamedTuple):
+    """Several nodes together."""
+
+    types: Counter[str]
+    ops: Counter[str]
+    duration_ns: int | None
+    """Sum of the nodes that have one."""
+
+
+@cache
+def _attribute_reader(
+    kind: type[msgspec.Struct],
+) -> tuple[list[Field], Callable[[Any], tuple[Any, ...]]]:
+    described = [field for field in fields(kind) if field.is_attribute]
+    return described, reader(described)
+
+
+class NodeDescriber:
+    """Describes the nodes of one capture; each name is looked up once."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.places = Places(capture)
+        names = [function.name for function in capture.functions]
+        short, full = short_kernels(names), demangle_all(names)
+        self.short_kernels = [short[name] for name in names]
+        """By function: a short name that no other kernel of this capture has."""
+        self.full_kernels = [full[name] for name in names]
+        """By function: the demangled name."""
+        self._known: dict[tuple[type, tuple[Any, ...]], tuple[Attribute, ...]] = {}
+        self._of_function = list(map(self._of_struct, capture.functions))
+
+    def title(self, node: Node) -> str:
+        """What the node is called: its kernel, ``memcpy dtod``, the op, or the type."""
+        if node.kernel is not None:
+            return self.short_kernels[node.kernel.function]
+        if node.copy is not None:
+            return f"memcpy {node.copy.kind}"
+        if node.type == "op":
+            return self.places.of(node).short_op or "op"
+        return node.type
+
+    def attributes(self, node: Node) -> tuple[Attribute, ...]:
+        """All attributes that do not have their default: of its launch, copy or fill first."""
+        attributes: tuple[Attribute, ...] = ()
+        for part in (node.kernel, node.copy, node.fill):
+            if part is not None:
+                attributes += self._of_struct(part)
+        if node.kernel is not None:
+            attributes += self._of_function[node.kernel.function]
+        return attributes + self._of_struct(node)
+
+    def _of_struct(self, struct: msgspec.Struct) -> tuple[Attribute, ...]:
+        """Those of equal structs are made once."""
+        described, read = _attribute_reader(type(struct))
+        values = read(struct)
+        key = (type(struct), values)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = tuple(
+                Attribute(field, value)
+                for field, value in zip(described, values, strict=True)
+                if value is not None and value != field.default
+            )
+        return known
+
+    def arguments(self, node: Node) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """What a kernel's arguments point into: indices of allocations, names of tensors."""
+        pointers = node.kernel.pointers if node.kernel is not None else ()
+        allocations = [pointer.allocation for pointer in pointers if pointer.allocation is not None]
+        tensors = self.capture.memory.tensors
+        names = [tensors[pointer.tensor].name for pointer in pointers if pointer.tensor is not None]
+        return tuple(dict.fromkeys(allocations)), tuple(dict.fromkeys(names))
+
+    def totals(self, nodes: Sequence[Node]) -> Totals:
+        """Types, ops and time of several nodes."""
+        times = [node.duration_ns for node in nodes if node.duration_ns is not None]
+        return Totals(
+            Counter(node.type for node in nodes),
+            Counter(self.places.of(node).short_op or "no op" for node in nodes),
+            sum(times) if times else None,
+        )

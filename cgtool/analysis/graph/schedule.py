@@ -46,6 +46,13 @@ class Schedule:
         return self.durations[first] > 0 and self.durations[second] > 0
 
 
+def in_order(graph: Graph) -> list[int]:
+    """The ids of its nodes, each after those that it waits for."""
+    order = topological(len(graph.nodes), graph.edges)
+    assert order is not None, "a capture that was read has no cycles"
+    return order
+
+
 def schedule(
     order: Sequence[int],
     durations: Sequence[int],
@@ -214,9 +221,7 @@ def by_edges(
     for edge in graph.edges if lags else ():
         if edge.type == 0 and edge.from_port == 0:
             lags.pop((edge.source, edge.target), None)
-    order = topological(len(nodes), graph.edges)
-    assert order is not None, "a capture that was read has no cycles"
-    return schedule(order, times, before, lags), len(lags)
+    return schedule(in_order(graph), times, before, lags), len(lags)
 
 
 def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
@@ -224,7 +229,7 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
     for it; nodes that share a level so have no path between them."""
     nodes, edges = graph.nodes, graph.edges
     level = [0] * len(nodes)
-    for node in topological(len(nodes), edges) or ():
+    for node in in_order(graph):
         for source in before[node]:
             if level[source] >= level[node]:
                 level[node] = level[source] + 1

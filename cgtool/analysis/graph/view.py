@@ -11,11 +11,14 @@ twice is two groups.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from cgtool.analysis.graph.places import Place, Places, file_line, module_at_depth
-from cgtool.model.capture import Capture, Graph, topological
+from cgtool.analysis.graph.schedule import in_order
+from cgtool.model.capture import Capture, Graph
 
 
 @dataclass(slots=True)
@@ -59,10 +62,8 @@ class View:
 
 def whole(index: int, graph: Graph) -> View:
     """Every node and every edge."""
-    order = _order(graph)
-    position = [0] * len(order)
-    for place, node in enumerate(order):
-        position[node] = place
+    order = in_order(graph)
+    position = {node: place for place, node in enumerate(order)}
     links = [
         Link(position[edge.source], position[edge.target], False, edge.type == 1)
         for edge in graph.edges
@@ -80,7 +81,7 @@ def only(index: int, graph: Graph, shown: Sequence[bool]) -> View:
     """
     if all(shown):
         return whole(index, graph)
-    order = _order(graph)
+    order = in_order(graph)
     merged = _merge(order, _between(order, graph, shown), graph, shown)
     items: list[Item] = []
     position: dict[int, int] = {}
@@ -101,13 +102,6 @@ def only(index: int, graph: Graph, shown: Sequence[bool]) -> View:
         elif not hidden:
             known.hidden, known.programmatic = False, edge.type == 1
     return View(index, items, list(direct.values()), len(order))
-
-
-def _order(graph: Graph) -> list[int]:
-    order = topological(len(graph.nodes), graph.edges)
-    if order is None:
-        raise ValueError(f"{graph.name}: its edges make a cycle")
-    return order
 
 
 def _between(order: list[int], graph: Graph, shown: Sequence[bool]) -> list[bool]:
@@ -177,9 +171,7 @@ def by_module(capture: Capture, view: View, depth: int) -> View:
 
     def kind(place: Place) -> Kind:
         if place.module is None:
-            line = place.line
-            title = " ".join(word for word in (place.short_op, file_line(line)) if word)
-            return (line, place.op), title or "(no op)", None
+            return (place.line, place.op), _op_title(place), None
         module = module_at_depth(place.module, depth) if depth else ""
         return module, module or graph.name, module
 
@@ -190,11 +182,23 @@ def by_op(capture: Capture, view: View) -> View:
     """Groups of what one op at one line of one module launched, one call after another."""
 
     def kind(place: Place) -> Kind:
-        line = place.line
-        title = " ".join(word for word in (place.short_op, file_line(line)) if word)
-        return (place.module, line, place.op), title or "(no op)", place.module
+        return (place.module, place.line, place.op), _op_title(place), place.module
 
     return _by_place(capture, view, kind)
+
+
+def _op_title(place: Place) -> str:
+    words = (place.short_op, file_line(place.line))
+    return " ".join(word for word in words if word) or "(no op)"
+
+
+def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> View:
+    places, nodes = Places(capture), capture.graphs[view.graph].nodes
+    of_origin = cache(lambda origin: kind(places.of_origin(origin)))
+    return _group(
+        view,
+        [of_origin(nodes[item.members[0]].origin) if item.members else None for item in view.items],
+    )
 
 
 def by_count(view: View, limit: int) -> View:
@@ -214,54 +218,28 @@ def fit(capture: Capture, views: Sequence[View], limit: int) -> tuple[list[View]
     the views as they are, and None, when they fit."""
     if sum(len(view.items) for view in views) <= limit:
         return list(views), None
-    depths = range(_deepest(capture, views), -1, -1)
-    ways: list[tuple[str, Callable[[View], View]]] = [
-        ("calls of one op at one line", lambda view: by_op(capture, view)),
-        *(
-            (
-                f"modules to depth {depth}",
-                lambda view, depth=depth: by_module(capture, view, depth),
-            )
-            for depth in depths
-        ),
-    ]
-    # Coarser ways never give more boxes, so the finest that fits is found by halving.
-    low, high = 0, len(ways)
-    best: list[View] | None = None
-    while low < high:
-        middle = (low + high) // 2
-        tried = [ways[middle][1](view) for view in views]
-        if sum(len(view.items) for view in tried) <= limit:
-            best, high = tried, middle
-        else:
-            low = middle + 1
-    if best is not None:
-        return best, ways[high][0]
-    share = max(limit // max(len(views), 1), 1)
-    return [by_count(view, share) for view in views], "runs of neighbouring nodes"
-
-
-def _deepest(capture: Capture, views: Sequence[View]) -> int:
     used = {node.origin for view in views for node in capture.graphs[view.graph].nodes}
     modules = {capture.origins[index].module for index in used if index is not None}
-    return max((module.count(".") + 1 for module in modules if module), default=0)
+    deepest = max((module.count(".") + 1 for module in modules if module), default=0)
+    depths = range(deepest, -1, -1)
 
+    @cache
+    def grouped(way: int) -> list[View]:
+        if way == 0:
+            return [by_op(capture, view) for view in views]
+        return [by_module(capture, view, depths[way - 1]) for view in views]
 
-def _by_place(capture: Capture, view: View, kind: Callable[[Place], Kind]) -> View:
-    places = Places(capture)
-    nodes = capture.graphs[view.graph].nodes
-    known: dict[int | None, Kind] = {}
-    kinds: list[Kind | None] = []
-    for item in view.items:
-        if not item.members:
-            kinds.append(None)
-            continue
-        origin = nodes[item.members[0]].origin
-        group_kind = known.get(origin)
-        if group_kind is None:
-            group_kind = known[origin] = kind(places.of_origin(origin))
-        kinds.append(group_kind)
-    return _group(view, kinds)
+    # Coarser ways never give more boxes, so the finest that fits is found by halving.
+    way = bisect_left(
+        range(len(depths) + 1),
+        True,
+        key=lambda way: sum(len(view.items) for view in grouped(way)) <= limit,
+    )
+    if way <= len(depths):
+        name = f"modules to depth {depths[way - 1]}" if way else "calls of one op at one line"
+        return grouped(way), name
+    share = max(limit // max(len(views), 1), 1)
+    return [by_count(view, share) for view in views], "runs of neighbouring nodes"
 
 
 def visits(

@@ -51,7 +51,9 @@ def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
         else:
             edges = [Edge(at - 1, at) for at in range(1, len(nodes))]
         graphs.append(structs.replace(graph, nodes=nodes, edges=tuple(edges)))
-    allocations = tuple(structs.replace(one, node=None) for one in capture.memory.allocations)
+    allocations = tuple(
+        structs.replace(allocation, node=None) for allocation in capture.memory.allocations
+    )
     memory = structs.replace(capture.memory, allocations=allocations)
     return structs.replace(capture, graphs=tuple(graphs), memory=memory)
 
@@ -79,7 +81,7 @@ def one_graph(capture: Capture) -> Capture:
     edges = [Edge(edge.source + shift, edge.target + shift) for edge in second.edges]
     made = Graph("step", "step", pool=0, nodes=(*first.nodes, *nodes), edges=(*first.edges, *edges))
     allocations = tuple(
-        structs.replace(one, graph=0, node=None) for one in capture.memory.allocations
+        structs.replace(allocation, graph=0, node=None) for allocation in capture.memory.allocations
     )
     memory = structs.replace(capture.memory, allocations=allocations)
     return structs.replace(capture, graphs=(made,), memory=memory)
@@ -169,14 +171,14 @@ def cases(count: int, wanted: str | None = None) -> Iterator[tuple[str, Capture,
 def elsewhere(capture: Capture) -> Capture:
     """Other modules, ops, functions and kernels."""
     origins = tuple(
-        structs.replace(one, op=f"{one.op}_other", module=f"other.{one.module}")
-        for one in capture.origins
+        structs.replace(origin, op=f"{origin.op}_other", module=f"other.{origin.module}")
+        for origin in capture.origins
     )
     functions = tuple(
         structs.replace(one, name=f"other_{at}") for at, one in enumerate(capture.functions)
     )
-    made = rewritten(capture, lambda nodes: [relaunched(node, 12345) for node in nodes])
-    return structs.replace(made, origins=origins, functions=functions)
+    recorded = rewritten(capture, lambda nodes: [relaunched(node, 12345) for node in nodes])
+    return structs.replace(recorded, origins=origins, functions=functions)
 
 
 def measure(command: list[str], output: Path) -> tuple[float, float, float]:

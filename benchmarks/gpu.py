@@ -298,8 +298,8 @@ def bench_accuracy() -> list[dict[str, object]]:
         options = BenchOptions(rounds=20, min_round_ms=10.0)
         ours, theirs = [], []
         for _ in range(5):
-            found = bench.measure(session, {phase: phases[phase]}, options, quiet)
-            replay = next(one for one in found.samples if one.name == "replay")
+            measure = bench.measure(session, {phase: phases[phase]}, options, quiet)
+            replay = next(sample for sample in measure.samples if sample.name == "replay")
             ours.append(median(replay.device_ns))
             for side in phases[phase]:
                 side.device_ns.clear()

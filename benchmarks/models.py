@@ -73,10 +73,10 @@ class Row:
         """``code file:line source text`` of each thing that was found, once."""
         seen = set()
         for answer in self.answers.values():
-            found = [_place(one) for one in answer.findings]
-            if not found and answer.code in (4, 70):
-                found = [answer.message]
-            for text in found:
+            _places = [_place(finding) for finding in answer.findings]
+            if not _places and answer.code in (4, 70):
+                _places = [answer.message]
+            for text in _places:
                 if text not in seen:
                     seen.add(text)
                     yield text
@@ -111,7 +111,7 @@ def ask(command: str, name: str, device: str | None) -> Answer:
         report = json.loads(run.stdout)
     except ValueError:
         report = {}
-    message = next((one for one in run.stderr.splitlines() if one.startswith("cgtool:")), "")
+    message = next((line for line in run.stderr.splitlines() if line.startswith("cgtool:")), "")
     if run.returncode not in ANSWERS:
         print(run.stderr, file=sys.stderr)
     return Answer(run.returncode, seconds, report, message)
@@ -120,7 +120,7 @@ def ask(command: str, name: str, device: str | None) -> Answer:
 def models(wanted: list[str]) -> Iterator[tuple[str, str]]:
     """(package, model) of what is wanted and installed."""
     for package, names in PACKAGES.items():
-        chosen = [one for one in names if not wanted or package in wanted or one in wanted]
+        chosen = [name for name in names if not wanted or package in wanted or name in wanted]
         if chosen and importlib.util.find_spec(package) is None:
             print(f"{package} is not installed: {len(chosen)} models left out")
             continue
@@ -131,7 +131,7 @@ def markdown(rows: list[Row]) -> str:
     """The table that the documentation shows."""
     lines = ["| package | model | result | line |", "|---|---|---|---|"]
     for row in rows:
-        places = "<br>".join(one.replace("|", "\\|") for one in row.places)
+        places = "<br>".join(place.replace("|", "\\|") for place in row.places)
         lines.append(f"| {row.package} | {row.name} | {row.result} | {places} |")
     return "\n".join(lines) + "\n"
 

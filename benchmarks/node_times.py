@@ -98,20 +98,20 @@ def main() -> None:
             assert capture.profile is not None
             name = spec.rpartition("/")[2].removesuffix(":build").removesuffix(".py")
             for times in capture.profile.graphs:
-                one = row(name, capture.graphs[times.graph], times)
-                one["route"], one["seconds"] = capture.profile.route, seconds
-                rows.append(one)
-                failed |= one["timed"] != one["nodes"] or abs(one["sum_off"]) > LIMIT
+                cells = row(name, capture.graphs[times.graph], times)
+                cells["route"], cells["seconds"] = capture.profile.route, seconds
+                rows.append(cells)
+                failed |= cells["timed"] != cells["nodes"] or abs(cells["sum_off"]) > LIMIT
                 print(
-                    f"{one['graph'][:40]:40} {one['timed']:>4}/{one['nodes']:<5} "
-                    f"{one['replay_us']:>7.1f} us {one['busy_us'] / one['replay_us']:>8.1%} "
-                    f"{one['sum_off']:>+7.1%} {one['raw_off']:>+7.1%}",
+                    f"{cells['graph'][:40]:40} {cells['timed']:>4}/{cells['nodes']:<5} "
+                    f"{cells['replay_us']:>7.1f} us {cells['busy_us'] / cells['replay_us']:>8.1%} "
+                    f"{cells['sum_off']:>+7.1%} {cells['raw_off']:>+7.1%}",
                     flush=True,
                 )
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1))
-    nodes = sum(one["nodes"] for one in rows)
-    print(f"\n{sum(one['timed'] for one in rows)} of {nodes} nodes timed in {len(rows)} graphs")
+    nodes = sum(row["nodes"] for row in rows)
+    print(f"\n{sum(row['timed'] for row in rows)} of {nodes} nodes timed in {len(rows)} graphs")
     if failed:
         sys.exit("a figure was missed")
 

@@ -131,12 +131,12 @@ def main() -> None:
     parser.add_argument("specs", nargs="*", default=DEFAULT)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(list(rows(asked.one))))
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(list(rows(arguments.one))))
         return
     found: list[dict[str, Any]] = []
-    for spec in asked.specs:
+    for spec in arguments.specs:
         run = subprocess.run(
             [sys.executable, __file__, "--one", spec],
             stdout=subprocess.PIPE, text=True, check=False, env=os.environ,
@@ -151,8 +151,8 @@ def main() -> None:
                 f"{row['shown_ns'] / 1e3:>8.1f} us {row['off']:>+7.2%}",
                 flush=True,
             )
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(found, indent=1))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(found, indent=1))
     within = sum(abs(row["off"]) <= LIMIT for row in found)
     print(f"\n{within} of {len(found)} parts within {LIMIT:.0%} of the whole replay")
 

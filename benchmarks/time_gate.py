@@ -87,14 +87,14 @@ def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
     """Relative standard deviations: of the rounds of a run, of the runs on one GPU, and of GPUs."""
     gpus = list(runs_of(name, "base", raw).values())
     middles = [[median(rounds) for rounds in runs] for runs in gpus]
-    means = [fmean(some) for some in middles]
+    means = [fmean(middle) for middle in middles]
     everything = fmean(means)
     return {
         "sample": name,
         "replay_us": everything / 1e3,
         "workers": sum(map(len, gpus)),
         "rounds": median(stdev(rounds) for runs in gpus for rounds in runs) / everything,
-        "runs": fmean(stdev(some) for some in middles) / everything,
+        "runs": fmean(stdev(middle) for middle in middles) / everything,
         "gpus": stdev(means) / everything if len(means) > 1 else 0.0,
     }
 
@@ -124,11 +124,11 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         verdicts[answer.verdict] += 1
         bases_made.append(len(before))
         runs.append(made)
-    seen = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
+    fmeans = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
     return {
         "sample": name,
         "planted": SEPARATE if side == "head" else 0.0,
-        "seen": fmean(seen) if side == "head" else 0.0,
+        "seen": fmean(fmeans) if side == "head" else 0.0,
         "workers": sum(map(len, bases.values())) + sum(map(len, heads.values())) * (side == "head"),
         "comparisons": COMPARISONS,
         **_counts(verdicts),
@@ -259,30 +259,32 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, metavar=("N", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--calibrate", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.calibrate:
-        asked.calibrate.write_text(json.dumps(calibrate()))
+    arguments = parser.parse_args()
+    if arguments.calibrate:
+        arguments.calibrate.write_text(json.dumps(calibrate()))
         return
-    if asked.worker:
-        place = Path(asked.worker[1])
+    if arguments.worker:
+        place = Path(arguments.worker[1])
         task = json.loads((place / "task").read_text())
-        number = int(asked.worker[0])
-        worker(number, task, place / f"{number}.json", asked.lock)
+        number = int(arguments.worker[0])
+        worker(number, task, place / f"{number}.json", arguments.lock)
         return
-    if asked.simulate:
-        found = simulated()
-        show(found)
-        if any(map(missed, found["simulated"])):
+    if arguments.simulate:
+        judgement = simulated()
+        show(judgement)
+        if any(map(missed, judgement["simulated"])):
             raise SystemExit("a figure was missed")
         return
-    if asked.judge is None:
-        names = asked.sample or SAMPLES
-        raw = measure(names, asked.workers, asked.pair_seconds, asked.out / "time-gate.json")
+    if arguments.judge is None:
+        names = arguments.sample or SAMPLES
+        raw = measure(
+            names, arguments.workers, arguments.pair_seconds, arguments.out / "time-gate.json"
+        )
     else:
-        raw = json.loads(asked.judge.read_text())
-    found = judge(raw)
-    show(found)
-    (asked.out / "time-gate-figures.json").write_text(json.dumps(found, indent=2))
+        raw = json.loads(arguments.judge.read_text())
+    judgement = judge(raw)
+    show(judgement)
+    (arguments.out / "time-gate-figures.json").write_text(json.dumps(judgement, indent=2))
 
 
 if __name__ == "__main__":

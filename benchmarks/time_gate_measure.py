@@ -204,8 +204,8 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
             for one in order.sample(entries, len(entries)):
                 pairs.once(one, stream, device, BenchOptions())
         gc.enable()
-        found[name] = {one.name: pairs.by_capture(one) for one in entries}
-        found[name]["addresses"] = {one.name: len(one.addresses) for one in entries}
+        found[name] = {entry.name: pairs.by_capture(entry) for entry in entries}
+        found[name]["addresses"] = {entry.name: len(entry.addresses) for entry in entries}
         found[name]["seconds"] = time.perf_counter() - started
     return found
 

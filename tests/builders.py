@@ -314,7 +314,7 @@ def unusual() -> Capture:
         edges=chain(2),
         parent=(0, 3),
     )
-    forward = Graph("forward", "forward", nodes=nodes, edges=tuple(Edge(*one) for one in edges))
+    forward = Graph("forward", "forward", nodes=nodes, edges=tuple(Edge(*edge) for edge in edges))
     return capture(
         [forward, child],
         frames=(Frame("/home/me/model.py", 12, "f"),),

@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def recorded(name: str) -> Capture:
     """``samples/captures/NAME.cgt``, with the files of its frames in this checkout."""
-    made = read(ROOT / "samples" / "captures" / f"{name}.cgt")
-    file, spec = made.entry.file or "", made.entry.spec.partition(":")[0]
+    capture = read(ROOT / "samples" / "captures" / f"{name}.cgt")
+    file, spec = capture.entry.file or "", capture.entry.spec.partition(":")[0]
     there = file.removesuffix(spec)
     frames = tuple(
-        structs.replace(one, file=str(ROOT / one.file.removeprefix(there)))
-        if one.file.startswith(there)
-        else one
-        for one in made.frames
+        structs.replace(frame, file=str(ROOT / frame.file.removeprefix(there)))
+        if frame.file.startswith(there)
+        else frame
+        for frame in capture.frames
     )
-    return structs.replace(made, frames=frames)
+    return structs.replace(capture, frames=frames)

@@ -82,9 +82,9 @@ def options_of(command):
     parameters = group.get_command(None, command).params
     return {
         name
-        for one in parameters
-        if one.param_type_name == "option"
-        for name in (*one.opts, *one.secondary_opts)
+        for parameter in parameters
+        if parameter.param_type_name == "option"
+        for name in (*parameter.opts, *parameter.secondary_opts)
         if name.startswith("--") and name != "--help"
     }
 
@@ -153,9 +153,9 @@ def check_derived(page, name, text):
 def test_documented_defaults_are_the_true_ones(command):
     row = re.compile(r"^\| (?:`-\w`, )?`(--[\w-]+)[^|]*\| ([^|]*) \| ", re.M)
     documented = dict(row.findall(section_of(command)))
-    for one in typer.main.get_command(app).get_command(None, command).params:
-        default = getattr(one.default, "value", one.default)
-        name = max(one.opts, key=len)
+    for param in typer.main.get_command(app).get_command(None, command).params:
+        default = getattr(param.default, "value", param.default)
+        name = max(param.opts, key=len)
         if name in documented and default is not None and not isinstance(default, bool):
             true = f"{default:g}" if isinstance(default, float) else str(default)
             assert documented[name].strip("`") == true, name
@@ -186,9 +186,9 @@ def printed_by(*arguments, cwd=ROOT):
 
 
 def test_the_readme_shows_what_capture_prints_on_that_gpu():
-    made = summary_table.render(summarize(read(CAPTURES / "transformer.cgt")))
+    text = summary_table.render(summarize(read(CAPTURES / "transformer.cgt")))
     buffer = StringIO()
-    Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
+    Console(file=buffer, width=80, color_system=None, highlight=False).print(text)
     printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
     printed.append("saved transformer-build.cgt")
     assert (
@@ -201,8 +201,8 @@ def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
     source = "import torch\n\ndef f(x):\n    return x / x.max().item()\n"
     (tmp_path / "model.py").write_text(source)
     printed = printed_by(*shlex.split(command)[1:], cwd=tmp_path)
-    told = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
-    assert shown_after("README.md", command, told) == told
+    replaces = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
+    assert shown_after("README.md", command, replaces) == replaces
 
 
 def test_docs_show_what_pools_prints():
@@ -213,9 +213,9 @@ def test_docs_show_what_pools_prints():
 
 def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
     monkeypatch.chdir(ROOT)
-    made = profile_table.render(profile_report(recorded("profile-train_step")))
+    text = profile_table.render(profile_report(recorded("profile-train_step")))
     buffer = StringIO()
-    Console(file=buffer, width=80, color_system=None, highlight=False).print(made)
+    Console(file=buffer, width=80, color_system=None, highlight=False).print(text)
     printed = [line.rstrip() for line in buffer.getvalue().splitlines()]
     command = "cgtool profile samples/train_step.py:build"
     count = len(shown_after("docs/cli.md", command))
@@ -234,8 +234,8 @@ def test_the_picture_in_the_readme_is_what_dump_draws():
 
     command = "cgtool dump samples/captures/two_streams.cgt --color stream --svg"
     assert f"`{command} -o two_streams.svg`" in (ROOT / "README.md").read_text()
-    made = read(CAPTURES / "two_streams.cgt")
-    text = dot.render(made, [whole(0, made.graphs[0])], color="stream")
+    capture = read(CAPTURES / "two_streams.cgt")
+    text = dot.render(capture, [whole(0, capture.graphs[0])], color="stream")
     kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
     assert told(dot.lay_out(text, "svg")) == told(kept)
 

@@ -34,7 +34,9 @@ def test_layer_contract_holds():
         ["pools", str(CAPTURE)],
         ["doctor", "--no-torch"],
     ],
-    ids=lambda arguments: " ".join(one for one in arguments if not one.endswith(".cgt")),
+    ids=lambda arguments: " ".join(
+        argument for argument in arguments if not argument.endswith(".cgt")
+    ),
 )
 def test_the_command_line_process_imports_no_torch(arguments):
     script = (

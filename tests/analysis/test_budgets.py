@@ -14,17 +14,17 @@ from cgtool.model.failure import CgtoolError
 
 def limits(budgets: Budgets) -> dict[str, float]:
     return {
-        f"{one.bound} {one.metric}{f'.{one.phase}' if one.phase else ''}": one.limit
-        for one in budgets.limits
+        f"{limit.bound} {limit.metric}{f'.{limit.phase}' if limit.phase else ''}": limit.limit
+        for limit in budgets.limits
     }
 
 
 def increases(budgets: Budgets) -> dict[str, float | None]:
     return {
-        f"{one.metric}{f'.{one.phase}' if one.phase else ''}": one.share
-        if one.amount is None
-        else one.amount
-        for one in budgets.increases
+        f"{increase.metric}{f'.{increase.phase}' if increase.phase else ''}": increase.share
+        if increase.amount is None
+        else increase.amount
+        for increase in budgets.increases
     }
 
 
@@ -48,10 +48,10 @@ def refused(call, *words: str) -> None:
 
 
 def test_a_budget_for_the_whole_and_for_a_phase() -> None:
-    found = from_options(
+    budgets = from_options(
         {"max-nodes": ["400", "backward=300"], "min-speedup": ["both=1.5"], "max-pool-mib": ["1e2"]}
     )
-    assert limits(found) == {
+    assert limits(budgets) == {
         "max nodes": 400,
         "max nodes.backward": 300,
         "min speedup.both": 1.5,
@@ -108,20 +108,20 @@ def test_the_same_tolerance_twice_in_one_table(text: str, tmp_path: Path) -> Non
 
 
 def test_tolerances() -> None:
-    found = from_options(
+    budgets = from_options(
         {}, ["nodes=2%", "nodes.backward=3", "pool-mib=1.5", "capture-ms=50%"], "1.5%"
     )
-    assert increases(found) == {
+    assert increases(budgets) == {
         "nodes": pytest.approx(0.02),
         "nodes.backward": 3,
         "pool-mib": 1.5,
         "capture-ms": 0.5,
         "replay-us": pytest.approx(0.015),
     }
-    assert found.allowed(BY_NAME["nodes"], "backward").amount == 3
-    assert found.allowed(BY_NAME["nodes"], "forward").share == pytest.approx(0.02)
-    assert found.allowed(BY_NAME["kernels"], None).share == 0
-    assert found.allowed(BY_NAME["eager-us"], None).share == pytest.approx(0.01)
+    assert budgets.allowed(BY_NAME["nodes"], "backward").amount == 3
+    assert budgets.allowed(BY_NAME["nodes"], "forward").share == pytest.approx(0.02)
+    assert budgets.allowed(BY_NAME["kernels"], None).share == 0
+    assert budgets.allowed(BY_NAME["eager-us"], None).share == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(

@@ -26,29 +26,29 @@ def titles(view: View) -> list[tuple[str | None, list[int]]]:
 
 
 def test_modules_to_a_depth() -> None:
-    made = with_modules(["a.b", "a.b.c", "a.d", "e", "e"], [(0, 1), (1, 2), (2, 3), (3, 4)])
-    view = whole(0, made.graphs[0])
-    assert titles(by_module(made, view, 1)) == [("a", [0, 1, 2]), ("e", [3, 4])]
-    assert titles(by_module(made, view, 2)) == [("a.b", [0, 1]), (None, [2]), ("e", [3, 4])]
-    assert titles(by_module(made, view, 0)) == [("step", [0, 1, 2, 3, 4])]
+    recorded = with_modules(["a.b", "a.b.c", "a.d", "e", "e"], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    view = whole(0, recorded.graphs[0])
+    assert titles(by_module(recorded, view, 1)) == [("a", [0, 1, 2]), ("e", [3, 4])]
+    assert titles(by_module(recorded, view, 2)) == [("a.b", [0, 1]), (None, [2]), ("e", [3, 4])]
+    assert titles(by_module(recorded, view, 0)) == [("step", [0, 1, 2, 3, 4])]
 
 
 def test_a_module_that_runs_twice_is_two_boxes() -> None:
-    made = with_modules(["a", "a", "e", "a", "a"], [(0, 1), (1, 2), (2, 3), (3, 4)])
-    view = by_module(made, whole(0, made.graphs[0]), 1)
+    recorded = with_modules(["a", "a", "e", "a", "a"], [(0, 1), (1, 2), (2, 3), (3, 4)])
+    view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
     assert titles(view) == [("a", [0, 1]), (None, [2]), ("a", [3, 4])]
 
 
 def test_two_streams_that_interleave_are_one_box_each() -> None:
-    made = with_modules(["a", "e", "a", "e", "a", "e"], [(0, 2), (2, 4), (1, 3), (3, 5)])
-    view = by_module(made, whole(0, made.graphs[0]), 1)
+    recorded = with_modules(["a", "e", "a", "e", "a", "e"], [(0, 2), (2, 4), (1, 3), (3, 5)])
+    view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
     assert titles(view) == [("a", [0, 2, 4]), ("e", [1, 3, 5])]
     assert view.links == []
 
 
 def test_no_module_is_grouped_by_op_and_line() -> None:
-    made = with_modules([None, None, "a"], [(0, 1), (1, 2)])
-    view = by_module(made, whole(0, made.graphs[0]), 1)
+    recorded = with_modules([None, None, "a"], [(0, 1), (1, 2)])
+    view = by_module(recorded, whole(0, recorded.graphs[0]), 1)
     assert titles(view) == [("add m.py:3", [0, 1]), (None, [2])]
 
 
@@ -83,23 +83,23 @@ def test_collapsing_keeps_paths_between_boxes(
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    made = small()
-    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
-    kept, way = fit(made, views, 12)
+    recorded = small()
+    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
+    kept, way = fit(recorded, views, 12)
     assert way is None
     assert kept == views
 
 
 def test_the_finest_way_that_fits_is_taken() -> None:
-    made = huge(4000, layers=8)
-    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
+    recorded = huge(4000, layers=8)
+    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
     for limit, way, boxes in (
         (100, "calls of one op at one line", 80),
         (79, "modules to depth 3", 48),
         (47, "modules to depth 2", 16),
         (15, "modules to depth 1", 2),
     ):
-        fitted, said = fit(made, views, limit)
+        fitted, said = fit(recorded, views, limit)
         assert (said, sum(len(view.items) for view in fitted)) == (way, boxes)
         members = sorted(m for item in fitted[0].items for m in item.members)
         assert members == list(range(2000))
@@ -111,8 +111,8 @@ def test_lines_without_modules_past_any_limit_become_runs() -> None:
     origins = tuple(Origin("aten::add", None, None, (line,)) for line in range(count))
     nodes = tuple(Node(index, "kernel", index) for index in range(count))
     graph = Graph("step", "step", nodes=nodes, edges=chain(count))
-    made = capture([graph], frames=frames, origins=origins)
-    (view,), way = fit(made, [whole(0, graph)], 10)
+    recorded = capture([graph], frames=frames, origins=origins)
+    (view,), way = fit(recorded, [whole(0, graph)], 10)
     assert way == "runs of neighbouring nodes"
     assert len(view.items) == 10
     assert view.items[0].title == "nodes 0 to 29"
@@ -120,17 +120,17 @@ def test_lines_without_modules_past_any_limit_become_runs() -> None:
 
 
 def test_every_limit_is_kept() -> None:
-    made = huge(1000, layers=5)
-    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
+    recorded = huge(1000, layers=5)
+    views = [whole(index, graph) for index, graph in enumerate(recorded.graphs)]
     for limit in (2, 3, 7, 20, 49, 50, 51, 500, 999):
-        fitted, _ = fit(made, views, limit)
+        fitted, _ = fit(recorded, views, limit)
         assert sum(len(view.items) for view in fitted) <= limit
 
 
 def test_a_module_that_runs_in_forward_and_again_in_backward_is_two_visits() -> None:
     modules = ["a.b", "a.d", None, "a.d", "a.b"]
-    made = with_modules(modules, [(0, 1), (1, 2), (2, 3), (3, 4)])
-    paths = visits(whole(0, made.graphs[0]), modules, 2)
+    recorded = with_modules(modules, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    paths = visits(whole(0, recorded.graphs[0]), modules, 2)
     assert [[name for name, _ in path] for path in paths] == [
         ["a", "a.b"],
         ["a", "a.d"],

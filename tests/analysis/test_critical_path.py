@@ -63,28 +63,28 @@ def timed(draw) -> Capture:
 @given(timed())
 @settings(max_examples=300)
 def test_the_path_is_as_long_as_the_schedule(capture):
-    found = critical_path(capture, 0)
+    path = critical_path(capture, 0)
     nodes = capture.graphs[0].nodes
-    assert found.length_ns == finishes(capture)
-    assert found.busy_ns == sum(node.duration_ns or 0 for node in nodes)
-    assert found.untimed == sum(node.duration_ns is None for node in nodes)
+    assert path.length_ns == finishes(capture)
+    assert path.busy_ns == sum(node.duration_ns or 0 for node in nodes)
+    assert path.untimed == sum(node.duration_ns is None for node in nodes)
     follows = {(edge.source, edge.target) for edge in capture.graphs[0].edges}
-    assert all(pair in follows for pair in zip(found.nodes, found.nodes[1:], strict=False))
+    assert all(pair in follows for pair in zip(path.nodes, path.nodes[1:], strict=False))
 
 
 @given(timed())
 @settings(max_examples=300)
 def test_a_node_may_take_its_slack_longer_and_no_more(capture):
-    found = critical_path(capture, 0)
-    if not found.timed:
+    path = critical_path(capture, 0)
+    if not path.timed:
         return
     durations = [node.duration_ns or 0 for node in capture.graphs[0].nodes]
-    for node, slack in enumerate(found.slack_ns):
+    for node, slack in enumerate(path.slack_ns):
         longer = list(durations)
         longer[node] += slack
-        assert finishes(capture, longer) == found.length_ns
+        assert finishes(capture, longer) == path.length_ns
         longer[node] += 1
-        assert finishes(capture, longer) == found.length_ns + 1
+        assert finishes(capture, longer) == path.length_ns + 1
 
 
 @given(timed())
@@ -120,48 +120,48 @@ def test_the_length_alone_is_that_of_the_schedule(capture):
 
 def test_two_branches():
     # 0 -> 1 -> 3, 0 -> 2 -> 3: the branch over 2 is the longer one.
-    found = critical_path(of([5, 10, 30, 5], [(0, 1), (0, 2), (1, 3), (2, 3)]), 0)
-    assert found.nodes == (0, 2, 3)
-    assert found.length_ns == 40
-    assert found.slack_ns == (0, 20, 0, 0)
-    assert found.width == 2
-    assert (found.replay_ns, found.share) == (None, None)
+    path = critical_path(of([5, 10, 30, 5], [(0, 1), (0, 2), (1, 3), (2, 3)]), 0)
+    assert path.nodes == (0, 2, 3)
+    assert path.length_ns == 40
+    assert path.slack_ns == (0, 20, 0, 0)
+    assert path.width == 2
+    assert (path.replay_ns, path.share) == (None, None)
 
 
 def test_the_share_of_the_replay_by_the_same_clock():
     # A gap of 5 between the two.
-    found = critical_path(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
-    assert (found.length_ns, found.replay_ns) == (25, 30)
-    assert found.share == 25 / 30
+    path = critical_path(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
+    assert (path.length_ns, path.replay_ns) == (25, 30)
+    assert path.share == 25 / 30
 
 
 def test_programmatic_edges_are_not_added_in_full():
     early = Edge(0, 1, 1, 0, 1)
     # The second starts 6 after the first, which takes 10.
-    found = critical_path(of([10, 10], [early], starts=[0, 6]), 0)
-    assert (found.length_ns, found.overlapping) == (16, 1)
-    assert found.slack_ns == (6, 0)
+    path = critical_path(of([10, 10], [early], starts=[0, 6]), 0)
+    assert (path.length_ns, path.overlapping) == (16, 1)
+    assert path.slack_ns == (6, 0)
     # It started when the first had ended: nothing overlapped.
-    found = critical_path(of([10, 10], [early], starts=[0, 11]), 0)
-    assert (found.length_ns, found.overlapping) == (20, 0)
+    path = critical_path(of([10, 10], [early], starts=[0, 11]), 0)
+    assert (path.length_ns, path.overlapping) == (20, 0)
     # Starts that were not measured: as if they had started together.
     assert critical_path(of([10, 10], [early]), 0).length_ns == 10
     # An ordinary edge beside it wins.
-    found = critical_path(of([10, 10], [early, (0, 1)], starts=[0, 6]), 0)
-    assert (found.length_ns, found.overlapping) == (20, 0)
+    path = critical_path(of([10, 10], [early, (0, 1)], starts=[0, 6]), 0)
+    assert (path.length_ns, path.overlapping) == (20, 0)
 
 
 def test_without_times_the_path_has_the_most_nodes():
     capture = of([None] * 4, [(0, 1), (1, 2), (0, 3)], types=["kernel", "op", "memset", "kernel"])
-    found = critical_path(capture, 0)
-    assert found.nodes == (0, 1, 2)
-    assert (found.length_ns, found.busy_ns, found.timed, found.untimed) == (0, 0, False, 4)
+    path = critical_path(capture, 0)
+    assert path.nodes == (0, 1, 2)
+    assert (path.length_ns, path.busy_ns, path.timed, path.untimed) == (0, 0, False, 4)
 
 
 def test_empty_nodes_take_no_time_and_lack_none():
     capture = of([4, None, 3], [(0, 1), (1, 2)], types=["kernel", "empty", "kernel"])
-    found = critical_path(capture, 0)
-    assert (found.length_ns, found.untimed, found.width) == (7, 0, 1)
+    path = critical_path(capture, 0)
+    assert (path.length_ns, path.untimed, path.width) == (7, 0, 1)
 
 
 def test_a_child_node_takes_as_long_as_its_body():
@@ -175,11 +175,11 @@ def test_a_child_node_takes_as_long_as_its_body():
 
 
 def test_an_empty_graph():
-    found = critical_path(of([], []), 0)
-    assert (found.nodes, found.length_ns, found.width) == ((), 0, 0)
+    path = critical_path(of([], []), 0)
+    assert (path.nodes, path.length_ns, path.width) == ((), 0, 0)
 
 
 def test_many_nodes():
-    found = critical_path(builders.huge(20_000), 0)
-    assert found.width == 2
-    assert len(found.slack_ns) == 10_000
+    path = critical_path(builders.huge(20_000), 0)
+    assert path.width == 2
+    assert len(path.slack_ns) == 10_000

@@ -68,7 +68,7 @@ class Made:
     def capture(self, *edges, phase="forward", **fields):
         pairs = tuple(Edge(*edge) for edge in edges) if edges else chain(len(self.nodes))
         graph = Graph(phase, phase, nodes=tuple(self.nodes), edges=pairs)
-        made = capture(
+        recorded = capture(
             [graph],
             frames=tuple(self.frames),
             origins=tuple(self.origins),
@@ -76,8 +76,8 @@ class Made:
             streams=fields.pop("streams", (Stream(1, "capture stream"), Stream(2, "side"))),
             **fields,
         )
-        assert inconsistency(made) is None
-        return made
+        assert inconsistency(recorded) is None
+        return recorded
 
 
 def block(made=None, *, adds=(12, 15), layers=3, kernel=GEMM, **more):
@@ -139,7 +139,7 @@ def test_what_differs_from_process_to_process_is_no_difference(made):
         kernel, copy, fill = node.kernel, node.copy, node.fill
         if kernel is not None:
             pointers = tuple(
-                replace(one, address=draw.randrange(1 << 47)) for one in kernel.pointers
+                replace(pointer, address=draw.randrange(1 << 47)) for pointer in kernel.pointers
             )
             kernel = replace(kernel, pointers=pointers, active_blocks=None)
         if copy is not None:
@@ -182,14 +182,14 @@ def test_what_differs_from_process_to_process_is_no_difference(made):
     memory = replace(
         made.memory,
         pools=tuple(replace(pool, id=(9, 9)) for pool in made.memory.pools),
-        allocations=tuple(replace(one, address=0) for one in made.memory.allocations),
+        allocations=tuple(replace(allocation, address=0) for allocation in made.memory.allocations),
     )
     again = replace(
         made,
         graphs=graphs,
         functions=tuple(made.functions[at] for at in order),
-        frames=tuple(replace(one, file=f"/elsewhere{one.file}") for one in made.frames),
-        streams=tuple(replace(one, handle=one.handle + 99) for one in made.streams),
+        frames=tuple(replace(frame, file=f"/elsewhere{frame.file}") for frame in made.frames),
+        streams=tuple(replace(stream, handle=stream.handle + 99) for stream in made.streams),
         memory=memory,
         created="2030-01-01T00:00:00+00:00",
         cgtool="9",
@@ -211,18 +211,18 @@ def test_names_made_up_by_another_build_are_no_difference():
     assert same_in_every_build(one) == same_in_every_build(other)
     assert same_in_every_build(one) != same_in_every_build(one.replace("3sum", "3max"))
     assert same_in_every_build("9" * 5000 + "_GLOBAL__N_") == "12_GLOBAL__N_1"
-    made = block().capture()
-    a, b = (replace(made, functions=(*FUNCTIONS[:3], Function(text))) for text in (one, other))
+    recorded = block().capture()
+    a, b = (replace(recorded, functions=(*FUNCTIONS[:3], Function(text))) for text in (one, other))
     nothing(a, b)
 
 
 def test_another_order_of_creation_is_no_difference_where_everything_waits_for_the_same():
     edges = ((0, 1), (2, 3))
-    one = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
-    one = one.node("add", "b", 4, stream=1).capture(*edges)
+    node = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
+    node = node.node("add", "b", 4, stream=1).capture(*edges)
     other = Made().node("mul", "b", 3, stream=1).node("add", "b", 4, stream=1).node("mul", "a", 1)
     other = other.node("add", "a", 2).capture(*edges)
-    report = nothing(one, other)
+    report = nothing(node, other)
     assert any("created in another order" in note for note in report.notes)
 
 
@@ -256,10 +256,10 @@ def test_of_two_equal_nodes_the_one_whose_line_is_gone(drop):
 
 def test_of_two_equal_nodes_the_one_that_has_another_form_is_changed():
     """The launch that changed is the first of two that were equal."""
-    one = Made().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
+    node = Made().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
     other = Made().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
     other = other.node("mm", "a", 2, GEMM, 8)
-    for a, b in ((one, other), (other, one)):
+    for a, b in ((node, other), (other, node)):
         report = compare(a.capture(), b.capture())
         assert counts(report) == (0, 0, 2, 0)
         assert (
@@ -282,7 +282,7 @@ def test_a_kernel_that_changed():
     assert report.different
     assert counts(report) == (0, 0, 1, 0)
     (row,) = report.changes
-    assert [(one.name, one.a, one.b) for one in row.attributes] == [
+    assert [(attribute.name, attribute.a, attribute.b) for attribute in row.attributes] == [
         ("kernel", "gemm_128", "gemm_64"),
         ("grid", "16", "8"),
     ]
@@ -310,13 +310,13 @@ def test_modules_with_names_of_thousands_of_digits_or_names():
 
 
 def test_an_op_that_took_the_place_of_another():
-    one = Made().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
+    node = Made().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
     other = Made().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
-    report = compare(one.capture(), other.capture())
+    report = compare(node.capture(), other.capture())
     assert counts(report) == (2, 2, 0, 0)
     assert report.summary == "Same number of nodes: 2 kernels of gelu at model.py:1 became relu"
     other = Made().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
-    report = compare(one.capture(), other.capture())
+    report = compare(node.capture(), other.capture())
     assert (
         report.summary
         == "Same number of nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
@@ -335,11 +335,12 @@ def test_many_changes_are_counted_together():
 
 
 def test_another_module_for_the_same_work_is_told_and_no_difference():
-    made = block().capture()
+    recorded = block().capture()
     renamed = tuple(
-        replace(one, module=one.module.replace("layers", "blocks")) for one in made.origins
+        replace(origin, module=origin.module.replace("layers", "blocks"))
+        for origin in recorded.origins
     )
-    report = compare(made, replace(made, origins=renamed))
+    report = compare(recorded, replace(recorded, origins=renamed))
     assert not report.different
     (note,) = report.notes
     assert note == (
@@ -365,9 +366,9 @@ def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_
 
 
 def test_a_stream_that_changed():
-    one = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    node = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
     other = Made().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
-    report = compare(one.capture(), other.capture())
+    report = compare(node.capture(), other.capture())
     (row,) = report.changes
     (attribute,) = row.attributes
     assert (attribute.name, attribute.a, attribute.b) == ("stream", "capture stream", "side")
@@ -411,17 +412,17 @@ def test_a_node_that_is_gone_leaves_its_neighbours_to_each_other():
 
 
 def test_an_edge_of_another_kind_is_another_dependency():
-    one = block().capture()
-    graph = one.graphs[0]
+    recorded = block().capture()
+    graph = recorded.graphs[0]
     edges = (replace(graph.edges[0], type=1, from_port=1), *graph.edges[1:])
-    report = compare(one, replace(one, graphs=(replace(graph, edges=edges),)))
+    report = compare(recorded, replace(recorded, graphs=(replace(graph, edges=edges),)))
     assert (report.graphs[0].edges_removed, report.graphs[0].edges_added) == (1, 1)
 
 
 def test_nodes_that_run_in_another_order():
-    one = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
+    node = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
     other = Made().node("add", "d", 4).node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
-    report = compare(one.capture(), other.capture())
+    report = compare(node.capture(), other.capture())
     assert counts(report) == (0, 0, 0, 1)
     assert report.different
     assert report.summary == "Same number of nodes: 1 node runs in another order"
@@ -453,15 +454,15 @@ def test_graphs_are_matched_by_callable_before_their_order():
 
 
 def test_bodies_are_matched_by_the_node_that_runs_them():
-    one = nested()
+    recorded = nested()
     other = nested()
     step, body, inner = other.graphs
     fewer = replace(inner, nodes=(), edges=())
-    assert not compare(one, other).different
-    report = compare(one, replace(other, graphs=(step, body, fewer)))
+    assert not compare(recorded, other).different
+    report = compare(recorded, replace(other, graphs=(step, body, fewer)))
     assert [row.change for row in report.graphs] == ["same", "same", "changed"]
-    alone = replace(one, graphs=(replace(step, nodes=(step.nodes[0],), edges=()),))
-    report = compare(one, alone)
+    alone = replace(recorded, graphs=(replace(step, nodes=(step.nodes[0],), edges=()),))
+    report = compare(recorded, alone)
     assert [row.change for row in report.graphs] == ["changed", "removed", "removed"]
 
 
@@ -499,18 +500,20 @@ def test_times_are_shown_and_judged_by_nobody():
 
 
 def test_a_replay_takes_as_long_as_profile_says():
-    made = block().capture()
+    recorded = block().capture()
     times = GraphTimes(0, replay_ns=(9000.0, 9500.0, 30_000.0), empty_ns=(1500.0,))
-    made = replace(made, profile=Profile("cupti", (times,)))
-    (row,) = nothing(made, made).times
+    recorded = replace(recorded, profile=Profile("cupti", (times,)))
+    (row,) = nothing(recorded, recorded).times
     assert (row.of, row.what, row.a, row.b) == ("forward", "replay", 8000, 8000)
-    assert gaps.find(made, 0).replay_ns == row.a
+    assert gaps.find(recorded, 0).replay_ns == row.a
 
 
 def test_another_environment_is_noted():
-    made = block().capture()
-    other = replace(made, environment=replace(made.environment, torch="2.14.0", driver="600"))
-    report = nothing(made, other)
+    recorded = block().capture()
+    other = replace(
+        recorded, environment=replace(recorded.environment, torch="2.14.0", driver="600")
+    )
+    report = nothing(recorded, other)
     (note,) = report.notes
     assert note == (
         "torch 2.13.0 in A, 2.14.0 in B; driver 580.82 in A, 600 in B: kernels and sizes may "
@@ -519,15 +522,15 @@ def test_another_environment_is_noted():
 
 
 def test_findings_notes_and_eager_launches_of_one_side():
-    one = block().capture()
+    recorded = block().capture()
     other = block(Made().node("f", "a", 1, type="host")).capture(
         caveats=(Caveat("c", "take care"),)
     )
-    one, other = (
+    recorded, other = (
         replace(made, graphs=(replace(made.graphs[0], eager_launches=count),))
-        for made, count in ((one, 12), (other, 13))
+        for made, count in ((recorded, 12), (other, 13))
     )
-    notes = " ".join(compare(one, other).notes)
+    notes = " ".join(compare(recorded, other).notes)
     assert "finding in B alone: forward has 1 host node" in notes
     assert "note of the capture in B alone: take care (c)" in notes
     assert "forward: eager made 12 launches in A, 13 in B" in notes
@@ -547,9 +550,9 @@ def test_a_gpu_and_the_simulated_device_are_not_compared():
 @st.composite
 def models(draw):
     """Nodes of few kinds, so that many are equal."""
-    made = Made()
+    builder = Made()
     for _ in range(draw(st.integers(1, 40))):
-        made.node(
+        builder.node(
             draw(st.sampled_from(["add", "mul"])),
             draw(st.sampled_from(["a", "a.b", "c", None])),
             draw(st.integers(1, 3)),
@@ -557,7 +560,7 @@ def models(draw):
             draw(st.integers(1, 2)),
             draw(st.integers(0, 1)),
         )
-    return made.capture()
+    return builder.capture()
 
 
 def with_nodes(made: Capture, nodes) -> Capture:
@@ -603,10 +606,10 @@ def test_every_node_is_told_once_and_swapping_mirrors(one, other):
     assert forth.different == back.different
     assert there.a - there.removed == there.b - there.added
     mirror = {"removed": "added", "added": "removed"}
-    told = nodes_of(forth)
-    assert told == {(mirror.get(change, change), b, a) for change, a, b in nodes_of(back)}
+    names = nodes_of(forth)
+    assert names == {(mirror.get(change, change), b, a) for change, a, b in nodes_of(back)}
     for side in (1, 2):
-        ids = [one[side] for one in told if one[side] is not None]
+        ids = [one[side] for one in names if one[side] is not None]
         assert len(ids) == len(set(ids))
 
 

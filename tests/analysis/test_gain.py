@@ -69,84 +69,86 @@ def codes(one):
 
 
 def test_yes():
-    found = judge(made())
-    assert found.answer == "yes"
-    assert found.sentence == (
+    judgement = judge(made())
+    assert judgement.answer == "yes"
+    assert judgement.sentence == (
         "A CUDA graph makes this 3.0x faster (95% CI 3.0x to 3.0x) and pays for its capture after "
         "10 replays."
     )
-    assert found.why == (
+    assert judgement.why == (
         "Eager is launch-bound: the host takes 290 us to launch 90.0 us of GPU work."
     )
-    assert found.at_most == pytest.approx(300 / 90)
-    assert found.findings == ()
+    assert judgement.at_most == pytest.approx(300 / 90)
+    assert judgement.findings == ()
 
 
 def test_hardly():
-    found = judge(made(eager=105.0, replay=100.0))
-    assert found.answer == "hardly"
-    assert found.sentence.startswith("A CUDA graph makes this only 1.05x faster (95% CI 1.05x ")
-    assert found.why == (
+    judgement = judge(made(eager=105.0, replay=100.0))
+    assert judgement.answer == "hardly"
+    assert judgement.sentence.startswith("A CUDA graph makes this only 1.05x faster (95% CI 1.05x ")
+    assert judgement.why == (
         "90.0 us of eager's 105 us is GPU work (86%), which a graph does not shorten: it can gain "
         "at most 1.17x."
     )
 
 
 def test_no_because_the_gpu_is_busy_anyway():
-    one = made(eager=1000.0, replay=1000.0, host=100.0, busy=990.0, wobble=0.001)
-    found = judge(one)
-    assert found.answer == "no"
-    assert found.sentence.startswith("A CUDA graph gains nothing here: 1.00x the speed of eager (")
-    assert found.why.startswith("990 us of eager's 1.00 ms is GPU work (99%)")
-    assert found.why.endswith("at most 1.01x.")
-    assert "gpu-bound-no-gain" in codes(one)
+    recorded = made(eager=1000.0, replay=1000.0, host=100.0, busy=990.0, wobble=0.001)
+    judgement = judge(recorded)
+    assert judgement.answer == "no"
+    assert judgement.sentence.startswith(
+        "A CUDA graph gains nothing here: 1.00x the speed of eager ("
+    )
+    assert judgement.why.startswith("990 us of eager's 1.00 ms is GPU work (99%)")
+    assert judgement.why.endswith("at most 1.01x.")
+    assert "gpu-bound-no-gain" in codes(recorded)
 
 
 def test_no_because_it_is_slower():
-    found = judge(made(eager=100.0, replay=125.0))
-    assert (found.answer, found.break_even) == ("no", None)
-    assert found.sentence == (
+    judgement = judge(made(eager=100.0, replay=125.0))
+    assert (judgement.answer, judgement.break_even) == ("no", None)
+    assert judgement.sentence == (
         "A CUDA graph makes this slower: 0.80x the speed of eager (95% CI 0.80x to 0.80x)."
     )
 
 
 def test_cannot_tell():
-    found = judge(made(eager=120.0, replay=100.0, wobble=0.3))
-    assert found.answer == "cannot tell"
-    assert found.sentence.startswith("Cannot tell whether a CUDA graph helps: ")
-    assert found.warnings
+    judgement = judge(made(eager=120.0, replay=100.0, wobble=0.3))
+    assert judgement.answer == "cannot tell"
+    assert judgement.sentence.startswith("Cannot tell whether a CUDA graph helps: ")
+    assert judgement.warnings
 
 
 def test_not_timed_against_eager():
-    found = judge(structs.replace(made(), bench=None))
-    assert (found.answer, found.speedup) == ("cannot tell", None)
-    assert "not timed against eager" in found.sentence
+    judgement = judge(structs.replace(made(), bench=None))
+    assert (judgement.answer, judgement.speedup) == ("cannot tell", None)
+    assert "not timed against eager" in judgement.sentence
 
 
 def test_the_answer_is_for_the_whole_iteration():
-    one = made()
-    both = [structs.replace(each, phase="both") for each in one.bench.samples]
-    one = structs.replace(one, bench=Bench((*one.bench.samples, *both)))
-    assert judge(one).phase == "both"
+    recorded = made()
+    both = [structs.replace(each, phase="both") for each in recorded.bench.samples]
+    recorded = structs.replace(recorded, bench=Bench((*recorded.bench.samples, *both)))
+    assert judge(recorded).phase == "both"
 
 
 def test_copies_of_inputs_count():
     # 26 us, of which the events take one.
-    found = judge(made(inputs=[InputCopy("input x", 1 << 20, 26 * US)]))
-    assert found.with_copies == pytest.approx(300 / 125)
-    assert found.findings == ()
+    judgement = judge(made(inputs=[InputCopy("input x", 1 << 20, 26 * US)]))
+    assert judgement.with_copies == pytest.approx(300 / 125)
+    assert judgement.findings == ()
 
 
 @pytest.mark.parametrize(("eager", "copy"), [(300.0, 120.0), (110.0, 15.0)])
 def test_copies_that_cost_more_than_the_graph_or_than_it_saves(eager, copy):
-    one = made(eager=eager, inputs=[InputCopy("input x", 4 << 20, (copy + 1) * US, 500 * US)])
-    found = finding(one, "input-copy-dominates")
+    recorded = made(eager=eager, inputs=[InputCopy("input x", 4 << 20, (copy + 1) * US, 500 * US)])
+    result = finding(recorded, "input-copy-dominates")
     assert (
         f"copying the inputs takes {time_text(copy * US)} before each replay of 100 us"
-        in found.reason
+        in result.reason
     )
-    assert ("the replay saves 10.0 us" in found.reason) == (eager == 110.0)
-    assert found.evidence == (
+    assert ("the replay saves 10.0 us" in result.reason) == (eager == 110.0)
+    assert result.evidence == (
         f"input x: 4.0 MiB, {time_text(copy * US)} from the device, 500 us from pinned memory",
     )
 
@@ -155,25 +157,25 @@ def test_copies_that_cost_more_than_the_graph_or_than_it_saves(eager, copy):
     ("rows", "found"), [(1500, True), (1024, True), (1000, False), (None, False)]
 )
 def test_padding(rows, found):
-    one = made(inputs=[InputCopy("input x", 4096, US, rows=2048, padding_rows=rows)])
-    assert ("padding-waste" in codes(one)) == found
+    recorded = made(inputs=[InputCopy("input x", 4096, US, rows=2048, padding_rows=rows)])
+    assert ("padding-waste" in codes(recorded)) == found
     if found:
-        reason = finding(one, "padding-waste").reason
+        reason = finding(recorded, "padding-waste").reason
         assert f"{rows} of the 2048 rows of input x hold a single value" in reason
 
 
 def test_the_first_replay():
     times = GraphTimes(0, (100 * US,), (), (), 900 * US, (110 * US,), 105 * US)
-    found = finding(made(times=times), "first-replay-latency")
-    assert "takes 900 us, later ones take 110 us" in found.reason
+    result = finding(made(times=times), "first-replay-latency")
+    assert "takes 900 us, later ones take 110 us" in result.reason
     quick = structs.replace(times, first_ns=150 * US)
     assert codes(made(times=quick)) == set()
 
 
 def test_a_wait_behind_each_replay():
     times = GraphTimes(0, (100 * US,), (), (), 150 * US, (135 * US,), 100 * US)
-    found = finding(made(times=times), "per-step-sync-around-replay")
-    assert "takes 135 us an iteration instead of 100 us: 35% more" in found.reason
+    result = finding(made(times=times), "per-step-sync-around-replay")
+    assert "takes 135 us an iteration instead of 100 us: 35% more" in result.reason
     # A graph that can be instantiated once only has no first replay of its own.
     once = structs.replace(times, first_ns=None)
     assert codes(made(times=once)) == {"per-step-sync-around-replay"}
@@ -183,23 +185,23 @@ def test_a_wait_behind_each_replay():
 
 @pytest.mark.parametrize(("count", "found"), [(2, False), (4, True)])
 def test_many_small_graphs(count, found):
-    one = made(busy=2.0, launch=6.0)
+    recorded = made(busy=2.0, launch=6.0)
     graphs = tuple(
-        structs.replace(one.graphs[0], name=f"forward {number}") for number in range(count)
+        structs.replace(recorded.graphs[0], name=f"forward {number}") for number in range(count)
     )
     times = tuple(GraphTimes(number, (3 * US,)) for number in range(count))
-    profile = structs.replace(one.profile, graphs=times)
-    one = structs.replace(one, graphs=graphs, profile=profile)
-    assert ("too-many-small-graphs" in codes(one)) == found
+    profile = structs.replace(recorded.profile, graphs=times)
+    recorded = structs.replace(recorded, graphs=graphs, profile=profile)
+    assert ("too-many-small-graphs" in codes(recorded)) == found
     if found:
-        reason = finding(one, "too-many-small-graphs").reason
+        reason = finding(recorded, "too-many-small-graphs").reason
         assert "4 graphs are shorter than their launch: the host takes 24.0 us" in reason
         assert "launch 12.0 us of GPU work" in reason
 
 
 def test_a_capture_that_pays_late():
-    one = made(eager=100.1, replay=100.0, capture_us=5000.0)
-    assert "only after 50,000 replays" in finding(one, "capture-time-not-amortised").reason
+    recorded = made(eager=100.1, replay=100.0, capture_us=5000.0)
+    assert "only after 50,000 replays" in finding(recorded, "capture-time-not-amortised").reason
     assert "capture-time-not-amortised" not in codes(made(eager=101.0, capture_us=5000.0))
 
 
@@ -210,12 +212,12 @@ def test_time_in_copies_and_casts(copying_ns, found):
         Node(0, "kernel", 0, 0, 0, launch, start_ns=0, duration_ns=100_000 - copying_ns),
         Node(1, "kernel", 1, 1, 0, launch, start_ns=100_000, duration_ns=copying_ns),
     )
-    one = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=chain(2))])
-    assert ("memcpy-memset-node-overhead" in codes(one)) == found
+    recorded = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=chain(2))])
+    assert ("memcpy-memset-node-overhead" in codes(recorded)) == found
     if found:
-        told = finding(one, "memcpy-memset-node-overhead")
-        assert "take 45.0 us of 100 us of GPU work (45%, 1 of 2 nodes)" in told.reason
-        assert told.module == ""
+        result = finding(recorded, "memcpy-memset-node-overhead")
+        assert "take 45.0 us of 100 us of GPU work (45%, 1 of 2 nodes)" in result.reason
+        assert result.module == ""
 
 
 @pytest.mark.parametrize(("start", "found"), [(40_000, True), (35_000, True), (0, False)])
@@ -227,9 +229,9 @@ def test_branches_that_run_in_turn(start, found):
         Node(2, "kernel", 0, 2, 0, launch, start_ns=start + 40_000, duration_ns=1_000),
     )
     edges = (Edge(0, 2), Edge(1, 2))
-    one = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=edges)])
-    assert ("concurrency-lost-or-false-dependency" in codes(one)) == found
+    recorded = made(graphs=[Graph("forward", "forward", nodes=nodes, edges=edges)])
+    assert ("concurrency-lost-or-false-dependency" in codes(recorded)) == found
     if found:
         did = (40_000 - start) / 1e3
-        reason = finding(one, "concurrency-lost-or-false-dependency").reason
+        reason = finding(recorded, "concurrency-lost-or-false-dependency").reason
         assert f"could overlap for 40.0 us and did for {time_text(did * US)}" in reason

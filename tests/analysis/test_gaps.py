@@ -111,9 +111,9 @@ def test_nothing_was_timed():
 
 
 def test_branches_that_run_side_by_side():
-    made = timed(small())
-    backward = made.graphs[1].nodes
-    line = find(made, 1)
+    recorded = timed(small())
+    backward = recorded.graphs[1].nodes
+    line = find(recorded, 1)
     assert line.at_once == 2
     assert line.work_ns - line.busy_ns == min(backward[2].duration_ns, backward[3].duration_ns)
-    assert find(structs.replace(made, graphs=made.graphs[:1]), 0).at_once == 1
+    assert find(structs.replace(recorded, graphs=recorded.graphs[:1]), 0).at_once == 1

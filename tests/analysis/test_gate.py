@@ -37,10 +37,12 @@ def budgets(**texts: str) -> Budgets:
 def only(measured: Measured, held: Budgets, baseline: Baseline | None = None, **more):
     """The one verdict of a metric that a budget or tolerance names."""
     judged = judge(measured, held, baseline, **more)
-    (metric,) = {one.metric for one in (*held.limits, *held.increases)}
-    found = [one for one in judged.verdicts if one.metric.partition(".")[0] == metric]
-    assert len(found) == 1
-    return found[0]
+    (metric,) = {limit.metric for limit in (*held.limits, *held.increases)}
+    verdicts = [
+        verdict for verdict in judged.verdicts if verdict.metric.partition(".")[0] == metric
+    ]
+    assert len(verdicts) == 1
+    return verdicts[0]
 
 
 def timed(
@@ -95,7 +97,7 @@ def test_the_simulated_device_has_no_kernels_to_count() -> None:
         assert name in measured.unknown
         assert name not in measured.values.counts
     judged = judge(measured, budgets(max_kernels="0"))
-    assert [one.verdict for one in judged.verdicts] == [UNKNOWN]
+    assert [verdict.verdict for verdict in judged.verdicts] == [UNKNOWN]
     assert "simulated" in judged.verdicts[0].text
 
 
@@ -103,7 +105,7 @@ def test_times_are_numbered_through_and_zero_rounds_are_none() -> None:
     first, second = timed(30, runs=2), timed(31, runs=1)
     empty = replace(small(), bench=Bench((Samples("replay", "forward", (0.0, 0.0)),)))
     values = measure([first, second, empty]).values
-    assert sorted({one.run for one in values.samples}) == [0, 1, 2]
+    assert sorted({sample.run for sample in values.samples}) == [0, 1, 2]
     assert len(runs_of(values, BY_NAME["replay-us"], None)) == 3
     assert runs_of(measure([empty]).values, BY_NAME["replay-us"], None) == ()
     assert len(values.capture_ns) in (0, 3)
@@ -115,7 +117,7 @@ def test_the_whole_iteration_is_what_a_time_without_a_phase_means() -> None:
     assert runs_of(values, replay, None) == runs_of(values, replay, "both")
     assert runs_of(values, replay, None) != runs_of(values, replay, "forward")
     capture = read(CAPTURES / "mlp-bench.cgt")
-    kept = tuple(one for one in capture.bench.samples if one.phase == "forward")
+    kept = tuple(sample for sample in capture.bench.samples if sample.phase == "forward")
     forward = measure([replace(capture, bench=replace(capture.bench, samples=kept))])
     assert only(forward, budgets(max_replay_us="90")).verdict == UNKNOWN
     assert only(forward, budgets(max_replay_us="forward=90")).verdict == PASS
@@ -168,7 +170,12 @@ def test_the_worst_comes_first_and_decides() -> None:
         {"max-edges": ["2"], "max-nodes": ["400"], "max-findings": ["0"], "max-graphs": ["1"]}
     )
     judged = judge(measured, held)
-    assert [one.metric for one in judged.verdicts] == ["graphs", "edges", "findings", "nodes"]
+    assert [verdict.metric for verdict in judged.verdicts] == [
+        "graphs",
+        "edges",
+        "findings",
+        "nodes",
+    ]
     assert exit_code(gate_report((judged,))) == 1
     assert exit_code(gate_report((judge(measured, budgets(max_findings="0")),))) == 5
     assert exit_code(gate_report((judge(measured, budgets(max_nodes="12")),))) == 0
@@ -203,12 +210,12 @@ def test_as_many_more_runs_as_it_says_would_tell() -> None:
     first = only(measure([timed(30, runs=3, spread=0.01)]), held)
     assert first.verdict == UNKNOWN
     runs = 3 + first.more_runs
-    told = [
+    verdicts = [
         only(measure([timed(30, runs=runs, spread=0.01, seed=seed)]), held).verdict
         for seed in range(40)
     ]
-    assert told.count(PASS) > 20
-    assert FAIL not in told
+    assert verdicts.count(PASS) > 20
+    assert FAIL not in verdicts
 
 
 def test_a_speed_up_against_a_limit() -> None:
@@ -236,7 +243,11 @@ def test_times_that_are_judged_together_share_the_level() -> None:
 
     def width(held: Budgets, base: Baseline | None = None) -> float:
         judged = judge(measured, held, base)
-        one = next(one for one in judged.verdicts if one.metric == "replay-us" and one.limit)
+        one = next(
+            verdict
+            for verdict in judged.verdicts
+            if verdict.metric == "replay-us" and verdict.limit
+        )
         return one.high / one.low
 
     alone = width(budgets(max_replay_us="40"))
@@ -247,7 +258,11 @@ def test_times_that_are_judged_together_share_the_level() -> None:
 
     def ratios(held: Budgets) -> tuple[float, float]:
         judged = judge(measured, held, base)
-        (one,) = (one for one in judged.verdicts if one.metric == "replay-us" and not one.limit)
+        (one,) = (
+            verdict
+            for verdict in judged.verdicts
+            if verdict.metric == "replay-us" and not verdict.limit
+        )
         return one.ratio_low, one.ratio_high
 
     low, high = ratios(Budgets())
@@ -274,14 +289,16 @@ def test_a_gpu_that_was_disturbed_fails_nobodys_time(clock: Clock) -> None:
     assert only(slow, budgets(max_replay_us="70")).verdict == PASS
     base = measure([timed(30, runs=12)]).values
     judged = judge(slow, Budgets(), base)
-    verdicts = {one.metric: one for one in judged.verdicts}
+    verdicts = {verdict.metric: verdict for verdict in judged.verdicts}
     assert verdicts["replay-us"].verdict == UNKNOWN
     assert "the GPU" in verdicts["replay-us"].text
     assert verdicts["nodes"].verdict == PASS
 
 
 def test_capture_time_of_one_run_may_be_off_by_a_quarter() -> None:
-    graphs = [replace(one, capture_ns=500_000, instantiate_ns=500_000) for one in small().graphs]
+    graphs = [
+        replace(graph, capture_ns=500_000, instantiate_ns=500_000) for graph in small().graphs
+    ]
     measured = measure([replace(small(), graphs=tuple(graphs))])
     assert only(measured, budgets(max_capture_ms="3")).verdict == PASS
     assert only(measured, budgets(max_capture_ms="1.9")).verdict == UNKNOWN
@@ -300,11 +317,11 @@ def changed(counts: dict[str, float], **fields: object) -> Baseline:
 
 def test_the_same_capture_is_the_same() -> None:
     judged = judge(measure([small()]), Budgets(), measure([small()]).values)
-    assert {one.metric for one in judged.verdicts} == {
-        one.name for one in METRICS if one.watched and one.source == "capture"
+    assert {verdict.metric for verdict in judged.verdicts} == {
+        metric.name for metric in METRICS if metric.watched and metric.source == "capture"
     }
-    assert {one.verdict for one in judged.verdicts} == {PASS}
-    assert {one.text for one in judged.verdicts} == {"the same"}
+    assert {verdict.verdict for verdict in judged.verdicts} == {PASS}
+    assert {verdict.text for verdict in judged.verdicts} == {"the same"}
     assert judged.notes == ()
 
 
@@ -345,14 +362,14 @@ def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
     judged = judge(measure([small()]), Budgets(), replace(base, counts=rest))
     assert "not in the baseline, so not compared: nodes" in judged.notes
     assert not any(
-        "so not compared" in one for one in judge(measure([small()]), Budgets(), base).notes
+        "so not compared" in note for note in judge(measure([small()]), Budgets(), base).notes
     )
 
 
 def test_edges_are_compared_only_when_asked_for() -> None:
     base = changed({"edges": 1})
     assert "edges" not in {
-        one.metric for one in judge(measure([small()]), Budgets(), base).verdicts
+        verdict.metric for verdict in judge(measure([small()]), Budgets(), base).verdicts
     }
     assert only(measure([small()]), budgets(max_increase="edges=0"), base).verdict == FAIL
 
@@ -361,7 +378,7 @@ def test_one_side_lacks_a_metric() -> None:
     """By itself that is a note; what was asked for by name cannot be told."""
     base = changed({"findings": 0})
     judged = judge(measure([small()]), Budgets(), base)
-    assert "findings" not in {one.metric for one in judged.verdicts}
+    assert "findings" not in {verdict.metric for verdict in judged.verdicts}
     assert judged.notes == ("in the baseline and not measured here: findings",)
     asked = only(measure([small()]), budgets(max_increase="findings=0"), base)
     assert (asked.verdict, "cgtool check" in asked.text) == (UNKNOWN, True)
@@ -391,7 +408,9 @@ def test_times_against_a_baseline_have_three_answers() -> None:
     def verdict(replay_us: float, runs: int) -> tuple[str, int | None]:
         measured = measure([timed(replay_us, runs=runs, seed=7)])
         (found,) = (
-            one for one in judge(measured, Budgets(), base).verdicts if one.metric == "replay-us"
+            verdict
+            for verdict in judge(measured, Budgets(), base).verdicts
+            if verdict.metric == "replay-us"
         )
         return found.verdict, found.more_runs
 
@@ -413,7 +432,7 @@ def test_a_speedup_that_cannot_be_told_says_so_of_the_right_side() -> None:
     lower = measure([timed(30.45, runs=3, spread=0.012, seed=3)])
     judged = judge(lower, budgets(max_increase="speedup=1%"), base)
     replay, speedup = (
-        next(one for one in judged.verdicts if one.metric == name)
+        next(verdict for verdict in judged.verdicts if verdict.metric == name)
         for name in ("replay-us", "speedup")
     )
     assert (replay.verdict, speedup.verdict) == (UNKNOWN, UNKNOWN)
@@ -438,10 +457,10 @@ def test_another_machine_serves_for_counts_and_not_for_times(
     here = measure([timed(60, runs=10)])
     base = measure([timed(30, runs=10)]).values
     base = replace(base, environment=replace(base.environment, **{field: value}))
-    found = {one.metric: one for one in judge(here, Budgets(), base).verdicts}
-    assert found["replay-us"].verdict == UNKNOWN
-    assert f"different {word}" in found["replay-us"].text
-    assert found["nodes"].verdict == PASS
+    by_metric = {verdict.metric: verdict for verdict in judge(here, Budgets(), base).verdicts}
+    assert by_metric["replay-us"].verdict == UNKNOWN
+    assert f"different {word}" in by_metric["replay-us"].text
+    assert by_metric["nodes"].verdict == PASS
     notes = judge(here, Budgets(), base).notes
     assert (value in "".join(notes)) == (field != "driver")
 
@@ -451,28 +470,33 @@ def test_another_machine_serves_for_counts_and_not_for_times(
 )
 def test_another_host_serves_for_what_the_device_alone_takes(field: str, there, here) -> None:
     """A replay is the GPU's work; a capture, and eager code, wait for the host."""
-    took = [replace(one, capture_ns=900_000, instantiate_ns=10_000) for one in small().graphs]
+    took = [replace(graph, capture_ns=900_000, instantiate_ns=10_000) for graph in small().graphs]
     run = replace(timed(30, runs=10), graphs=tuple(took))
     measured = measure([run] * 3)
     on = replace(measured.values.environment, **{field: here})
     measured = replace(measured, values=replace(measured.values, environment=on))
     base = replace(measured.values, environment=replace(on, **{field: there}))
     held = from_options({}, ["capture-ms=50%", "eager-us=50%", "speedup=50%"])
-    found = {one.metric: one for one in judge(measured, held, base).verdicts}
+    by_metric = {verdict.metric: verdict for verdict in judge(measured, held, base).verdicts}
     for name in ("capture-ms", "eager-us", "speedup"):
-        assert (found[name].verdict, found[name].open) == (UNKNOWN, False)
-        assert f"{there} in the baseline, {here} here" in found[name].text
-    assert found["replay-us"].verdict == PASS
-    assert found["nodes"].verdict == PASS
-    alike = {one.metric: one.verdict for one in judge(measured, held, measured.values).verdicts}
+        assert (by_metric[name].verdict, by_metric[name].open) == (UNKNOWN, False)
+        assert f"{there} in the baseline, {here} here" in by_metric[name].text
+    assert by_metric["replay-us"].verdict == PASS
+    assert by_metric["nodes"].verdict == PASS
+    alike = {
+        verdict.metric: verdict.verdict
+        for verdict in judge(measured, held, measured.values).verdicts
+    }
     assert alike["eager-us"] == alike["speedup"] == alike["capture-ms"] == PASS
 
 
 def test_another_clock_serves_for_counts_and_not_for_times() -> None:
     here = measure([timed(60, runs=10, clock=Clock((210, 1500, 1500)))])
     base = measure([timed(30, runs=10, clock=Clock((210, 1980, 1980)))]).values
-    found = {one.metric: one for one in judge(here, Budgets(), base).verdicts}
-    assert "different SM clock: 1980 MHz in the baseline, 1500 MHz here" in found["replay-us"].text
+    by_metric = {verdict.metric: verdict for verdict in judge(here, Budgets(), base).verdicts}
+    assert (
+        "different SM clock: 1980 MHz in the baseline, 1500 MHz here" in by_metric["replay-us"].text
+    )
 
 
 def test_other_options_of_the_capture_are_told() -> None:
@@ -493,7 +517,7 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
     before = small()
     forward, backward = before.graphs
     extra = tuple(replace(forward.nodes[0], id=len(forward.nodes) + at) for at in range(2))
-    moved = tuple(replace(one, line=one.line + 100) for one in before.frames)
+    moved = tuple(replace(frame, line=frame.line + 100) for frame in before.frames)
     after = replace(
         before,
         graphs=(replace(forward, nodes=(*forward.nodes, *extra)), backward),
@@ -508,7 +532,7 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
         baseline_file="old.cgt",
     )
     assert judged.notes == ("`cgtool diff old.cgt new.cgt` shows all changes",)
-    (found,) = (one for one in judged.verdicts if one.metric == "nodes")
+    (found,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
     assert found.verdict == FAIL
     assert found.evidence == ("+2 addmm in layers.0.linear at model.py:112",)
     assert found.frame == Frame("/home/me/model.py", 112, "Block.forward")
@@ -517,7 +541,7 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
 def test_new_nodes_in_many_modules_are_one_line_an_op() -> None:
     before, after = huge(1000, layers=8), huge(1100, layers=8)
     judged = judge(measure([after]), Budgets(), measure([before]).values, compared=before)
-    (found,) = (one for one in judged.verdicts if one.metric == "nodes")
+    (found,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
     assert found.text == "100 more"
     new = [int(line.split()[0]) for line in found.evidence]
     assert sum(new) == 100

@@ -42,7 +42,8 @@ def launch(share: float = 0.0, pointers: tuple[int, ...] = (), **fields) -> Kern
     blocks = round(share * SMS * BLOCKS)
     return KernelLaunch(
         0, (max(1, blocks), 1, 1), (128, 1, 1), active_blocks=BLOCKS,
-        pointers=tuple(PointerArgument(0, 0, 512 * one, one) for one in pointers), **fields,
+        pointers=tuple(PointerArgument(0, 0, 512 * pointer, pointer) for pointer in pointers),
+        **fields,
     )  # fmt: skip
 
 
@@ -79,26 +80,26 @@ THREE = (((0, 1), (2,)), ((0, 3), (4,)), ((2, 4), (5,)))
 
 
 def test_two_branches_on_one_stream():
-    found = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000]), 0)
-    assert (found.length_ns, found.needed_ns, found.gain_ns) == (80_000, 68_000, 12_000)
-    assert found.gain == pytest.approx(0.15)
-    assert (found.length_nodes, found.needed_nodes) == (3, 2)
-    assert found.unneeded_edges == 1
-    (pair,) = found.pairs
+    overlaps = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000]), 0)
+    assert (overlaps.length_ns, overlaps.needed_ns, overlaps.gain_ns) == (80_000, 68_000, 12_000)
+    assert overlaps.gain == pytest.approx(0.15)
+    assert (overlaps.length_nodes, overlaps.needed_nodes) == (3, 2)
+    assert overlaps.unneeded_edges == 1
+    (pair,) = overlaps.pairs
     assert (pair.one, pair.other, pair.nodes, pair.times) == (0, 1, (0,), 1)
     assert (pair.busy_ns, pair.gain_ns, pair.across) == (12_000, 12_000, False)
-    assert overlap.sentence(chain(*THREE), found, pair) == (
+    assert overlap.sentence(chain(*THREE), overlaps, pair) == (
         "aten::mm at model.py:31 (layers.0) and aten::mm at model.py:32 (layers.1) are "
         "independent: running them at the same time would gain at most 12.0 us of 80.0 us"
     )
 
 
 def test_without_times_it_counts_nodes():
-    made = chain(*THREE)
-    found = overlap.find_overlap(made, 0)
-    assert (found.timed, found.gain_ns, found.gain) == (False, 0, 0.0)
-    assert "at most 1 of 3 nodes" in overlap.sentence(made, found, found.pairs[0])
-    assert overlap.look(made) == ()
+    recorded = chain(*THREE)
+    overlaps = overlap.find_overlap(recorded, 0)
+    assert (overlaps.timed, overlaps.gain_ns, overlaps.gain) == (False, 0, 0.0)
+    assert "at most 1 of 3 nodes" in overlap.sentence(recorded, overlaps, overlaps.pairs[0])
+    assert overlap.look(recorded) == ()
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,9 @@ def test_without_times_it_counts_nodes():
     [((0.0, 0.0, 0.0), 12_000), ((0.5, 0.5, 0.0), 12_000), ((1, 1, 1), 0), ((1, 0.9, 1), 6_000)],
 )
 def test_a_device_that_is_full_gains_nothing(shares, gain):
-    found = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000], shares=shares), 0)
-    assert found.gain_ns == pytest.approx(gain, abs=100)
-    assert sum(pair.gain_ns for pair in found.pairs) == pytest.approx(gain, abs=100)
+    overlaps = overlap.find_overlap(chain(*THREE, times=[12_000, 60_000, 8_000], shares=shares), 0)
+    assert overlaps.gain_ns == pytest.approx(gain, abs=100)
+    assert sum(pair.gain_ns for pair in overlaps.pairs) == pytest.approx(gain, abs=100)
 
 
 @pytest.mark.parametrize(
@@ -122,27 +123,29 @@ def test_a_device_that_is_full_gains_nothing(shares, gain):
     ids=["read after write", "write after read", "write after write", "in place"],
 )
 def test_what_must_stay_in_order(calls):
-    found = overlap.find_overlap(chain(*calls, times=[10, 10]), 0)
-    assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
+    overlaps = overlap.find_overlap(chain(*calls, times=[10, 10]), 0)
+    assert (overlaps.gain_ns, overlaps.pairs, overlaps.unneeded_edges) == (0, (), 0)
 
 
 def test_branches_that_run_side_by_side_already_are_no_pairs():
-    made = chain(*THREE, times=[12, 60, 8])
+    recorded = chain(*THREE, times=[12, 60, 8])
     forked = tuple(
-        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in made.graphs[0].nodes
+        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in recorded.graphs[0].nodes
     )
-    graph = msgspec.structs.replace(made.graphs[0], nodes=forked, edges=(Edge(0, 2), Edge(1, 2)))
-    found = overlap.find_overlap(msgspec.structs.replace(made, graphs=(graph,)), 0)
-    assert (found.gain_ns, found.pairs, found.unneeded_edges) == (0, (), 0)
+    graph = msgspec.structs.replace(
+        recorded.graphs[0], nodes=forked, edges=(Edge(0, 2), Edge(1, 2))
+    )
+    overlaps = overlap.find_overlap(msgspec.structs.replace(recorded, graphs=(graph,)), 0)
+    assert (overlaps.gain_ns, overlaps.pairs, overlaps.unneeded_edges) == (0, (), 0)
 
 
 def test_a_wait_between_streams_is_named():
-    made = chain(*THREE, times=[12_000, 60_000, 8_000])
+    recorded = chain(*THREE, times=[12_000, 60_000, 8_000])
     nodes = tuple(
-        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in made.graphs[0].nodes
+        msgspec.structs.replace(node, stream=int(node.id == 0)) for node in recorded.graphs[0].nodes
     )
-    graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
-    (found,) = overlap.look(msgspec.structs.replace(made, graphs=(graph,)))
+    graph = msgspec.structs.replace(recorded.graphs[0], nodes=nodes)
+    (found,) = overlap.look(msgspec.structs.replace(recorded, graphs=(graph,)))
     assert "ordered by waits between streams" in found.reason
     assert found.fix is None
 
@@ -172,13 +175,13 @@ def test_layers_that_repeat_are_one_pair():
             ((base + 1, base + 2), (base + 10,)),
         ]
         times += [10, 30, 10]
-    made = chain(*calls, times=times)
+    recorded = chain(*calls, times=times)
     nodes = tuple(
-        msgspec.structs.replace(node, origin=node.id % 3) for node in made.graphs[0].nodes
+        msgspec.structs.replace(node, origin=node.id % 3) for node in recorded.graphs[0].nodes
     )
-    graph = msgspec.structs.replace(made.graphs[0], nodes=nodes)
-    found = overlap.find_overlap(msgspec.structs.replace(made, graphs=(graph,)), 0)
-    (pair,) = found.pairs
+    graph = msgspec.structs.replace(recorded.graphs[0], nodes=nodes)
+    overlaps = overlap.find_overlap(msgspec.structs.replace(recorded, graphs=(graph,)), 0)
+    (pair,) = overlaps.pairs
     assert (pair.times, pair.nodes, pair.gain_ns) == (3, (0, 3, 6), 30)
 
 
@@ -260,9 +263,9 @@ def test_copies_and_fills_say_where_they_write():
 
 
 def test_an_old_capture_says_that_it_knows_little():
-    made = capture([kernel(0, 0, (1,)), kernel(1, 1, (2,))], [])
-    found = overlap.find_overlap(made, 0)
-    assert (found.recorded, found.guessed, found.barriers) == (False, 2, 0)
+    recorded = capture([kernel(0, 0, (1,)), kernel(1, 1, (2,))], [])
+    overlaps = overlap.find_overlap(recorded, 0)
+    assert (overlaps.recorded, overlaps.guessed, overlaps.barriers) == (False, 2, 0)
 
 
 TYPES = ("call", "call", "call", "same", "guessed", "barrier", "empty")
@@ -301,7 +304,7 @@ def conflicts(made: Capture) -> set[tuple[int, int]]:
     guessed = [node for node in graph.nodes if node.call is None and node.kernel is not None]
 
     def places(node: Node) -> set[int]:
-        return {one.allocation for one in node.kernel.pointers}
+        return {pointer.allocation for pointer in node.kernel.pointers}
 
     def barrier(node: Node) -> bool:
         return node.type == "host" or (node in guessed and not places(node))
@@ -329,10 +332,10 @@ def conflicts(made: Capture) -> set[tuple[int, int]]:
 def closed(count: int, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
     found = set(pairs)
     for middle in range(count):
-        for one in range(count):
+        for index in range(count):
             for other in range(count):
-                if (one, middle) in found and (middle, other) in found:
-                    found.add((one, other))
+                if (index, middle) in found and (middle, other) in found:
+                    found.add((index, other))
     return found
 
 
@@ -344,7 +347,7 @@ def test_dependencies_are_those_of_all_pairs(made):
     pairs = {(source, node) for node in range(count) for source in found.before[node]}
     unseen = any(
         node.call is not None
-        and len({one.allocation for one in node.kernel.pointers})
+        and len({pointer.allocation for pointer in node.kernel.pointers})
         < len({*made.graphs[0].calls[node.call].reads, *made.graphs[0].calls[node.call].writes})
         for node in made.graphs[0].nodes
     )
@@ -356,18 +359,18 @@ def test_dependencies_are_those_of_all_pairs(made):
 @given(mixed())
 @settings(max_examples=400)
 def test_pairs_need_nothing_of_each_other(made):
-    found = overlap.find_overlap(made, 0)
+    overlaps = overlap.find_overlap(made, 0)
     nodes = made.graphs[0].nodes
     needs = closed(len(nodes), conflicts(made))
-    assert found.needed_ns <= found.length_ns == sum(node.duration_ns or 0 for node in nodes)
-    assert found.bound_ns + found.gain_ns == found.length_ns
-    for pair in found.pairs:
+    assert overlaps.needed_ns <= overlaps.length_ns == sum(node.duration_ns or 0 for node in nodes)
+    assert overlaps.bound_ns + overlaps.gain_ns == overlaps.length_ns
+    for pair in overlaps.pairs:
         assert (pair.one, pair.other) not in needs
         assert (pair.other, pair.one) not in needs
-        assert pair.gain_ns <= found.gain_ns
+        assert pair.gain_ns <= overlaps.gain_ns
         assert pair.busy_ns == sum(nodes[node].duration_ns for node in pair.nodes)
     # All gain comes from somewhere: the pieces cover it.
-    assert sum(pair.busy_ns for pair in found.pairs) >= found.gain_ns
+    assert sum(pair.busy_ns for pair in overlaps.pairs) >= overlaps.gain_ns
 
 
 @given(mixed())
@@ -406,7 +409,7 @@ def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
     nodes = [
         msgspec.structs.replace(kernel(at, at, (at,)), duration_ns=1) for at in range(len(blocks))
     ]
-    made = capture(
+    recorded = capture(
         nodes,
         [Call((), (at,)) for at in range(len(blocks))],
         memory=Memory((Pool((0, 1), "p"),), allocations),
@@ -417,14 +420,14 @@ def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
         expected += len(owned & set(range(start, start + size)))
         owned |= set(range(start, start + size))
     free = schedule(range(len(nodes)), [1] * len(nodes), [()] * len(nodes))
-    assert more_bytes(made, made.graphs[0], free) == expected
+    assert more_bytes(recorded, recorded.graphs[0], free) == expected
 
 
 def test_a_graph_of_many_nodes():
-    found = overlap.find_overlap(builders.huge(20_000), 0)
-    assert found.guessed + found.barriers == 10_000
+    overlaps = overlap.find_overlap(builders.huge(20_000), 0)
+    assert overlaps.guessed + overlaps.barriers == 10_000
 
 
 def test_an_empty_graph():
-    found = overlap.find_overlap(capture([], []), 0)
-    assert (found.gain, found.pairs) == (0.0, ())
+    overlaps = overlap.find_overlap(capture([], []), 0)
+    assert (overlaps.gain, overlaps.pairs) == (0.0, ())

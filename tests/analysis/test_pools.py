@@ -41,7 +41,7 @@ def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
         groups = [group for group in report.groups if group.pool == pool.name]
         assert sum(group.live for group in groups) == row.live
         assert sum(group.allocations for group in groups) == row.allocations
-        held = [one for one in report.holders if one.pool == pool.name]
+        held = [holder for holder in report.holders if holder.pool == pool.name]
         assert sum(one.bytes for one in held) == row.live
 
 
@@ -82,7 +82,7 @@ def capture_of(lives):
                 freed_at=None if end is None else number[end],
             )
         )
-    live = {one.address for one in allocations if one.freed_at is None}
+    live = {allocation.address for allocation in allocations if allocation.freed_at is None}
     blocks = tuple(
         Block(slot * 512, 512, 100, "active_allocated" if slot * 512 in live else "inactive")
         for slot in range(8)
@@ -105,14 +105,17 @@ def capture_of(lives):
 def test_any_lifetimes_add_up(lives):
     capture = capture_of(lives)
     row = pools_report(capture).pools[0]
-    touched = {one.address for one in capture.memory.allocations}
+    touched = {allocation.address for allocation in capture.memory.allocations}
     assert row.untouched == 4096 - 512 * len(touched)
-    assert row.live == 512 * sum(one.freed_at is None for one in capture.memory.allocations)
+    assert row.live == 512 * sum(
+        allocation.freed_at is None for allocation in capture.memory.allocations
+    )
     most = max(
         (
             sum(
-                one.allocated_at <= moment and (one.freed_at is None or one.freed_at > moment)
-                for one in capture.memory.allocations
+                allocation.allocated_at <= moment
+                and (allocation.freed_at is None or allocation.freed_at > moment)
+                for allocation in capture.memory.allocations
             )
             for moment in range(100)
         ),
@@ -134,32 +137,32 @@ def test_only_the_pools_that_are_named():
 
 
 def test_the_drivers_memory_is_that_of_the_graphs_shown():
-    made = read(next(path for path in CAPTURES if path.stem == "transformer"))
-    own = sum(graph.exec_bytes or 0 for graph in made.graphs)
-    assert pools_report(made, only=["graphs"]).driver_bytes == own
+    capture = read(next(path for path in CAPTURES if path.stem == "transformer"))
+    own = sum(graph.exec_bytes or 0 for graph in capture.graphs)
+    assert pools_report(capture, only=["graphs"]).driver_bytes == own
 
 
 def test_modules_of_several_callables_are_told_apart():
-    made = read(next(path for path in CAPTURES if path.stem == "gan"))
-    names = {row.group for row in pools_report(made, by="module").groups}
+    capture = read(next(path for path in CAPTURES if path.stem == "gan"))
+    names = {row.group for row in pools_report(capture, by="module").groups}
     assert {"generator: 0", "discriminator: 0"} <= names
-    modules = {row.module: row.type for row in summarize(made).modules}
+    modules = {row.module: row.type for row in summarize(capture).modules}
     assert modules["generator: 3"] == "Tanh"
     assert "discriminator: 3" not in modules
 
 
 def test_bytes_of_holders_that_are_not_listed():
-    made = read(next(path for path in CAPTURES if path.stem == "transformer"))
-    short = pools_report(made, holders=3)
+    capture = read(next(path for path in CAPTURES if path.stem == "transformer"))
+    short = pools_report(capture, holders=3)
     listed = sum(row.bytes for row in short.holders)
     assert listed + short.bytes_left_out == short.pools[0].live
 
 
 @pytest.mark.parametrize("by", ["graph", "module", "line"])
 def test_times_of_the_nodes_stand_beside_the_memory_that_they_hold(by):
-    made = timed(small())
-    times = {row.group: row.time_ns for row in pools_report(made, by=by).groups}
-    work = [[node.duration_ns for node in graph.nodes] for graph in made.graphs]
+    capture = timed(small())
+    times = {row.group: row.time_ns for row in pools_report(capture, by=by).groups}
+    work = [[node.duration_ns for node in graph.nodes] for graph in capture.graphs]
     # Two of forward stand in that line, and two of backward belong to it.
     assert (
         times

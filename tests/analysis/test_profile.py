@@ -92,9 +92,9 @@ def profiled(draw):
 @given(profiled())
 def test_any_sound_capture_can_be_explained_and_shown(made):
     report = profile_report(made)
-    for one in report.replays:
-        assert one.busy_ns <= one.work_ns
-        assert one.gaps_ns >= 0 and one.around_ns >= 0
+    for replay in report.replays:
+        assert replay.busy_ns <= replay.work_ns
+        assert replay.gaps_ns >= 0 and replay.around_ns >= 0
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None).print(render(report))
     assert encode("cgtool-profile", profile_report(made, whole=True))
@@ -105,29 +105,31 @@ def test_any_sound_capture_can_be_explained_and_shown(made):
 def test_every_node_of_a_recorded_replay_is_timed_and_the_times_add_up(sample):
     report = profile_report(recorded(f"profile-{sample}"))
     assert report.untimed == 0
-    for one in report.replays:
-        assert one.timed == one.nodes
-        assert one.busy_ns + one.idle_ns == pytest.approx(one.replay_ns, rel=0.02)
+    for replay in report.replays:
+        assert replay.timed == replay.nodes
+        assert replay.busy_ns + replay.idle_ns == pytest.approx(replay.replay_ns, rel=0.02)
         # What was traced is longer, by no more than a tenth.
-        assert one.busy_ns <= one.span_ns < 1.1 * one.replay_ns
+        assert replay.busy_ns <= replay.span_ns < 1.1 * replay.replay_ns
 
 
 def test_gaps_that_stand_out_are_named_with_what_they_lie_between():
-    made = timed(small())
-    forward = made.graphs[0]
+    capture = timed(small())
+    forward = capture.graphs[0]
     late = tuple(
         node if node.id < 4 else structs.replace(node, start_ns=node.start_ns + 5000)
         for node in forward.nodes
     )
-    made = structs.replace(made, graphs=(structs.replace(forward, nodes=late), made.graphs[1]))
-    row, *others = profile_report(made).gaps
+    capture = structs.replace(
+        capture, graphs=(structs.replace(forward, nodes=late), capture.graphs[1])
+    )
+    row, *others = profile_report(capture).gaps
     assert (row.graph, row.after, row.before) == (
         "forward",
         "addmm model.py:12",
         "native_layer_norm model.py:13",
     )
     assert (row.gap.traced_ns, row.gap.ns, row.waits_for, row.over) == (5200, 5200, 1, None)
-    assert all(one.graph == "backward" for one in others)
+    assert all(other.graph == "backward" for other in others)
 
 
 def test_has_times():

@@ -53,7 +53,7 @@ def skewed(rng, count, spread):
 
 
 def runs(logs):
-    return [[math.exp(one)] for one in logs]
+    return [[math.exp(log)] for log in logs]
 
 
 def compare(rng, noise, spread, slower, tolerance):
@@ -77,16 +77,16 @@ def at_most(count, of, chance):
 def test_simulated_false_alarms_stay_below_their_rate_at_no_tolerance_at_all(noise):
     """With a tolerance of nothing A against A lies right at the border: the worst there is."""
     rng = np.random.default_rng(1)
-    found = [compare(rng, noise, 0.005, 0.0, 0.0) for _ in range(1000)]
-    assert at_most(found.count(SLOWER), len(found), ALARM)
+    compares = [compare(rng, noise, 0.005, 0.0, 0.0) for _ in range(1000)]
+    assert at_most(compares.count(SLOWER), len(compares), ALARM)
 
 
 @pytest.mark.usefixtures("_no_forecast")
 @pytest.mark.parametrize("noise", [normal, two_clocks, outliers, skewed])
 def test_simulated_a_against_a_is_not_called_slower(noise):
     rng = np.random.default_rng(2)
-    found = [compare(rng, noise, 0.003, 0.0, TOLERANCE) for _ in range(400)]
-    assert found.count(SLOWER) == 0
+    compares = [compare(rng, noise, 0.003, 0.0, TOLERANCE) for _ in range(400)]
+    assert compares.count(SLOWER) == 0
 
 
 @pytest.mark.usefixtures("_no_forecast")
@@ -94,16 +94,16 @@ def test_simulated_a_against_a_is_not_called_slower(noise):
 def test_simulated_three_percent_are_found_95_times_in_100(spread):
     """A run of five captures spreads by 0.1 to 0.4 % on an H200, of one by up to 0.9 %."""
     rng = np.random.default_rng(3)
-    found = [compare(rng, normal, spread, 0.03, TOLERANCE) for _ in range(300)]
-    missed = len(found) - found.count(SLOWER)
+    compares = [compare(rng, normal, spread, 0.03, TOLERANCE) for _ in range(300)]
+    missed = len(compares) - compares.count(SLOWER)
     assert missed <= 5, "of 300, where 15 are allowed"
 
 
 @pytest.mark.usefixtures("_no_forecast")
 def test_simulated_slowdowns_beyond_the_tolerance_are_rarely_called_none():
     rng = np.random.default_rng(4)
-    found = [compare(rng, normal, 0.004, TOLERANCE, TOLERANCE) for _ in range(600)]
-    assert at_most(found.count(NOT_SLOWER), len(found), regression.MISS)
+    compares = [compare(rng, normal, 0.004, TOLERANCE, TOLERANCE) for _ in range(600)]
+    assert at_most(compares.count(NOT_SLOWER), len(compares), regression.MISS)
 
 
 @pytest.mark.usefixtures("_no_forecast")
@@ -289,8 +289,8 @@ def test_the_midmean_lies_in_the_middle_half(values):
     ordered = sorted(values)
     quarter = (len(ordered) - 1) // 4
     slack = 1e-9 * max(1.0, *map(abs, values))
-    found = stats.midmean(values)
-    assert ordered[quarter] - slack <= found <= ordered[-1 - quarter] + slack
+    midmean = stats.midmean(values)
+    assert ordered[quarter] - slack <= midmean <= ordered[-1 - quarter] + slack
 
 
 def test_a_noisy_baseline_wants_more_runs():

@@ -54,8 +54,8 @@ def kernel(duration_ns, call=0, *, blocks=1, active=None, function=0):
 
 
 def reach(node, call=None, **more):
-    one = made([node], [call] if call else [], **more)
-    return roofline.reaches(one, one.graphs[0])[0]
+    recorded = made([node], [call] if call else [], **more)
+    return roofline.reaches(recorded, recorded.graphs[0])[0]
 
 
 def judged(one):
@@ -105,8 +105,8 @@ def test_without_the_roof_of_its_dtype_a_node_that_multiplies_is_not_called_slow
 
 def test_the_kernels_of_one_call_share_its_bytes_by_time():
     call = Call((), (), 4_000_000, 0, None, None)
-    one = made([kernel(750), kernel(250)], [call])
-    first, second = roofline.reaches(one, one.graphs[0])
+    recorded = made([kernel(750), kernel(250)], [call])
+    first, second = roofline.reaches(recorded, recorded.graphs[0])
     assert (first.bytes, second.bytes) == (3_000_000, 1_000_000)
     assert first.memory == second.memory == pytest.approx(1.0)
 
@@ -134,21 +134,21 @@ def test_nothing_recorded_is_nothing_known():
 
 
 def test_a_graph_that_the_host_cannot_launch_fast_enough():
-    one = made([kernel(1000)], replay_ns=2000.0, launch_ns=(5000, 6000, 7000))
-    found = judged(one)
-    assert found.kind == "launch"
-    assert found.sentence == (
+    recorded = made([kernel(1000)], replay_ns=2000.0, launch_ns=(5000, 6000, 7000))
+    judgement = judged(recorded)
+    assert judgement.kind == "launch"
+    assert judgement.sentence == (
         "Forward is launch-bound: the host takes 6.00 us to launch 2.00 us of GPU work."
     )
 
 
 def test_a_graph_at_the_memory_roof():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
-    found = judged(made([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
-    assert found.kind == "memory"
-    assert found.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
-    assert found.at_roofs_ns == pytest.approx(900, abs=1)
-    assert found.sentence == (
+    judgement = judged(made([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
+    assert judgement.kind == "memory"
+    assert judgement.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
+    assert judgement.at_roofs_ns == pytest.approx(900, abs=1)
+    assert judgement.sentence == (
         "Forward is memory-bound: 67% of its time is in nodes near peak memory bandwidth, and at "
         "peak bandwidth and FLOP/s its 1.50 us would take 900 ns."
     )
@@ -157,15 +157,15 @@ def test_a_graph_at_the_memory_roof():
 def test_gaps_count_as_latency():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
     nodes = [kernel(1000, 0), kernel(250, 1, blocks=66, active=1)]
-    found = judged(made(nodes, calls, replay_ns=3000.0))
-    assert found.kind == "latency"
-    assert found.filled == pytest.approx(0.5)
-    assert found.sentence.startswith(
+    judgement = judged(made(nodes, calls, replay_ns=3000.0))
+    assert judgement.kind == "latency"
+    assert judgement.filled == pytest.approx(0.5)
+    assert judgement.sentence.startswith(
         "Forward is latency-bound: kernels fill 50% of the GPU, gaps between nodes take 58% of the "
     )
 
 
 def test_what_is_not_known_is_not_judged():
-    found = judged(made([kernel(1000, None)], replay_ns=1100.0))
-    assert (found.kind, found.at_roofs_ns) == (None, None)
-    assert found.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")
+    judgement = judged(made([kernel(1000, None)], replay_ns=1100.0))
+    assert (judgement.kind, judgement.at_roofs_ns) == (None, None)
+    assert judgement.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")

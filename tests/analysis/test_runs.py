@@ -31,7 +31,7 @@ def run(replay_ns=50_000.0, *, clock=QUIET, captures=5, phase="forward", **field
 
 def test_runs_are_numbered_through_and_kept_apart():
     merged = merge([run(50_000.0), merge([run(51_000.0), run(52_000.0)])])
-    assert [(one.name, one.run) for one in merged.bench.samples] == [
+    assert [(sample.name, sample.run) for sample in merged.bench.samples] == [
         (name, number) for number in range(3) for name in ("eager", "replay")
     ]
     assert inconsistency(merged) is None
@@ -42,7 +42,7 @@ def test_runs_are_numbered_through_and_kept_apart():
 def test_a_caveat_of_every_run_is_told_once():
     caveat = Caveat("time-limit", "stopped")
     merged = merge([run(caveats=(caveat,)), run(caveats=(caveat, Caveat("other", "x")))])
-    assert [one.code for one in merged.caveats] == ["time-limit", "other"]
+    assert [caveat.code for caveat in merged.caveats] == ["time-limit", "other"]
 
 
 SLOW = Clock((345, 1755), (1,), (50,), (300.0,), ("power cap",), 2)
@@ -57,16 +57,16 @@ def test_the_clock_of_all_runs_is_idle_once():
 
 
 def test_disturbed_runs_are_left_out_where_there_are_others():
-    made = merge([run(70_000.0, clock=SLOW), run(50_000.0), run(51_000.0)])
-    assert {one.run for one in made.bench.samples} == {0, 1}
-    assert max(made.bench.samples[1].device_ns) < 60_000
-    assert not made.bench.clock.throttle_reasons
+    merged = merge([run(70_000.0, clock=SLOW), run(50_000.0), run(51_000.0)])
+    assert {sample.run for sample in merged.bench.samples} == {0, 1}
+    assert max(merged.bench.samples[1].device_ns) < 60_000
+    assert not merged.bench.clock.throttle_reasons
 
 
 def test_a_report_of_several_runs_is_of_all_their_rounds():
-    found = bench_report(merge([run(50_000.0), run(52_000.0)]))
-    assert (found.runs, found.rows[0].rounds) == (2, 60)
-    assert found.rows[0].replay_ns == 51_000.0
+    report = bench_report(merge([run(50_000.0), run(52_000.0)]))
+    assert (report.runs, report.rows[0].rounds) == (2, 60)
+    assert report.rows[0].replay_ns == 51_000.0
 
 
 def test_nothing_that_was_timed_cannot_be_merged():
@@ -160,9 +160,9 @@ def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
 
 def test_what_disturbs_a_gpu_passes_and_its_clock_with_it():
     slowed = Clock((345, 1200, 1200), throttle_reasons=("hardware slowdown",))
-    found = runs.why_incomparable(HERE, QUIET, HERE, slowed)
-    assert (found.lasting, len(found.passing)) == ((), 2)
-    assert found.pass_over
+    why_incomparable = runs.why_incomparable(HERE, QUIET, HERE, slowed)
+    assert (why_incomparable.lasting, len(why_incomparable.passing)) == ((), 2)
+    assert why_incomparable.pass_over
     other = runs.why_incomparable(replace(HERE, driver="570.1"), QUIET, HERE, slowed)
     assert not other.pass_over
     assert not runs.why_incomparable(HERE, QUIET, HERE, Clock((345, 1200, 1200))).pass_over
@@ -180,7 +180,7 @@ def test_a_power_limit_that_both_ran_into_is_no_reason():
 
 
 def values(*times, **fields):
-    return measure([merge([run(one, **fields) for one in times])]).values
+    return measure([merge([run(time, **fields) for time in times])]).values
 
 
 STEADY = [50_000.0 + 50 * one for one in (-2, -1, 0, 1, 2, -1, 1, 0, 2, -2)]

@@ -44,7 +44,7 @@ def test_a_sample_against_itself_is_exactly_one(values):
 def test_of_an_even_count_neither_side_of_the_middle_is_favoured():
     values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     low, high = stats.ratio_interval(values, [1.0] * 6)
-    mirrored = stats.ratio_interval([7 - one for one in values], [1.0] * 6)
+    mirrored = stats.ratio_interval([7 - value for value in values], [1.0] * 6)
     assert (low, high) == (7 - mirrored[1], 7 - mirrored[0])
 
 
@@ -76,8 +76,8 @@ def capture_of(eager, replay, **bench):
 
 
 def test_rows_and_break_even():
-    found = bench_report(capture_of([100_000.0] * 20, [50_000.0] * 20))
-    row = found.rows[0]
+    report = bench_report(capture_of([100_000.0] * 20, [50_000.0] * 20))
+    row = report.rows[0]
     assert (row.speedup, row.speedup_low, row.speedup_high) == (2.0, 2.0, 2.0)
     assert row.break_even == 20
 
@@ -105,10 +105,12 @@ def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
         )
         for name in ("eager", "replay")
     )
-    made = capture_of([1.0], [1.0])
-    found = bench_report(msgspec.structs.replace(made, bench=Bench(samples, timer_grain_ns=500)))
-    assert any("8.0 us between events" in warning for warning in found.warnings) == doubted
-    assert found.rows[0].behind == "forward"
+    capture = capture_of([1.0], [1.0])
+    report = bench_report(
+        msgspec.structs.replace(capture, bench=Bench(samples, timer_grain_ns=500))
+    )
+    assert any("8.0 us between events" in warning for warning in report.warnings) == doubted
+    assert report.rows[0].behind == "forward"
 
 
 def test_an_unknown_clock_is_said():

@@ -27,36 +27,36 @@ def test_no_nanosecond_is_lost_in_any_table(made):
     made = timed(made)
     work = [node for graph in made.graphs for node in graph.nodes if node.duration_ns is not None]
     for by in BY:
-        found = tables(made).table(by)
-        assert sum(row.total_ns for row in found.rows) == sum(node.duration_ns for node in work)
-        assert sum(row.nodes for row in found.rows) == len(work)
-        totals = [row.total_ns for row in found.rows]
+        table = tables(made).table(by)
+        assert sum(row.total_ns for row in table.rows) == sum(node.duration_ns for node in work)
+        assert sum(row.nodes for row in table.rows) == len(work)
+        totals = [row.total_ns for row in table.rows]
         assert totals == sorted(totals, reverse=True)
-        assert all(0 <= row.backward_ns <= row.total_ns for row in found.rows)
+        assert all(0 <= row.backward_ns <= row.total_ns for row in table.rows)
         short = tables(made).table(by, top=2)
         if by != "module":
-            assert short.rows == found.rows[:2]
-            assert short.left_out == len(found.rows) - len(short.rows)
+            assert short.rows == table.rows[:2]
+            assert short.left_out == len(table.rows) - len(short.rows)
         assert sum(totals) == sum(row.total_ns for row in short.rows) + short.left_out_ns
 
 
 def test_work_in_backward_belongs_to_the_forward_line():
-    found = tables(timed(small())).table("line")
+    table = tables(timed(small())).table("line")
     # Two blocks: addmm forward at line 12 and its gradient in backward; the norm at line 13.
-    rows = {row.name: row for row in found.rows}
+    rows = {row.name: row for row in table.rows}
     assert set(rows) == {"model.py:12", "model.py:13", "train.py:7", "(no line)"}
     assert rows["model.py:12"].nodes == 4
     assert rows["model.py:12"].function == "Block.forward"
     assert 0 < rows["model.py:12"].backward_ns < rows["model.py:12"].total_ns
     assert rows["model.py:13"].backward_ns == 0
-    assert found.has_backward
+    assert table.has_backward
 
 
 def test_a_step_has_its_backward_inside_one_graph():
-    made = timed(small())
-    step = structs.replace(made.graphs[1], phase="step", name="step")
-    found = tables(structs.replace(made, graphs=(step,))).table("op")
-    rows = {row.name: row for row in found.rows}
+    recorded = timed(small())
+    step = structs.replace(recorded.graphs[1], phase="step", name="step")
+    table = tables(structs.replace(recorded, graphs=(step,))).table("op")
+    rows = {row.name: row for row in table.rows}
     assert rows["mm"].backward_ns == rows["mm"].total_ns > 0
 
 
@@ -83,10 +83,10 @@ def test_by_op_and_kernel_and_node():
     ],
 )  # fmt: skip
 def test_modules_to_a_depth(depth, names):
-    found = tables(timed(small())).table("module", depth=depth)
-    assert {row.name for row in found.rows} == names
-    assert found.depth == (depth or 3)
-    types = {row.name: row.module for row in found.rows}
+    table = tables(timed(small())).table("module", depth=depth)
+    assert {row.name for row in table.rows} == names
+    assert table.depth == (depth or 3)
+    types = {row.name: row.module for row in table.rows}
     if depth is None:
         assert types["layers.0.linear"] == "Linear"
         assert types["layers.0"] == "Block"
@@ -94,39 +94,41 @@ def test_modules_to_a_depth(depth, names):
 
 
 def test_outside_every_module_the_range_is_the_name():
-    made = timed(small())
+    recorded = timed(small())
     origins = tuple(
-        structs.replace(one, annotations=("Optimizer.step#AdamW.step",))
-        if one.module is None
-        else one
-        for one in made.origins
+        structs.replace(origin, annotations=("Optimizer.step#AdamW.step",))
+        if origin.module is None
+        else origin
+        for origin in recorded.origins
     )
-    found = tables(structs.replace(made, origins=origins)).table("module", depth=1)
-    names = {row.name for row in found.rows}
+    table = tables(structs.replace(recorded, origins=origins)).table("module", depth=1)
+    names = {row.name for row in table.rows}
     assert names == {"layers", "(root)", "(Optimizer.step#AdamW.step)"}
 
 
 def test_modules_are_as_deep_as_the_rows_allow():
-    found = tables(timed(small())).table("module", top=4)
-    assert found.depth == 2
-    assert len(found.rows) == 4
+    table = tables(timed(small())).table("module", top=4)
+    assert table.depth == 2
+    assert len(table.rows) == 4
 
 
 def test_the_modules_of_several_callables_are_told_apart():
-    made = timed(small())
-    entry = structs.replace(made.entry, callables=("G", "D"))
-    forward, backward = made.graphs
-    made = structs.replace(
-        made, entry=entry, graphs=(forward, structs.replace(backward, callable=1))
+    recorded = timed(small())
+    entry = structs.replace(recorded.entry, callables=("G", "D"))
+    forward, backward = recorded.graphs
+    recorded = structs.replace(
+        recorded, entry=entry, graphs=(forward, structs.replace(backward, callable=1))
     )
-    names = {row.name for row in tables(made).table("module", depth=1).rows}
+    names = {row.name for row in tables(recorded).table("module", depth=1).rows}
     assert names == {"G: layers", "G: (root)", "D: layers", "D: (no module)"}
 
 
 def test_files_of_one_name_are_told_apart():
-    made = timed(small())
-    frames = (Frame("/home/me/other/model.py", 12, "f"), *made.frames[1:])
-    names = {row.name for row in tables(structs.replace(made, frames=frames)).table("line").rows}
+    recorded = timed(small())
+    frames = (Frame("/home/me/other/model.py", 12, "f"), *recorded.frames[1:])
+    names = {
+        row.name for row in tables(structs.replace(recorded, frames=frames)).table("line").rows
+    }
     assert "/home/me/other/model.py:12" in names
     assert "/home/me/model.py:13" in names
 
@@ -139,17 +141,17 @@ def test_shares_are_of_the_whole_replay():
 
 
 def test_hostile_names_and_an_empty_capture():
-    made = timed(hostile())
+    recorded = timed(hostile())
     for by in BY:
-        assert sum(row.nodes for row in tables(made).table(by).rows) == sum(
-            node.duration_ns is not None for graph in made.graphs for node in graph.nodes
+        assert sum(row.nodes for row in tables(recorded).table(by).rows) == sum(
+            node.duration_ns is not None for graph in recorded.graphs for node in graph.nodes
         )
         assert tables(capture([])).table(by).rows == ()
 
 
 def test_how_full_the_device_is_while_an_op_runs():
-    made = timed(small())
+    recorded = timed(small())
     # 16 blocks of 132 multiprocessors that hold eight each; kernels of backward do not say.
-    rows = {row.name: row for row in tables(made).table("op").rows}
+    rows = {row.name: row for row in tables(recorded).table("op").rows}
     assert rows["addmm"].filled == pytest.approx(16 / (132 * 8))
     assert rows["mm"].filled is None

@@ -115,7 +115,11 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
     code, out, _ = run(ENTRY, "--runs", 4, "--save", "saved.cgt")
     assert code == 0
     assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
-    assert {one.run for one in capture_file.read(tmp_path / "saved.cgt").bench.samples} == {0, 1, 2}
+    assert {sample.run for sample in capture_file.read(tmp_path / "saved.cgt").bench.samples} == {
+        0,
+        1,
+        2,
+    }
     monkeypatch.setattr(attempts, "capture_of", real)
     assert run(ENTRY, "--baseline", "saved.cgt")[0] != 2
 
@@ -186,9 +190,9 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
             found = [answer["ratio"], answer["low"], answer["high"], answer["needed"] or None]
         else:
             (one,) = (
-                one
-                for one in json.loads(out)["targets"][0]["verdicts"]
-                if one["metric"] == "replay-us"
+                load
+                for load in json.loads(out)["targets"][0]["verdicts"]
+                if load["metric"] == "replay-us"
             )
             found = [one["ratio"], one["ratio_low"], one["ratio_high"], one["more_runs"]]
         answers.append((code, len(machine.asked), [one and round(one, 9) for one in found]))
@@ -198,7 +202,7 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
 def test_all_runs_are_saved_and_serve_as_a_baseline(run, machine, tmp_path):
     assert run(ENTRY, "--runs", 4, "--save", "four.cgt")[0] == 0
     saved = capture_file.read(tmp_path / "four.cgt")
-    assert {one.run for one in saved.bench.samples} == {0, 1, 2, 3}
+    assert {sample.run for sample in saved.bench.samples} == {0, 1, 2, 3}
     code, out, _ = run(ENTRY, "--baseline", "four.cgt", "--format", "json")
     (verdict,) = json.loads(out)["verdicts"]
     assert (code, verdict["answer"]["verdict"]) == (0, "not-slower")
@@ -245,10 +249,10 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
 def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, arguments, words):
     from msgspec.structs import replace
 
-    one = machine.run()
-    capture_file.write(tmp_path / "untimed.cgt", replace(one, bench=None))
-    entry = replace(one.entry, spec="other.py:build")
-    capture_file.write(tmp_path / "other.cgt", replace(one, entry=entry))
+    result = machine.run()
+    capture_file.write(tmp_path / "untimed.cgt", replace(result, bench=None))
+    entry = replace(result.entry, spec="other.py:build")
+    capture_file.write(tmp_path / "other.cgt", replace(result, entry=entry))
     (tmp_path / "torn.json").write_text((tmp_path / "base.json").read_text()[:200])
     code, out, err = run(ENTRY, *arguments)
     assert (code, out) == (2, "")

@@ -170,8 +170,8 @@ def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
     source, expected = ODD[case]
     done = check(tmp_path, source, "--format", "json")
     assert done.returncode == 1, done.stderr
-    found = [(one["code"], one["frames"][0][1]) for one in json.loads(done.stdout)["findings"]]
-    assert expected in found
+    loads = [(load["code"], load["frames"][0][1]) for load in json.loads(done.stdout)["findings"]]
+    assert expected in loads
 
 
 def test_code_that_fails_in_eager_mode_is_no_hazard_but_a_failure(tmp_path):

@@ -71,11 +71,14 @@ def test_docs_show_what_it_prints_of_an_edited_model(tmp_path):
         file.write_text(text)
     captured(*((f"{file}:build", tmp_path / f"{file.parent.name}.cgt") for file in files))
     for name, file in zip(("before", "after"), files, strict=True):
-        made = read(tmp_path / f"{file.parent.name}.cgt")
-        entry = structs.replace(made.entry, spec="samples/transformer.py:build")
+        recorded = read(tmp_path / f"{file.parent.name}.cgt")
+        entry = structs.replace(recorded.entry, spec="samples/transformer.py:build")
         # Any torch of the range may test this.
-        environment = structs.replace(made.environment, torch="2.13.0+cpu")
-        write(tmp_path / f"{name}.cgt", structs.replace(made, entry=entry, environment=environment))
+        environment = structs.replace(recorded.environment, torch="2.13.0+cpu")
+        write(
+            tmp_path / f"{name}.cgt",
+            structs.replace(recorded, entry=entry, environment=environment),
+        )
     done = subprocess.run(
         [sys.executable, "-m", "cgtool.cli.app", "diff", "before.cgt", "after.cgt"],
         cwd=tmp_path,

@@ -167,10 +167,10 @@ def test_no_such_file_and_no_such_thing(run, tmp_path: Path) -> None:
 
 
 def test_colour_by_time_where_there_are_times(run, tmp_path: Path) -> None:
-    made = nested()
-    graph = made.graphs[0]
+    recorded = nested()
+    graph = recorded.graphs[0]
     nodes = tuple(msgspec.structs.replace(node, duration_ns=1500) for node in graph.nodes)
-    graphs = (msgspec.structs.replace(graph, nodes=nodes), *made.graphs[1:])
+    graphs = (msgspec.structs.replace(graph, nodes=nodes), *recorded.graphs[1:])
     done = run(save(tmp_path, capture(graphs)), "--color", "time")
     assert done.code == 0
     assert "1.50 us" in done.out

@@ -103,10 +103,10 @@ def test_two_captures_of_one_entry_are_told_apart(run) -> None:
     for file in (MLP, BENCH):
         assert f"Gate of samples/mlp.py:build ({file}), NVIDIA H200" in out.replace("\n", "")
     _, out, _ = run(MLP, BENCH, *held, "junit")
-    names = [one.get("classname") for one in ET.fromstring(out).findall(".//testcase")]
+    names = [match.get("classname") for match in ET.fromstring(out).findall(".//testcase")]
     assert len(set(names)) == 2
     _, out, _ = run(MLP, BENCH, *held, "benchmark-action")
-    names = [one["name"] for one in json.loads(out)]
+    names = [load["name"] for load in json.loads(out)]
     assert len(set(names)) == len(names)
 
 
@@ -228,7 +228,7 @@ def test_a_saved_baseline_passes_and_another_capture_fails_it(run, tmp_path: Pat
     code, out, _ = run(BENCH, "--baseline", "base.json", "--format", "json")
     assert code == 0
     assert verdicts(out) == {
-        one.name: PASS for one in METRICS if one.watched and one.source == "capture"
+        metric.name: PASS for metric in METRICS if metric.watched and metric.source == "capture"
     }
     base = json.loads((tmp_path / "base.json").read_text())
     base["counts"]["nodes"] -= 2
@@ -535,12 +535,12 @@ def judged(measuring: Measuring, held: Budgets, base: Base | None = None, *, sav
 
 
 def base_of(replay_us: float, runs: int) -> Base:
-    made = timed(replay_us, runs=runs, spread=0.004, seed=99)
-    return Base(Path("base.json"), measure([made]).values)
+    capture = timed(replay_us, runs=runs, spread=0.004, seed=99)
+    return Base(Path("base.json"), measure([capture]).values)
 
 
 def verdict_of(found: tuple[Judged, object], metric: str) -> str:
-    return next(one.verdict for one in found[0].verdicts if one.metric == metric)
+    return next(verdict.verdict for verdict in found[0].verdicts if verdict.metric == metric)
 
 
 def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
@@ -554,9 +554,9 @@ def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
 def test_a_time_is_measured_on_until_it_is_told() -> None:
     for now, verdict in ((30.0, PASS), (31.5, FAIL), (36.0, FAIL)):
         measuring = Made(now, 0.004)
-        found = judged(measuring, Budgets(), base_of(30, 10))
-        assert verdict_of(found, "replay-us") == verdict
-        assert verdict_of(found, "nodes") == PASS
+        judgement = judged(measuring, Budgets(), base_of(30, 10))
+        assert verdict_of(judgement, "replay-us") == verdict
+        assert verdict_of(judgement, "nodes") == PASS
         assert 3 <= len(measuring.runs) <= 12
 
 
@@ -566,35 +566,35 @@ def test_times_that_must_not_be_compared_are_not_measured_again() -> None:
         base.values, environment=msgspec.structs.replace(base.values.environment, torch="2.8.0")
     )
     measuring = Made(60, 0.004)
-    found = judged(measuring, Budgets(), Base(base.path, values))
-    assert verdict_of(found, "replay-us") == UNKNOWN
+    judgement = judged(measuring, Budgets(), Base(base.path, values))
+    assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 1
 
 
 def test_it_stops_at_the_limit_and_says_so() -> None:
     measuring = Made(30, 0.01, max_runs=4)
-    found = judged(measuring, from_options({"max-replay-us": ["30"]}))
-    assert verdict_of(found, "replay-us") == UNKNOWN
+    judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
+    assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 4
-    assert "undecided after 4 runs, and --max-runs allows no more" in found[0].notes[-1]
+    assert "undecided after 4 runs, and --max-runs allows no more" in judgement[0].notes[-1]
     measuring = Made(30, 0.01)
     measuring.max_seconds = 0
-    found = judged(measuring, from_options({"max-replay-us": ["30"]}))
+    judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert len(measuring.runs) == 1
-    assert "--max-seconds" in found[0].notes[-1]
+    assert "--max-seconds" in judgement[0].notes[-1]
 
 
 def test_a_run_on_a_disturbed_gpu_is_made_again_and_left_out() -> None:
     shared = Clock((1980,), other_processes=1)
     measuring = Made(30, 0.002, clocks=[shared])
-    found = judged(measuring, from_options({"max-replay-us": ["30.5"]}))
-    assert verdict_of(found, "replay-us") == PASS
+    judgement = judged(measuring, from_options({"max-replay-us": ["30.5"]}))
+    assert verdict_of(judgement, "replay-us") == PASS
     assert len(measuring.runs) > 1
-    assert "1 of 5 runs are left out of the times: 1 other process" in found[0].notes[-1]
-    assert {one.run for one in found[1].values.samples} == set(range(4))
+    assert "1 of 5 runs are left out of the times: 1 other process" in judgement[0].notes[-1]
+    assert {sample.run for sample in judgement[1].values.samples} == set(range(4))
     measuring = Made(30, 0.002, clocks=[shared] * 99)
-    found = judged(measuring, from_options({"max-replay-us": ["29"]}))
-    assert verdict_of(found, "replay-us") == UNKNOWN
+    judgement = judged(measuring, from_options({"max-replay-us": ["29"]}))
+    assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 12
 
 
@@ -602,7 +602,7 @@ def test_a_baseline_has_as_many_runs_as_its_noise_takes() -> None:
     calm, noisy, hopeless = Made(30, 0.004), Made(30, 0.012, max_runs=40), Made(30, 0.1)
     for measuring in (calm, noisy, hopeless):
         found = judged(measuring, Budgets(), save=True)[1].values
-        assert len({one.run for one in found.samples}) == len(measuring.runs)
+        assert len({sample.run for sample in found.samples}) == len(measuring.runs)
     assert len(calm.runs) == 10
     assert 15 <= len(noisy.runs) <= 40
     assert len(hopeless.runs) == 12
@@ -616,7 +616,7 @@ def test_a_disturbed_run_is_no_run_of_a_baseline() -> None:
     measuring = Made(30, 0.004, clocks=[None, shared, shared], max_runs=20)
     found = judged(measuring, Budgets(), save=True)[1].values
     assert len(measuring.runs) == 12
-    assert len({one.run for one in found.samples}) == 10
+    assert len({sample.run for sample in found.samples}) == 10
 
 
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,18 +631,18 @@ def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.Monke
 
 def test_what_needs_no_times_is_not_timed() -> None:
     measuring = Made(30, 0.005)
-    found = judged(measuring, from_options({"max-nodes": ["30"]}))
+    judgement = judged(measuring, from_options({"max-nodes": ["30"]}))
     assert measuring.runs == ["capture"]
-    assert verdict_of(found, "nodes") == PASS
+    assert verdict_of(judgement, "nodes") == PASS
 
 
 def test_without_a_gpu_the_rest_is_still_judged() -> None:
     measuring = Made(30, 0.005, gpu=False)
-    found = judged(measuring, from_options({"max-replay-us": ["30"], "max-nodes": ["17"]}))
+    judgement = judged(measuring, from_options({"max-replay-us": ["30"], "max-nodes": ["17"]}))
     assert measuring.runs == ["capture"]
-    assert verdict_of(found, "nodes") == PASS
-    assert verdict_of(found, "replay-us") == UNKNOWN
-    assert "needs a GPU" in found[0].verdicts[0].text
+    assert verdict_of(judgement, "nodes") == PASS
+    assert verdict_of(judgement, "replay-us") == UNKNOWN
+    assert "needs a GPU" in judgement[0].verdicts[0].text
 
 
 def test_a_fault_of_the_users_code_is_no_missing_gpu() -> None:
@@ -668,7 +668,7 @@ def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path:
     project = find_project(tmp_path)
     assert len(project_budgets(project, "a.py:b", simulated=False).limits) == 3
     found = project_budgets(project, "a.py:b", simulated=True)
-    assert [one.limit for one in found.limits] == [150]
+    assert [limit.limit for limit in found.limits] == [150]
 
 
 def test_every_field_of_the_json_stands_in_the_documentation(run) -> None:

@@ -74,7 +74,7 @@ def test_what_is_printed_is_not_written_over_what_is_saved(
     code, out, err = cgtool(command, "model.py:build", *options)
     assert (code, out) == (2, "")
     assert "would be written over the capture that is saved there" in err
-    assert [one.name for one in tmp_path.iterdir()] == ["model.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
 
 
 def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, cgtool) -> None:

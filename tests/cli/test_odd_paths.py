@@ -47,7 +47,7 @@ def test_a_name_that_is_too_long(arguments: list[str], here: Path, cgtool) -> No
     assert code in (2, 3, 4), err
     assert "bug" not in err
     assert LONG in err
-    assert [one.name for one in here.iterdir()] == ["a.cgt"]
+    assert [path.name for path in here.iterdir()] == ["a.cgt"]
 
 
 def test_a_long_name_in_pyproject(here: Path, cgtool) -> None:

@@ -48,22 +48,22 @@ def test_one_table_instead_of_the_overview(run):
 
 def test_json_has_every_row_of_every_table(run):
     _, out, _ = run(RECORDED, "--format", "json")
-    told = json.loads(out)
-    assert (told["schema"], told["schema_version"]) == ("cgtool-profile", 1)
-    assert [one["by"] for one in told["tables"]] == TABLES
-    work = told["replays"][0]["work_ns"]
-    for one in told["tables"]:
+    document = json.loads(out)
+    assert (document["schema"], document["schema_version"]) == ("cgtool-profile", 1)
+    assert [one["by"] for one in document["tables"]] == TABLES
+    work = document["replays"][0]["work_ns"]
+    for one in document["tables"]:
         assert one["left_out"] == 0
         assert sum(row["total_ns"] for row in one["rows"]) == work
-    assert told["gain"]["answer"] == "yes"
+    assert document["gain"]["answer"] == "yes"
     _, out, _ = run(RECORDED, "--format", "json", "--by", "op", "--top", 2)
     (table,) = json.loads(out)["tables"]
     assert (table["by"], len(table["rows"])) == ("op", 2)
 
 
 def test_nodes_and_gaps_are_the_replay_that_was_measured_without_a_profiler(run):
-    told = json.loads(run(RECORDED, "--format", "json")[1])
-    for one in told["replays"]:
+    document = json.loads(run(RECORDED, "--format", "json")[1])
+    for one in document["replays"]:
         whole = one["busy_ns"] + one["gaps_ns"] + one["around_ns"]
         assert whole == pytest.approx(one["replay_ns"], rel=0.02)
 
@@ -99,15 +99,15 @@ def test_a_capture_without_times(run, path, why):
 def test_a_trace_needs_starts(run, tmp_path: Path):
     from msgspec import structs
 
-    made = timed(small())
+    capture = timed(small())
     graphs = tuple(
         structs.replace(
             graph, nodes=tuple(structs.replace(node, start_ns=None) for node in graph.nodes)
         )
-        for graph in made.graphs
+        for graph in capture.graphs
     )
     path = tmp_path / "small.cgt"
-    write(path, structs.replace(made, graphs=graphs), RAW)
+    write(path, structs.replace(capture, graphs=graphs), RAW)
     code, out, err = run(path, "--format", "perfetto")
     assert (code, out) == (3, "")
     assert "holds no starts of its nodes" in err

@@ -47,10 +47,10 @@ def test_nodes_of_one_call_share_its_record_and_views_have_none():
     assert [call.access is None for call in recorder.record.calls] == [True, False, True, False]
     launches = log.launches
     stamps = [stamp_of(launch, 10 + at, 100 + at) for at, launch in enumerate(launches)]
-    one = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
+    capture = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
     handles = [10 + at for at in range(len(launches))]
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[one], streams=SESSION.streams), [handles], OriginTable()
+        SimpleNamespace(captured=[capture], streams=SESSION.streams), [handles], OriginTable()
     )
     calls, of_node = numbered(joined.calls)
     assert of_node == [0, 0, None, 1]

@@ -73,10 +73,10 @@ def test_a_launch_outside_any_op_is_nobodys_backward():
     launches = log.launches
     assert [isinstance(launch, LaunchOutsideOps) for launch in launches] == [False, True]
     stamps = [stamp_of(launch, 10 + at, 100 + at) for at, launch in enumerate(launches)]
-    one = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
+    capture = captured(stamps=stamps, recorded=Recorded(recorder.record, launches))
     table = OriginTable()
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[one], streams=SESSION.streams), [[10, 11]], table
+        SimpleNamespace(captured=[capture], streams=SESSION.streams), [[10, 11]], table
     )
     assert joined.unmatched == []
     kernel = table.origins[joined.origins[1]]
@@ -96,10 +96,10 @@ def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
     places = [((0, 1), Ran(10, 20, HOME)), ((1, 2), Ran(30, 40, SIDE)), ((3, 4), Ran(50, 60, HOME))]
     for call, (launches, ran) in zip(record.calls, places, strict=True):
         call.launches, call.extra = launches, ran
-    one = captured(exact=record, exact_calls=record.calls)
+    capture = captured(exact=record, exact_calls=record.calls)
     table = OriginTable()
     (joined,) = provenance.join(
-        SimpleNamespace(captured=[one], streams=SESSION.streams), [[1, 2, 3, 4]], table
+        SimpleNamespace(captured=[capture], streams=SESSION.streams), [[1, 2, 3, 4]], table
     )
     ops = [None if at is None else table.origins[at].op for at in joined.origins]
     assert ops == ["aten::sin", "aten::cos", None, "aten::exp"]

@@ -27,7 +27,7 @@ def _check(folder: Path, text: str, *arguments: str) -> tuple[list[str], tuple[s
     path = folder / "one.py"
     path.write_text(text)
     findings, looked = script.check(str(path), arguments, lambda _phase: None)
-    return [one.code for one in findings], looked
+    return [finding.code for finding in findings], looked
 
 
 def _failure(folder: Path, text: str) -> CgtoolError:
@@ -71,7 +71,7 @@ def test_findings_come_with_the_failure(tmp_path: Path) -> None:
         "try:\n    with torch.cuda.graph(g):\n        x.sum().item()\n"
         "except RuntimeError:\n    pass\nraise ValueError\n",
     ).failure
-    assert [one.code for one in failure.findings] == ["sync-item"]
+    assert [finding.code for finding in failure.findings] == ["sync-item"]
 
 
 def test_an_exception_that_a_finding_explains_is_no_failure(tmp_path: Path) -> None:

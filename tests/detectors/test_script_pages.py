@@ -20,7 +20,7 @@ def _pages() -> dict[str, dict[str, str]]:
     for code in codes():
         match = _COMMAND.fullmatch(page(code).head.simulated)
         if match is not None:
-            found[code] = dict(one.split("=", 1) for one in match[1].split())
+            found[code] = dict(word.split("=", 1) for word in match[1].split())
     return found
 
 

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.gpu
 def calls_of(captured, graph=0):
     """The calls of each op, in order, each once."""
     places, found = Places(captured), {}
-    one = captured.graphs[graph]
-    for node in one.nodes:
+    chosen_graph = captured.graphs[graph]
+    for node in chosen_graph.nodes:
         if node.call is not None:
             found[node.call] = str(places.of(node).op)
-    return [(op, one.calls[call]) for call, op in found.items()]
+    return [(op, chosen_graph.calls[call]) for call, op in found.items()]
 
 
 @pytest.mark.parametrize("warmup_iters", [3, 0], ids=["warm-up", "in the capture"])
@@ -52,9 +52,9 @@ def test_every_call_of_a_sample_is_known_and_its_data_keeps_the_order_that_it_ne
     for index, graph in enumerate(captured.graphs):
         assert all(node.call is not None for node in graph.nodes)
         assert all(call.writes for call in graph.calls)
-        found = overlap.find_overlap(captured, index)
-        assert (found.recorded, found.guessed, found.barriers) == (True, 0, 0)
-        assert found.needed_nodes <= found.length_nodes
+        overlaps = overlap.find_overlap(captured, index)
+        assert (overlaps.recorded, overlaps.guessed, overlaps.barriers) == (True, 0, 0)
+        assert overlaps.needed_nodes <= overlaps.length_nodes
 
 
 def test_calls_need_what_their_pointers_say():
@@ -67,7 +67,7 @@ def test_calls_need_what_their_pointers_say():
         held = {node.call: set() for node in graph.nodes}
         for node in graph.nodes:
             pointers = node.kernel.pointers if node.kernel else ()
-            held[node.call] |= {(one.allocation, one.tensor) for one in pointers}
+            held[node.call] |= {(pointer.allocation, pointer.tensor) for pointer in pointers}
         for node, sources in enumerate(dependencies.find_dependencies(captured, index).before):
             for source in sources:
                 one, other = graph.nodes[source].call, graph.nodes[node].call
@@ -89,5 +89,7 @@ def test_recording_keeps_no_memory():
     with torch.no_grad():
         captured = capture(model, (x,), {"": model})
     # Two results at a time: one block is read while the next is written.
-    alive = [one for one in captured.memory.allocations if one.freed_at is None]
+    alive = [
+        allocation for allocation in captured.memory.allocations if allocation.freed_at is None
+    ]
     assert len([one for one in alive if one.bytes >= x.nbytes and one.label is None]) <= 1

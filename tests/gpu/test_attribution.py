@@ -98,9 +98,10 @@ def owners(captured):
     """Line and bytes of every allocation of the code's own, in order."""
     places = Places(captured)
     return [
-        (place.line.line, one.requested_bytes)
-        for one in captured.memory.allocations
-        if one.label != "cuBLAS workspace" and (place := places.of_origin(one.origin)).line
+        (place.line.line, allocation.requested_bytes)
+        for allocation in captured.memory.allocations
+        if allocation.label != "cuBLAS workspace"
+        and (place := places.of_origin(allocation.origin)).line
     ]
 
 
@@ -110,16 +111,16 @@ def test_without_a_warm_up_streams_lines_and_memory_are_the_same(tmp_path):
     assert plain.recorder == "in-capture"
     for one in (usual, plain):
         places = Places(one)
-        found = {
+        by_op = {
             places.of(node).op: (node.stream, places.of(node).line.line)
             for node in one.graphs[0].nodes
             if node.type == "kernel"
         }
-        assert found["aten::relu"] == (0, 6)
-        assert found["aten::sin"] == (1, 9)
-        assert found["aten::cos"] == (1, 9)
-        assert found["aten::exp"] == (0, 10)
-        assert found["aten::add.Tensor"] == (0, 12)
+        assert by_op["aten::relu"] == (0, 6)
+        assert by_op["aten::sin"] == (1, 9)
+        assert by_op["aten::cos"] == (1, 9)
+        assert by_op["aten::exp"] == (0, 10)
+        assert by_op["aten::add.Tensor"] == (0, 12)
     # What a warm-up allocates once (workspaces, handles) is in the pool without one.
     assert set(owners(usual)) <= set(owners(plain))
     assert {line for line, _ in owners(plain)} == {6, 9, 10, 12}
@@ -127,9 +128,9 @@ def test_without_a_warm_up_streams_lines_and_memory_are_the_same(tmp_path):
     places = Places(plain)
     sin = next(node for node in plain.graphs[0].nodes if places.of(node).op == "aten::sin")
     lines = {
-        places.of_origin(plain.memory.allocations[one.allocation].origin).line.line
-        for one in sin.kernel.pointers
-        if one.allocation is not None
+        places.of_origin(plain.memory.allocations[pointer.allocation].origin).line.line
+        for pointer in sin.kernel.pointers
+        if pointer.allocation is not None
     }
     assert lines == {6, 9}
 
@@ -156,17 +157,17 @@ def test_a_block_whose_free_is_pending_is_no_workspace(tmp_path):
     captured = captured_file(tmp_path, RECORDED)
     places = Places(captured)
     marked = [
-        one
-        for one in captured.memory.allocations
-        if places.of_origin(one.origin).op == "aten::add.Tensor"
-        and places.of_origin(one.origin).line.line == 5
+        allocation
+        for allocation in captured.memory.allocations
+        if places.of_origin(allocation.origin).op == "aten::add.Tensor"
+        and places.of_origin(allocation.origin).line.line == 5
     ]
     assert [one.requested_bytes for one in marked] == [4 << 20]
     assert marked[0].label is None
     workspaces = [
-        places.of_origin(one.origin)
-        for one in captured.memory.allocations
-        if one.label == "cuBLAS workspace"
+        places.of_origin(allocation.origin)
+        for allocation in captured.memory.allocations
+        if allocation.label == "cuBLAS workspace"
     ]
     assert workspaces
     assert {place.op for place in workspaces} == {"aten::mm"}
@@ -189,9 +190,9 @@ def build(device):
 def test_gradients_that_a_second_look_replaces_keep_their_names(tmp_path):
     captured = captured_file(tmp_path, REPLACED)
     labels = {
-        one.requested_bytes: one.label
-        for one in captured.memory.allocations
-        if one.freed_at is None and one.label is not None
+        allocation.requested_bytes: allocation.label
+        for allocation in captured.memory.allocations
+        if allocation.freed_at is None and allocation.label is not None
     }
     assert labels[512 * 256 * 4] == "gradient of model.weight"
     assert labels[256 * 4] == "gradient of model.bias"
@@ -221,7 +222,7 @@ def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_p
     assert "model.py:8" in done.stderr
     captured = captured_file(tmp_path, source, "--no-backward")
     assert "dead-input" in {caveat.code for caveat in captured.caveats}
-    dead = [one for one in captured.memory.tensors if one.kind == "freed"]
+    dead = [tensor for tensor in captured.memory.tensors if tensor.kind == "freed"]
     assert len(dead) == 1
     types = {node.type for node in captured.graphs[0].nodes}
     assert types & {"memcpy", "memset"}
@@ -258,11 +259,13 @@ def test_a_backward_is_timed_behind_its_forward_on_both_sides():
         quiet,
     )
     by_phase = {}
-    for one in captured.bench.samples:
-        by_phase.setdefault(one.phase, []).append(one)
-    assert [(one.behind, one.iterations) for one in by_phase["backward"]] == [("forward", 1)] * 2
-    assert all(one.pairs > 1 for one in by_phase["backward"])
-    assert [(one.behind, one.pairs) for one in by_phase["forward"]] == [(None, 1)] * 2
+    for sample in captured.bench.samples:
+        by_phase.setdefault(sample.phase, []).append(sample)
+    assert [(sample.behind, sample.iterations) for sample in by_phase["backward"]] == [
+        ("forward", 1)
+    ] * 2
+    assert all(sample.pairs > 1 for sample in by_phase["backward"])
+    assert [(sample.behind, sample.pairs) for sample in by_phase["forward"]] == [(None, 1)] * 2
     doubts = " ".join(bench_report(captured).warnings)
     assert "replay backward" in doubts
     assert "us between events" in doubts
@@ -282,7 +285,7 @@ def build(device):
 
 def test_a_sparse_gradient_is_known_by_its_parts(tmp_path):
     captured = captured_file(tmp_path, SPARSE)
-    names = {one.name for one in captured.memory.tensors}
+    names = {tensor.name for tensor in captured.memory.tensors}
     assert "parameter table.weight" in names
-    said = [one.text for one in captured.caveats if one.code == "no-storage"]
-    assert any("gradient of table.weight" in one for one in (*names, *said))
+    said = [caveat.text for caveat in captured.caveats if caveat.code == "no-storage"]
+    assert any("gradient of table.weight" in name for name in (*names, *said))

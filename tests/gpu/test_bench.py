@@ -57,10 +57,10 @@ def test_rounds_are_those_of_one_capture_in_each_run(cgtool, tmp_path):
     done = cgtool("model.py:build", "--runs", 2, "--rounds", 10, "--save", "two.cgt")
     assert done.returncode == 0, done.stderr
     samples = read(tmp_path / "two.cgt").bench.samples
-    assert {(one.name, one.run, one.captures) for one in samples} == {
+    assert {(sample.name, sample.run, sample.captures) for sample in samples} == {
         (name, run, 1) for run in (0, 1) for name in ("eager", "replay")
     }
-    assert {len(one.device_ns) for one in samples} == {10}
+    assert {len(sample.device_ns) for sample in samples} == {10}
     for one in samples:
         if one.name == "replay":
             assert max(one.device_ns) < 1.2 * min(one.device_ns)
@@ -82,8 +82,8 @@ def test_an_entry_against_itself_is_not_slower_and_a_longer_kernel_is(cgtool, tm
     same = cgtool("model.py:build", "--against", "model.py:again", "--save", "pairs.cgt")
     assert same.returncode == 0, same.stdout + same.stderr
     samples = read(tmp_path / "pairs.cgt").bench.samples
-    assert {one.name for one in samples} == {"replay", "against"}
-    assert len({one.captures for one in samples}) == 1
+    assert {sample.name for sample in samples} == {"replay", "against"}
+    assert len({sample.captures for sample in samples}) == 1
     assert samples[0].captures >= 16
     slower = cgtool("model.py:slower", "--against", "model.py:build")
     assert slower.returncode == 1, slower.stdout

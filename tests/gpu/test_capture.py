@@ -88,8 +88,8 @@ def test_backward_leads_to_the_forward_line_and_module():
     captured = capture(model, (x,), {"": model})
     assert [graph.phase for graph in captured.graphs] == ["forward", "backward"]
     places = Places(captured)
-    found = {places.of(node).autograd_node for node in captured.graphs[1].nodes}
-    assert "TanhBackward0" in found
+    autograd_nodes = {places.of(node).autograd_node for node in captured.graphs[1].nodes}
+    assert "TanhBackward0" in autograd_nodes
     modules = {
         places.of(node).module
         for node in captured.graphs[1].nodes
@@ -175,9 +175,11 @@ def test_ranges_of_the_user_are_annotations_in_forward_and_backward():
 
     captured = capture(function, (x,))
     places = Places(captured)
-    found = [[places.of(node).annotations for node in graph.nodes] for graph in captured.graphs]
-    assert found[0] == [("outer", "inner"), ()]
-    assert ("outer", "inner") in found[1]
+    annotationss = [
+        [places.of(node).annotations for node in graph.nodes] for graph in captured.graphs
+    ]
+    assert annotationss[0] == [("outer", "inner"), ()]
+    assert ("outer", "inner") in annotationss[1]
     none = capture(function, (x,), annotations=False)
     assert all(not origin.annotations for origin in none.origins)
 
@@ -216,7 +218,11 @@ def test_memory_agrees_with_the_allocator_to_the_byte():
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)).cuda()
     captured = capture(model, (torch.randn(32, 64, device="cuda"),), {"": model})
     pool = captured.memory.pools[0]
-    live = sum(one.bytes for one in captured.memory.allocations if one.freed_at is None)
+    live = sum(
+        allocation.bytes
+        for allocation in captured.memory.allocations
+        if allocation.freed_at is None
+    )
     assert live == live_bytes(pool)
     report = pools_report(captured)
     assert report.pools[0].reserved == sum(segment.bytes for segment in pool.segments)

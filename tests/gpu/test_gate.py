@@ -50,7 +50,7 @@ def test_the_same_code_against_its_own_baseline(run, tmp_path: Path) -> None:
     """Counts are the same to the last one; whatever the times say, they are not slower."""
     saved = tmp_path / "base.json"
     assert run("--save-baseline", saved, "--max-runs", 3)[0] == 0
-    assert {one.run for one in read(saved).samples} == {0, 1, 2}
+    assert {sample.run for sample in read(saved).samples} == {0, 1, 2}
     code, found = run("--baseline", saved, "--max-runs", 3, "--max-regression", "5%")
     assert code in (0, 5), found
     assert {one["text"] for one in found.values() if one["baseline"] is not None} > {"the same"}

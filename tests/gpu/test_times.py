@@ -31,7 +31,7 @@ def test_every_node_of_a_sample_is_timed(sample, tmp_path):
     for graph in read(target).graphs:
         times = [node.duration_ns for node in graph.nodes]
         assert None not in times, [node.type for node in graph.nodes if node.duration_ns is None]
-        assert all(100 < one < 10_000_000 for one in times)
+        assert all(100 < time < 10_000_000 for time in times)
     cgtool("dump", target, "--dot", "--color", "time", "-o", tmp_path / "out.dot")
 
 
@@ -43,5 +43,7 @@ def test_without_cupti_python_a_kernel_on_two_branches_keeps_no_time(tmp_path, m
     capture = read(target)
     untimed = [node for node in capture.graphs[0].nodes if node.duration_ns is None]
     assert untimed
-    assert any(one.code == "untimed" and str(len(untimed)) in one.text for one in capture.caveats)
-    assert any("cgtool[cupti]" in one.text for one in capture.caveats)
+    assert any(
+        caveat.code == "untimed" and str(len(untimed)) in caveat.text for caveat in capture.caveats
+    )
+    assert any("cgtool[cupti]" in caveat.text for caveat in capture.caveats)

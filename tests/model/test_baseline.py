@@ -64,8 +64,8 @@ def test_what_was_written_comes_back(good: Baseline, tmp_path: Path) -> None:
         assert back.ops == values.ops
         assert back.capture_ns == values.capture_ns
         assert back.clock == values.clock
-        assert [one.device_ns for one in back.samples] == [
-            pytest.approx(one.device_ns, abs=1e-3) for one in values.samples
+        assert [sample.device_ns for sample in back.samples] == [
+            pytest.approx(sample.device_ns, abs=1e-3) for sample in values.samples
         ]
         # Once written, it does not move any more.
         assert encode(back) == (tmp_path / "b.json").read_bytes()

@@ -66,23 +66,23 @@ def test_a_module_of_the_same_name_in_each_folder_is_refused(tmp_path):
 
 
 def test_an_import_inside_the_factory_is_seen_too(tmp_path):
-    one = checkout(tmp_path / "a", 3, helper="math_a", inside="import layers")
+    folder = checkout(tmp_path / "a", 3, helper="math_a", inside="import layers")
     other = checkout(tmp_path / "b", 5, helper="math_b", inside="import layers")
     for name in "ab":
         (tmp_path / name / f"math_{name}.py").write_text("WIDTH = 2\n")
     with pytest.raises(CgtoolError, match="own module layers"):
-        widths(one, other)
+        widths(folder, other)
 
 
 def test_two_names_in_one_file_share_what_it_imports(tmp_path):
-    one = checkout(tmp_path / "a", 3)
-    assert widths(one, one.replace(":build", ":build")) == [3] * 4
+    folder = checkout(tmp_path / "a", 3)
+    assert widths(folder, folder.replace(":build", ":build")) == [3] * 4
 
 
 def test_relative_imports_of_two_packages_of_one_name_are_their_own(tmp_path):
-    one = checkout(tmp_path / "a", 3, helper=".layers", package=True)
+    folder = checkout(tmp_path / "a", 3, helper=".layers", package=True)
     other = checkout(tmp_path / "b", 5, helper=".layers", package=True)
-    assert widths(one, other) == [3, 5, 3, 5]
+    assert widths(folder, other) == [3, 5, 3, 5]
 
 
 def test_modules_of_other_names_do_not_meet(tmp_path):

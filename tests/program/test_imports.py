@@ -230,7 +230,7 @@ def test_an_exception_while_importing(write):
     assert failure.phase == "load"
     assert failure.what.endswith("model.py raised ValueError: first")
     assert failure.why == "second"
-    assert [(one.file, one.line, one.function) for one in failure.frames] == [
+    assert [(frame.file, frame.line, frame.function) for frame in failure.frames] == [
         (str(path), 4, "inner"),
         (str(path), 6, "<module>"),
     ]
@@ -258,7 +258,10 @@ def test_a_syntax_error_in_a_sibling(write):
     broken = write("x = = 1", "broken_sibling.py")
     path = write("import broken_sibling\n" + STEP)
     failure = failure_of(f"{path}:build")
-    assert [(one.file, one.line) for one in failure.frames] == [(str(broken), 3), (str(path), 3)]
+    assert [(frame.file, frame.line) for frame in failure.frames] == [
+        (str(broken), 3),
+        (str(path), 3),
+    ]
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff'", b"\0", b"# coding: nonsense\n"])
@@ -317,7 +320,7 @@ def test_frames_are_the_users_in_odd_places(write):
         "def build():\n    raise ValueError\n", "lib/python3.11/site-packages/torch/own.py"
     )
     failure = failure_of(f"{path}:build")
-    assert [one.file for one in failure.frames] == [str(path)]
+    assert [frame.file for frame in failure.frames] == [str(path)]
 
 
 def test_generated_text_is_no_frame(write):
@@ -333,7 +336,7 @@ def test_generated_text_is_no_frame(write):
         """
     )
     failure = failure_of(f"{path}:build")
-    assert [one.function for one in failure.frames] == ["A.__post_init__", "build"]
+    assert [frame.function for frame in failure.frames] == ["A.__post_init__", "build"]
 
 
 def test_pickle_of_the_module_survives(write):

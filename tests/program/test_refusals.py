@@ -188,7 +188,10 @@ def test_a_factory_that_raises(refused):
     assert failure.exit_code == 4
     assert failure.phase == "load"
     assert "raised RuntimeError" in failure.what
-    assert [(one.line, one.function) for one in failure.frames] == [(5, "inner"), (7, "build")]
+    assert [(frame.line, frame.function) for frame in failure.frames] == [
+        (5, "inner"),
+        (7, "build"),
+    ]
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(2)", "GeneratorExit", "BaseException('x')"])

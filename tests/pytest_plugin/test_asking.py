@@ -164,11 +164,11 @@ def test_budgets_by_phase_and_tolerances():
         "gate",
         {"max_nodes": {"all": 9, "backward": 4}, "max_increase": {"nodes": 2, "pool_mib": "5%"}},
     )
-    assert [(one.metric, one.phase, one.limit) for one in found.limits] == [
+    assert [(limit.metric, limit.phase, limit.limit) for limit in found.limits] == [
         ("nodes", None, 9.0),
         ("nodes", "backward", 4.0),
     ]
-    assert [(one.metric, one.amount, one.share) for one in found.increases] == [
+    assert [(increase.metric, increase.amount, increase.share) for increase in found.increases] == [
         ("nodes", 2.0, None),
         ("pool-mib", None, 0.05),
     ]

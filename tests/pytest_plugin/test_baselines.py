@@ -164,11 +164,11 @@ def test_two(cudagraph):
     )
     run(pytester, "--cudagraph-update").assert_outcomes(passed=4)
     folder = pytester.path / "tests/__cudagraphs__/test_model"
-    names = sorted(one.name for one in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir())
     assert names[-2:] == ["test_two.2.simulated.json", "test_two.simulated.json"]
     assert len(names) == 5 and "TestStep.test_odd[a-b].simulated.json" in names
     assert sorted(pytester.path.rglob("*.json")) == sorted(folder.iterdir())
-    specs = [json.loads((folder / one).read_text())["entry"]["spec"] for one in names[-2:]]
+    specs = [json.loads((folder / name).read_text())["entry"]["spec"] for name in names[-2:]]
     assert specs == ["model.py:build", "model.py:double"]
     run(pytester, "-k", "two or a-b").assert_outcomes(passed=2)
 

@@ -63,9 +63,9 @@ def run(project, script):
 
 
 def test_the_page_tells_of_every_option_and_all_of_a_graph(request):
-    known = {one for one in vars(request.config.option) if one.startswith("cudagraph_")}
-    told = {one.replace("-", "_") for one in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)}
-    assert told == known
+    known = {var for var in vars(request.config.option) if var.startswith("cudagraph_")}
+    replaces = {match.replace("-", "_") for match in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)}
+    assert replaces == known
     table = PAGE.partition("| on `graph` | is |")[2].partition("\n\n")[0]
     documented = set(re.findall(r"`(\w+)[(`]", table))
     figures = {metric.name.replace("-", "_") for metric in METRICS if metric.counted is not None}

@@ -34,8 +34,8 @@ def test_step(cudagraph, case):
         ]
     )
     files = sorted(pytester.path.glob("tests/__cudagraphs__/test_model/*"))
-    assert [one.name for one in files] == [f"test_step[{n}].simulated.json" for n in range(3)]
-    assert {json.loads(one.read_text())["counts"]["nodes"] for one in files} == {5}
+    assert [file.name for file in files] == [f"test_step[{n}].simulated.json" for n in range(3)]
+    assert {json.loads(file.read_text())["counts"]["nodes"] for file in files} == {5}
 
 
 class Taker:

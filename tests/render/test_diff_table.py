@@ -71,7 +71,7 @@ def edited(made):
     memory = replace(
         made.memory,
         pools=(replace(pool, segments=segments),),
-        allocations=tuple(replace(one, node=None) for one in made.memory.allocations),
+        allocations=tuple(replace(allocation, node=None) for allocation in made.memory.allocations),
     )
     environment = replace(made.environment, torch="2.12.0+cu130")
     made = replace(made, graphs=(forward, backward), memory=memory, environment=environment)
@@ -81,8 +81,8 @@ def edited(made):
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_an_edited_transformer(width):
-    made = timed(read(CAPTURES / "transformer.cgt"))
-    report = compare(made, edited(made), names=("before.cgt", "after.cgt"))
+    capture = timed(read(CAPTURES / "transformer.cgt"))
+    report = compare(capture, edited(capture), names=("before.cgt", "after.cgt"))
     check(f"tables/diff-transformer-{width}.txt", text_of(report, width))
 
 

@@ -55,10 +55,10 @@ def test_the_small_capture_looks_as_it_did() -> None:
 
 
 def test_a_collapsed_selection_looks_as_it_did() -> None:
-    made = small()
-    kept = [select(made, index, parse(["op!=native_layer_norm"])) for index in range(2)]
-    kept = [by_module(made, view, 2) for view in kept]
-    check("collapsed.dot", render(made, kept, color="module", note="6 nodes collapsed"))
+    recorded = small()
+    kept = [select(recorded, index, parse(["op!=native_layer_norm"])) for index in range(2)]
+    kept = [by_module(recorded, view, 2) for view in kept]
+    check("collapsed.dot", render(recorded, kept, color="module", note="6 nodes collapsed"))
 
 
 CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"
@@ -66,13 +66,13 @@ CAPTURES = Path(__file__).parent.parent.parent / "samples" / "captures"
 
 @pytest.mark.parametrize("name", ["train_step", "two_streams"])
 def test_captures_of_an_h200_look_as_they_did(name: str) -> None:
-    made = read(CAPTURES / f"{name}.cgt")
-    check(f"{name}.dot", render(made, views(made)))
+    recorded = read(CAPTURES / f"{name}.cgt")
+    check(f"{name}.dot", render(recorded, views(recorded)))
 
 
 def test_a_simulated_capture_looks_as_it_did() -> None:
-    made = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
-    check("simulated.dot", render(made, views(made)))
+    recorded = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
+    check("simulated.dot", render(recorded, views(recorded)))
 
 
 def test_bodies_are_drawn_and_led_to() -> None:
@@ -109,20 +109,20 @@ def test_a_backward_node_stands_at_its_forward_line() -> None:
 
 
 def test_a_simulated_capture_says_so() -> None:
-    made = msgspec.structs.replace(small(), environment=capture([], simulated=True).environment)
-    picture = lay_out(render(made, views(made)), "svg").decode()
+    recorded = msgspec.structs.replace(small(), environment=capture([], simulated=True).environment)
+    picture = lay_out(render(recorded, views(recorded)), "svg").decode()
     assert "simulated device (ops on CPU tensors, no kernels)" in html.unescape(picture)
 
 
 def test_colours() -> None:
-    made = small()
-    text = render(made, views(made), color="type")
+    recorded = small()
+    text = render(recorded, views(recorded), color="type")
     assert dot.TYPES["memcpy"][0] in text
     assert dot.TYPES["memset"][0] in text
-    by_stream = render(made, views(made), color="stream")
+    by_stream = render(recorded, views(recorded), color="stream")
     assert "side stream</TD>" in by_stream
     timed = msgspec.structs.replace(
-        made,
+        recorded,
         graphs=tuple(
             msgspec.structs.replace(
                 graph,
@@ -131,7 +131,7 @@ def test_colours() -> None:
                     for node in graph.nodes
                 ),
             )
-            for graph in made.graphs
+            for graph in recorded.graphs
         ),
     )
     hot = render(timed, views(timed), color="time")
@@ -143,15 +143,15 @@ def test_colours() -> None:
 def test_more_modules_than_colours_share_one_that_says_so() -> None:
     origins = tuple(Origin("aten::add", f"m{number}") for number in range(20))
     nodes = tuple(Node(number, "kernel", number) for number in range(20))
-    made = capture([Graph("step", "step", nodes=nodes, edges=chain(20))], origins=origins)
-    text = render(made, views(made), color="module")
+    recorded = capture([Graph("step", "step", nodes=nodes, edges=chain(20))], origins=origins)
+    text = render(recorded, views(recorded), color="module")
     assert "others</TD>" in text
     assert text.count(f'fillcolor="{dot.OTHER[0]}"') == 20 - len(dot.SOFT)
 
 
 def test_unusual_nodes_say_what_they_are_and_run() -> None:
-    made = unusual()
-    groups = drawn(render(made, views(made)))
+    recorded = unusual()
+    groups = drawn(render(recorded, views(recorded)))
     nodes = [texts(group) for group in groups if group.getAttribute("class") == "node"]
     for rows in (
         ["alloc"],
@@ -167,9 +167,9 @@ def test_unusual_nodes_say_what_they_are_and_run() -> None:
         assert rows in nodes, rows
     # A long reason is broken into lines, and nothing of it is lost.
     (conditional,) = [rows for rows in nodes if rows[0] == "conditional"]
-    detail = made.graphs[0].nodes[7].detail
+    detail = recorded.graphs[0].nodes[7].detail
     assert " ".join(conditional[-2:]) == detail
-    check("unusual.dot", render(made, views(made)))
+    check("unusual.dot", render(recorded, views(recorded)))
 
 
 def test_the_legend_names_a_colour_once() -> None:
@@ -183,24 +183,24 @@ def test_the_legend_names_a_colour_once() -> None:
 def test_a_long_op_and_its_line_stand_below_each_other() -> None:
     op = "_scaled_dot_product_efficient_attention"
     frames = (Frame("/home/me/decoder_of_mine.py", 32, "f"),)
-    made = capture(
+    recorded = capture(
         [Graph("step", "step", nodes=(Node(0, "kernel", 0),))],
         origins=(Origin(f"aten::{op}", None, None, (0,)),),
         frames=frames,
     )
     (rows,) = [
         texts(group)
-        for group in drawn(render(made, views(made)))
+        for group in drawn(render(recorded, views(recorded)))
         if group.getAttribute("class") == "node"
     ]
     assert rows == ["kernel", op, "decoder_of_mine.py:32"]
 
 
 def test_graphs_of_several_callables_name_theirs() -> None:
-    made = read(CAPTURES / "gan.cgt")
+    recorded = read(CAPTURES / "gan.cgt")
     titles = [
         " ".join("".join(texts(group)).split())
-        for group in drawn(render(made, views(made)))
+        for group in drawn(render(recorded, views(recorded)))
         if group.getAttribute("class") == "cluster"
     ]
     assert "forward 0 generator, 7 nodes, 6 edges" in titles
@@ -208,9 +208,9 @@ def test_graphs_of_several_callables_name_theirs() -> None:
 
 
 def test_an_empty_graph_and_an_empty_selection_say_so() -> None:
-    made = capture([Graph("forward", "forward")])
-    assert "empty graph" in render(made, views(made))
-    assert drawn(render(made, views(made)))
+    recorded = capture([Graph("forward", "forward")])
+    assert "empty graph" in render(recorded, views(recorded))
+    assert drawn(render(recorded, views(recorded)))
     assert "nothing selected" in render(small(), [select(small(), 0, parse(["op=none"]))])
 
 
@@ -220,8 +220,8 @@ def test_no_capture_graph_at_all_is_still_a_graph() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 32])
 def test_hostile_names_are_shown_as_text(depth: int) -> None:
-    made = hostile()
-    text = render(made, views(made), depth=depth)
+    recorded = hostile()
+    text = render(recorded, views(recorded), depth=depth)
     assert text.isascii() or all(line.isprintable() for line in text.splitlines())
     groups = drawn(text)
     assert sum(group.getAttribute("class") == "node" for group in groups) == 2 * len(HOSTILE_NAMES)
@@ -240,12 +240,12 @@ def test_any_name_comes_back_from_graphviz_as_it_was(name: str) -> None:
         Node(number, "kernel", 0, kernel=KernelLaunch(0, (1, 1, 1), (1, 1, 1)))
         for number in range(2)
     )
-    made = capture(
+    recorded = capture(
         [Graph(name, "forward", nodes=nodes)],
         origins=(Origin(None, name.replace(".", ""), None, (), None, None, (name,)),),
         functions=(Function("kernel"),),
     )
-    groups = drawn(render(made, views(made)))
+    groups = drawn(render(recorded, views(recorded)))
     clusters = [texts(group) for group in groups if group.getAttribute("class") == "cluster"]
     expected = visible(name)
 
@@ -279,12 +279,12 @@ def test_every_capture_is_laid_out_with_all_its_nodes(
 
 
 def test_labels_are_escaped_once() -> None:
-    made = capture(
+    recorded = capture(
         [Graph("a&amp;b", "step", nodes=(Node(0, "kernel"),))],
     )
     (cluster,) = [
         texts(group)
-        for group in drawn(render(made, views(made)))
+        for group in drawn(render(recorded, views(recorded)))
         if group.getAttribute("class") == "cluster"
     ]
     assert cluster[0] == "a&amp;b"

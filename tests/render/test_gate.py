@@ -69,7 +69,8 @@ def recorded() -> GateReport:
     held = replace(
         held,
         limits=tuple(
-            replace(one, source=source) if one.metric == "pool-mib" else one for one in held.limits
+            replace(limit, source=source) if limit.metric == "pool-mib" else limit
+            for limit in held.limits
         ),
     )
     simulated = measure([read(GOLD / "captures" / "mlp-separate-simulated.cgt")])
@@ -226,10 +227,10 @@ def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name:
     error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
     report = gate_report((not_measured(name, error), *one(failing()).targets))
     assert (report.verdict, exit_code(report)) == (ERROR, 4)
-    made = parsed(report).find(".//testcase[@line='7']/error")
-    assert made is not None
-    assert made.get("message") == visible(text)
-    assert (made.text or "").endswith("code: sync-item (cgtool explain sync-item)")
+    findings = parsed(report).find(".//testcase[@line='7']/error")
+    assert findings is not None
+    assert findings.get("message") == visible(text)
+    assert (findings.text or "").endswith("code: sync-item (cgtool explain sync-item)")
     first, second, end = gate_formats.github_commands(report, Path("/nowhere")).split("\n")
     kind, properties, message = read_command(first)
     assert (kind, properties["line"], end) == ("error", "7", "")
@@ -317,7 +318,7 @@ def test_text_in_a_summary_is_text(name: str, text: str) -> None:
     """Whatever a name holds, the blocks are the same, and it reads back where it belongs."""
     blocks, found = read_markdown(summary_of(name, text))
     expected, plain = read_markdown(summary_of("NAME", "TEXT"))
-    assert [one for one in blocks if one != "inline"] == [
+    assert [block for block in blocks if block != "inline"] == [
         one for one in expected if one != "inline"
     ]
     for shown, words in zip(found, plain, strict=True):

@@ -18,14 +18,14 @@ from tests.strategies import captures
 
 
 def test_the_small_capture_reads_as_it_did() -> None:
-    made = small()
-    text = render(made, [whole(index, graph) for index, graph in enumerate(made.graphs)])
+    capture = small()
+    text = render(capture, [whole(index, graph) for index, graph in enumerate(capture.graphs)])
     check("small.json", msgspec.json.format(text.decode(), indent=1))
 
 
 def test_a_node_has_its_names_resolved() -> None:
-    made = small()
-    report = json.loads(render(made, [whole(1, made.graphs[1])]))
+    capture = small()
+    report = json.loads(render(capture, [whole(1, capture.graphs[1])]))
     assert (report["schema"], report["schema_version"]) == ("cgtool-graphs", 1)
     (graph,) = report["graphs"]
     node = graph["nodes"][1]
@@ -44,17 +44,21 @@ def test_a_node_has_its_names_resolved() -> None:
 
 
 def test_a_selection_says_what_it_left_out() -> None:
-    made = small()
-    report = json.loads(render(made, [select(made, 0, parse(["type=memcpy|none", "node=6"]))]))
+    capture = small()
+    report = json.loads(
+        render(capture, [select(capture, 0, parse(["type=memcpy|none", "node=6"]))])
+    )
     assert report["graphs"][0]["node_count"] == 7
     assert [node["id"] for node in report["graphs"][0]["nodes"]] == [6]
-    report = json.loads(render(made, [select(made, 0, parse(["node=0|6"]))]))
+    report = json.loads(render(capture, [select(capture, 0, parse(["node=0|6"]))]))
     assert report["graphs"][0]["edges"] == [[0, 6, "hidden"]]
 
 
 def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
-    made = plain(5, [(0, 2), (1, 2), (2, 3), (2, 4)])
-    report = json.loads(render(made, [only(0, made.graphs[0], [True, True, False, True, True])]))
+    capture = plain(5, [(0, 2), (1, 2), (2, 3), (2, 4)])
+    report = json.loads(
+        render(capture, [only(0, capture.graphs[0], [True, True, False, True, True])])
+    )
     (graph,) = report["graphs"]
     assert [node["id"] for node in graph["nodes"]] == [0, 1, -3, 3, 4]
     assert graph["nodes"][2] == {"id": -3, "type": "hidden"}
@@ -67,19 +71,20 @@ def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
 
 
 def test_a_simulated_capture_says_so() -> None:
-    made = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
-    report = json.loads(render(made, [whole(0, made.graphs[0])]))
+    capture = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
+    report = json.loads(render(capture, [whole(0, capture.graphs[0])]))
     assert report["environment"]["device"] == "simulated"
     assert report["environment"]["simulated"] is True
     assert "simulated" in {caveat["code"] for caveat in report["caveats"]}
 
 
 def test_hostile_names_are_json() -> None:
-    made = hostile()
+    capture = hostile()
     # A lone surrogate never gets into a file; in memory it has no JSON form.
-    names = [stream.name.encode(errors="backslashreplace").decode() for stream in made.streams]
+    names = [stream.name.encode(errors="backslashreplace").decode() for stream in capture.streams]
     clean = msgspec.convert(
-        json.loads(json.dumps(msgspec.to_builtins(made)).replace("\\ud800", "\\\\ud800")), Capture
+        json.loads(json.dumps(msgspec.to_builtins(capture)).replace("\\ud800", "\\\\ud800")),
+        Capture,
     )
     data = render(clean, [whole(0, clean.graphs[0])])
     assert not {"\x7f", "\x9b", "\x85", "\u2028", "\u202e"} & set(data.decode())

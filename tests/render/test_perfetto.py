@@ -136,15 +136,15 @@ def test_one_graph_after_the_other():
 
 
 def test_processes_are_graphs_and_threads_are_streams():
-    told = {
+    by_name = {
         (event["name"], event["pid"], event["tid"]): event["args"]
         for event in trace(timed(small()))
         if event["ph"] == "M"
     }
-    assert told["process_name", 1, 1] == {"name": "forward"}
-    assert told["process_name", 2, 2] == {"name": "backward"}
-    assert told["thread_name", 2, 2] == {"name": "capture stream"}
-    assert told["thread_name", 2, 4] == {"name": "side stream"}
+    assert by_name["process_name", 1, 1] == {"name": "forward"}
+    assert by_name["process_name", 2, 2] == {"name": "backward"}
+    assert by_name["thread_name", 2, 2] == {"name": "capture stream"}
+    assert by_name["thread_name", 2, 4] == {"name": "side stream"}
 
 
 @given(jittered())
@@ -162,30 +162,30 @@ def test_processes_and_threads_are_as_perfetto_wants_them(made):
 
 
 def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():
-    made = timed(small())
-    backward = made.graphs[1]
+    recorded = timed(small())
+    backward = recorded.graphs[1]
     # The last node no longer waits for the one before it on its stream: both begin at once.
     nodes = (
         *backward.nodes[:4],
         structs.replace(backward.nodes[4], start_ns=backward.nodes[2].start_ns),
     )
     edges = (Edge(0, 1), Edge(1, 2), Edge(1, 3), Edge(1, 4))
-    made = structs.replace(
-        made, graphs=(made.graphs[0], structs.replace(backward, nodes=nodes, edges=edges))
+    recorded = structs.replace(
+        recorded, graphs=(recorded.graphs[0], structs.replace(backward, nodes=nodes, edges=edges))
     )
-    events = trace(made)
+    events = trace(recorded)
     assert_nested(events)
     told = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
     assert "capture stream, concurrent (1)" in told
 
 
 def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_short():
-    made = timed(small())
-    forward = made.graphs[0]
+    recorded = timed(small())
+    forward = recorded.graphs[0]
     early = structs.replace(forward.nodes[1], start_ns=forward.nodes[0].duration_ns - 7)
     nodes = (forward.nodes[0], early, *forward.nodes[2:])
-    made = structs.replace(made, graphs=(structs.replace(forward, nodes=nodes),))
-    first = next(event for event in slices(trace(made))[1, 1] if event["cat"] == "kernel")
+    recorded = structs.replace(recorded, graphs=(structs.replace(forward, nodes=nodes),))
+    first = next(event for event in slices(trace(recorded))[1, 1] if event["cat"] == "kernel")
     assert ns(first, "dur") == forward.nodes[0].duration_ns - 7
     assert first["args"]["ns"] == forward.nodes[0].duration_ns
 
@@ -193,13 +193,13 @@ def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_sho
 def test_the_source_of_a_line_that_lies_here(tmp_path):
     file = tmp_path / "model.py"
     file.write_text("\n" * 11 + "        x = self.linear(x)\n")
-    made = timed(small())
-    frame = structs.replace(made.frames[0], file=str(file))
+    recorded = timed(small())
+    frame = structs.replace(recorded.frames[0], file=str(file))
     secret = tmp_path / "secret.txt"
     secret.write_text("\n" * 12 + "hidden\n")
-    other = structs.replace(made.frames[1], file=str(secret))
-    made = structs.replace(made, frames=(frame, other, *made.frames[2:]))
-    lines = {e["name"]: e["args"] for e in slices(trace(made))[1, 1] if e["cat"] == "line"}
+    other = structs.replace(recorded.frames[1], file=str(secret))
+    recorded = structs.replace(recorded, frames=(frame, other, *recorded.frames[2:]))
+    lines = {e["name"]: e["args"] for e in slices(trace(recorded))[1, 1] if e["cat"] == "line"}
     assert lines["model.py:12 Block.forward"]["source"] == "x = self.linear(x)"
     assert "source" not in lines["secret.txt:13 Block.forward"]
 

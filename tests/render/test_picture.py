@@ -15,8 +15,8 @@ from tests.builders import plain, small
 
 
 def small_dot() -> str:
-    made = small()
-    return dot.render(made, [whole(index, graph) for index, graph in enumerate(made.graphs)])
+    capture = small()
+    return dot.render(capture, [whole(index, graph) for index, graph in enumerate(capture.graphs)])
 
 
 def test_svg_and_png_without_a_system_package() -> None:
@@ -52,8 +52,8 @@ def test_bad_dot_is_one_sentence() -> None:
 
 
 def test_a_layout_past_its_time_is_ended() -> None:
-    made = plain(400, [(a, b) for a in range(400) for b in range(a + 1, 400, 7)])
-    text = dot.render(made, [whole(0, made.graphs[0])])
+    capture = plain(400, [(a, b) for a in range(400) for b in range(a + 1, 400, 7)])
+    text = dot.render(capture, [whole(0, capture.graphs[0])])
     with pytest.raises(CgtoolError, match="took more than") as caught:
         dot.lay_out(text, "svg", seconds=0.05)
     assert "--collapse" in (caught.value.failure.fix or "")

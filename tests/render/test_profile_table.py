@@ -32,15 +32,15 @@ def text_of(made, width, **asked):
 @pytest.mark.parametrize("sample", ["transformer", "train_step", "two_streams"])
 def test_overview(sample, width, monkeypatch):
     monkeypatch.chdir(ROOT)
-    made = recorded(f"profile-{sample}")
-    check(f"tables/profile-{sample}-{width}.txt", text_of(made, width))
+    capture = recorded(f"profile-{sample}")
+    check(f"tables/profile-{sample}-{width}.txt", text_of(capture, width))
 
 
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("by", ["op", "kernel", "node"])
 def test_one_table(by, width):
-    made = recorded("profile-transformer")
-    check(f"tables/profile-transformer-by-{by}-{width}.txt", text_of(made, width, by=by, top=8))
+    capture = recorded("profile-transformer")
+    check(f"tables/profile-transformer-by-{by}-{width}.txt", text_of(capture, width, by=by, top=8))
 
 
 @pytest.mark.parametrize("made", [timed(small()), timed(hostile())])
@@ -52,8 +52,8 @@ def test_node_times_alone_are_shown_with_what_they_can_tell(made):
 
 
 def test_nodes_without_a_time_are_counted():
-    made = timed(small())
-    forward = made.graphs[0]
+    capture = timed(small())
+    forward = capture.graphs[0]
     nodes = (structs.replace(forward.nodes[0], duration_ns=None, start_ns=None), *forward.nodes[1:])
-    made = structs.replace(made, graphs=(structs.replace(forward, nodes=nodes),))
-    assert "1 node could not be timed" in text_of(made, 100)
+    capture = structs.replace(capture, graphs=(structs.replace(forward, nodes=nodes),))
+    assert "1 node could not be timed" in text_of(capture, 100)

@@ -52,17 +52,17 @@ def compare(name, renderable, width):
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("view", ["summary", "pools"])
 def test_table(view, sample, width):
-    made = read(SAMPLES[sample])
+    recorded = read(SAMPLES[sample])
     if view == "summary":
-        compare(f"{sample}-summary", summary_table.render(summarize(made)), width)
+        compare(f"{sample}-summary", summary_table.render(summarize(recorded)), width)
     else:
-        compare(f"{sample}-pools", pools_table.render(pools_report(made)), width)
+        compare(f"{sample}-pools", pools_table.render(pools_report(recorded)), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_pools_of_several_callables_by_module_in_bytes(width):
-    made = pools_report(read(SAMPLES["gan"]), by="module")
-    compare("gan-pools-by-module-exact", pools_table.render(made, exact=True), width)
+    report = pools_report(read(SAMPLES["gan"]), by="module")
+    compare("gan-pools-by-module-exact", pools_table.render(report, exact=True), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -88,15 +88,15 @@ def test_bench_of_figures_made_up_by_this_test(width):
         Clock(sm_mhz=(1980, 1980, 1500)),
         timer_grain_ns=500.0,
     )
-    graphs = [Graph(one, one, capture_ns=1_500_000) for one in ("forward", "backward")]
-    made = bench_report(capture(graphs, bench=bench))
-    compare("made-up-bench", bench_table.render(made), width)
+    graphs = [Graph(name, name, capture_ns=1_500_000) for name in ("forward", "backward")]
+    report = bench_report(capture(graphs, bench=bench))
+    compare("made-up-bench", bench_table.render(report), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_bench_as_recorded_on_a_gpu(width):
-    made = bench_report(read(CAPTURES / "mlp-bench.cgt"))
-    compare("bench-mlp", bench_table.render(made), width)
+    report = bench_report(read(CAPTURES / "mlp-bench.cgt"))
+    compare("bench-mlp", bench_table.render(report), width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -112,11 +112,11 @@ def test_doctor(width):
 
 @pytest.mark.parametrize("view", ["summary", "pools"])
 def test_every_table_of_a_simulated_capture_says_so_in_its_title(view):
-    made = read(SAMPLES["simulated"])
+    recorded = read(SAMPLES["simulated"])
     if view == "summary":
-        parts = summary_table.render(summarize(made))
+        parts = summary_table.render(summarize(recorded))
     else:
-        parts = pools_table.render(pools_report(made))
+        parts = pools_table.render(pools_report(recorded))
     lines = text_of(parts, 160).splitlines()
     rules = [number for number, line in enumerate(lines) if line.startswith("───")]
     assert len(rules) == 3
@@ -126,10 +126,10 @@ def test_every_table_of_a_simulated_capture_says_so_in_its_title(view):
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_no_digit_is_lost_in_a_narrow_terminal(width):
-    made = pools_report(read(SAMPLES["transformer"]))
-    pools = pools_table.render(made, exact=True).parts[0]
+    report = pools_report(read(SAMPLES["transformer"]))
+    pools = pools_table.render(report, exact=True).parts[0]
     shown = "".join(text_of(pools, width).split("─")[-1].split())
-    values = [column.cell(made.pools[0]) for column in pools.columns_at(width)]
+    values = [column.cell(report.pools[0]) for column in pools.columns_at(width)]
     assert len(values) >= 6
     assert sum(map(str.isdigit, shown)) == sum(map(str.isdigit, "".join(map(str, values))))
 
@@ -176,9 +176,9 @@ def test_words_break_between_names_and_lose_nothing():
 
 
 def test_a_name_is_no_markup_and_moves_no_cursor():
-    made = of_rows([("[red]x[/]\x1b[2J",)], "name", title="[bold]T[/]")
-    assert "[red]x[/]\\x1b[2J" in text_of(made, 60)
-    assert text_of(made, 60).startswith("[bold]T[/]")
+    table = of_rows([("[red]x[/]\x1b[2J",)], "name", title="[bold]T[/]")
+    assert "[red]x[/]\\x1b[2J" in text_of(table, 60)
+    assert text_of(table, 60).startswith("[bold]T[/]")
 
 
 def test_a_capture_without_a_pool_says_so():

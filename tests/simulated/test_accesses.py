@@ -49,9 +49,9 @@ def residual(device: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 
 def test_a_small_function_by_hand() -> None:
-    made = capture(residual)
-    (graph,) = made.graphs
-    calls = by_op(made, graph)
+    recorded = capture(residual)
+    (graph,) = recorded.graphs
+    calls = by_op(recorded, graph)
     embedding, mm = calls["aten::embedding"], calls["aten::mm"]
     relu, cat = calls["aten::relu_"], calls["aten::cat"]
     assert mm.reads[0] == embedding.writes[0]
@@ -71,31 +71,31 @@ def trained(device: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 
 def test_backward_reads_what_forward_wrote(tmp_path: Path) -> None:
-    made = capture(trained)
-    forward, backward = made.graphs
-    for graph in made.graphs:
+    recorded = capture(trained)
+    forward, backward = recorded.graphs
+    for graph in recorded.graphs:
         assert len(graph.calls) == len({node.call for node in graph.nodes})
         assert all(call.writes for call in graph.calls)
-    tanh = by_op(made, forward)["aten::tanh"]
-    assert tanh.writes[0] in by_op(made, backward)["aten::tanh_backward"].reads
+    tanh = by_op(recorded, forward)["aten::tanh"]
+    assert tanh.writes[0] in by_op(recorded, backward)["aten::tanh_backward"].reads
     # The first weight is read in forward, the second in both.
     read = {storage for call in forward.calls for storage in call.reads}
     assert read & {storage for call in backward.calls for storage in call.reads} - set(tanh.writes)
-    capture_file.write(tmp_path / "a.cgt", made)
-    assert capture_file.read(tmp_path / "a.cgt") == made
+    capture_file.write(tmp_path / "a.cgt", recorded)
+    assert capture_file.read(tmp_path / "a.cgt") == recorded
 
 
 def test_gradients_of_a_layer_need_nothing_of_each_other() -> None:
-    made = capture(trained)
+    recorded = capture(trained)
     (found,) = [
-        overlap.find_overlap(made, index)
-        for index, graph in enumerate(made.graphs)
+        overlap.find_overlap(recorded, index)
+        for index, graph in enumerate(recorded.graphs)
         if graph.phase == "backward"
     ]
     assert found.recorded and not found.timed
     assert found.barriers == found.guessed == 0
     assert found.needed_nodes < found.length_nodes
-    words = [overlap.sentence(made, found, pair) for pair in found.pairs]
+    words = [overlap.sentence(recorded, found, pair) for pair in found.pairs]
     assert any(line.startswith("aten::mm at ") for line in words)
 
 
@@ -104,25 +104,25 @@ def branches(device: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
     side = torch.cuda.Stream()
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        one = torch.mm(x, weights[0]).tanh()
+        tanh = torch.mm(x, weights[0]).tanh()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             two = torch.mm(x, weights[1]).tanh()
         torch.cuda.current_stream().wait_stream(side)
         three = torch.mm(x, weights[2]).tanh()
-        return one + two + three
+        return tanh + two + three
 
     return function, (torch.randn(8, 8, device=device),)
 
 
 def test_waits_between_streams_that_no_data_needs() -> None:
-    made = capture(branches)
-    found = overlap.find_overlap(made, 0)
-    assert (found.length_nodes, found.needed_nodes) == (8, 4)
-    assert sum(pair.times for pair in found.pairs) == 2
-    assert any(pair.across for pair in found.pairs)
+    recorded = capture(branches)
+    overlaps = overlap.find_overlap(recorded, 0)
+    assert (overlaps.length_nodes, overlaps.needed_nodes) == (8, 4)
+    assert sum(pair.times for pair in overlaps.pairs) == 2
+    assert any(pair.across for pair in overlaps.pairs)
     # Both streams' ends before the fork and the join, each to what comes next.
-    assert found.unneeded_edges == 3
+    assert overlaps.unneeded_edges == 3
 
 
 @pytest.mark.parametrize("name", ["transformer", "two_streams", "convnet"])
@@ -130,11 +130,11 @@ def test_samples(name: str) -> None:
     names: dict[str, Any] = {}
     source = Path(__file__).parents[2] / "samples" / f"{name}.py"
     exec(compile(source.read_text(), str(source), "exec"), names)
-    made = capture(names["build"])
-    for index, graph in enumerate(made.graphs):
+    recorded = capture(names["build"])
+    for index, graph in enumerate(recorded.graphs):
         assert all(call.writes for call in graph.calls)
-        found = overlap.find_overlap(made, index)
+        overlaps = overlap.find_overlap(recorded, index)
         # What the data needs, the capture's streams keep.
-        assert found.needed_nodes <= found.length_nodes
+        assert overlaps.needed_nodes <= overlaps.length_nodes
         if name == "two_streams":
-            assert not found.pairs, "its branches run side by side already"
+            assert not overlaps.pairs, "its branches run side by side already"

@@ -48,15 +48,15 @@ def test_the_graph_adds_in_place() -> None:
             0
         ]
         (captured,) = session.captured
-        calls = [one.call for one in captured.graph.nodes]
-        adds = [one for one in calls if "AccumulateGrad" in (one.autograd_node or "")]
-        assert [one.name for one in adds] == ["aten::add_.Tensor"] * 8
+        calls = [node.call for node in captured.graph.nodes]
+        adds = [call for call in calls if "AccumulateGrad" in (call.autograd_node or "")]
+        assert [add.name for add in adds] == ["aten::add_.Tensor"] * 8
         model = next(
             cell.cell_contents
             for cell in step.__closure__
             if isinstance(cell.cell_contents, torch.nn.Module)
         )
-        replayed = [one.grad for one in model.parameters()]
+        replayed = [parameter.grad for parameter in model.parameters()]
         captured.graph.replay()
         first = [one.clone() for one in replayed]
         captured.graph.replay()

@@ -37,7 +37,7 @@ def test_replay_equals_eager_to_the_last_bit(name):
         for one in session.captured:
             one.graph.replay()
         replayed = [t.clone() for named in session.outputs.values() for _, t in named]
-        gradients = [g.clone() for some in session.gradients.values() for g in some]
+        gradients = [g.clone() for gradient in session.gradients.values() for g in gradient]
         outputs, expected = [], []
         for part in workload.parts:
             outputs += [tensor for _, tensor in flatten_outputs(call(part))]
@@ -268,8 +268,10 @@ def jagged():
     body = torch.nn.Linear(4, 4, device="cuda")
 
     def run(x):
-        made = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1)[:2], offsets)
-        return body(made).values()
+        nested_tensor_from_jagged = torch.nested.nested_tensor_from_jagged(
+            x.flatten(0, 1)[:2], offsets
+        )
+        return body(nested_tensor_from_jagged).values()
 
     return run
 

@@ -146,30 +146,30 @@ def generator():
 @given(st.lists(st.integers(-100, 100), min_size=2, max_size=30))
 def test_integers_stay_in_their_set(values):
     tensor = torch.tensor(values)
-    made = fresh(tensor, generator())
-    assert set(made.tolist()) <= set(values)
+    capture = fresh(tensor, generator())
+    assert set(capture.tolist()) <= set(values)
     if values == sorted(values):
-        assert made.tolist() == sorted(made.tolist())
-        assert (made[0], made[-1]) == (tensor[0], tensor[-1])
+        assert capture.tolist() == sorted(capture.tolist())
+        assert (capture[0], capture[-1]) == (tensor[0], tensor[-1])
     if len(set(values)) == len(values):
-        assert len(set(made.tolist())) == len(values)
+        assert len(set(capture.tolist())) == len(values)
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30))
 def test_floats_keep_range_and_sign(values):
     tensor = torch.tensor(values)
-    made = fresh(tensor, generator())
-    assert made.dtype == tensor.dtype and made.shape == tensor.shape
+    capture = fresh(tensor, generator())
+    assert capture.dtype == tensor.dtype and capture.shape == tensor.shape
     if any(values):
-        assert made.abs().max() <= tensor.abs().max()
-        assert min(values) < 0 or bool((made >= 0).all())
+        assert capture.abs().max() <= tensor.abs().max()
+        assert min(values) < 0 or bool((capture >= 0).all())
 
 
 def test_floats_are_others_and_masks_keep_their_infinities():
     tensor = torch.tensor([1.0, -INF, 2.0, 3.0, -INF])
-    made = fresh(tensor, generator())
-    assert (made == -INF).tolist() == (tensor == -INF).tolist()
-    assert not torch.equal(made, tensor)
+    capture = fresh(tensor, generator())
+    assert (capture == -INF).tolist() == (tensor == -INF).tolist()
+    assert not torch.equal(capture, tensor)
     assert bool((fresh(torch.zeros(4), generator()) != 0).any())
 
 
@@ -276,17 +276,17 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
 
     made = as_on_a_gpu(target("innocent.py:matrix_products"), round_otherwise)
     outcome = verify(made, VerifyOptions(), lambda _text: None)
-    outputs = [one for one in outcome.comparisons if one.kind == "output"]
-    assert {one.equal for one in outputs} == {equal}
-    assert not any(one.exact for one in outputs)
-    assert all(one.tolerance > 0 for one in outputs)
+    outputs = [comparison for comparison in outcome.comparisons if comparison.kind == "output"]
+    assert {output.equal for output in outputs} == {equal}
+    assert not any(output.exact for output in outputs)
+    assert all(output.tolerance > 0 for output in outputs)
 
 
 def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):
     made = target("innocent.py:sums_as_atomics_do")
     outcome = verify(made, VerifyOptions(), lambda _text: None)
-    assert all(one.equal for one in outcome.comparisons)
-    assert any(one.noise > 0 for one in outcome.comparisons)
+    assert all(comparison.equal for comparison in outcome.comparisons)
+    assert any(comparison.noise > 0 for comparison in outcome.comparisons)
     (finding,) = outcome.findings
     assert (finding.code, finding.severity) == ("eager-vs-graph-numeric-noise", "note")
     line = next(
@@ -307,7 +307,7 @@ def test_another_order_of_replay_that_is_wrong_is_a_note(target):
 
     def overlay(session):
         """The first forward's memory lies on the gradients that the graph before it left."""
-        gradients = [one for one in session.gradients[0] if one is not None]
+        gradients = [gradient for gradient in session.gradients[0] if gradient is not None]
         for one in session.captured:
 
             def act(name=one.name):
@@ -336,7 +336,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
 
     made.capture = captured
     outcome = verify(made, VerifyOptions(), lambda _text: None)
-    assert [one.code for one in outcome.findings] == ["input-freed-before-replay"]
+    assert [finding.code for finding in outcome.findings] == ["input-freed-before-replay"]
     assert "illegal memory access" in outcome.notes[-1].text
 
 
@@ -354,7 +354,7 @@ def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
     missed = pytest.importorskip("cgtool.jobs.verify.on_cuda")
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
-    assert [one.code for one in missed.findings_of(recorder, sure_only=sure)] == codes
+    assert [finding.code for finding in missed.findings_of(recorder, sure_only=sure)] == codes
 
 
 class Quantised(torch.Tensor):
@@ -376,7 +376,7 @@ class Quantised(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        plain = [one.inner if isinstance(one, Quantised) else one for one in args]
+        plain = [arg.inner if isinstance(arg, Quantised) else arg for arg in args]
         return func(*plain, **(kwargs or {}))
 
 

@@ -31,9 +31,9 @@ def marked(name):
     end = next(
         (n for n, line in enumerate(source, 1) if n > start and line.startswith("def ")), 999
     )
-    made = re.search(r"return (\w+)\(", "\n".join(source[start : start + 2]))
-    if made and hasattr(guilty, made[1]) and inspect.isclass(getattr(guilty, made[1])):
-        start = inspect.getsourcelines(getattr(guilty, made[1]))[1]
+    search = re.search(r"return (\w+)\(", "\n".join(source[start : start + 2]))
+    if search and hasattr(guilty, search[1]) and inspect.isclass(getattr(guilty, search[1])):
+        start = inspect.getsourcelines(getattr(guilty, search[1]))[1]
         end = getattr(guilty, name).__code__.co_firstlineno
     line = next(number for number in own if start <= number < end)
     return source[line - 1].partition("# <- ")[2].strip(), line
@@ -44,29 +44,33 @@ def test_innocent_code_stays_innocent(verified, name):
     outcome = verified(f"innocent.py:{name}")
     assert outcome.findings == ()
     assert outcome.comparisons
-    assert all(one.exact for one in outcome.comparisons)
+    assert all(comparison.exact for comparison in outcome.comparisons)
 
 
 @pytest.mark.parametrize("name", ["mlp", "gan", "two_streams", "train_step", "mixed_precision"])
 def test_samples_are_verified(verified, name):
     outcome = verified(f"{SAMPLES / name}.py:build")
     assert outcome.findings == ()
-    assert all(one.exact for one in outcome.comparisons)
+    assert all(comparison.exact for comparison in outcome.comparisons)
 
 
 @pytest.mark.parametrize("name", factories(guilty))
 def test_the_line_to_blame(verified, name):
     code, line = marked(name)
     outcome = verified(f"guilty.py:{name}")
-    found = {(one.code, one.frames[0].line) for one in outcome.findings if one.frames}
-    assert (code, line) in found
-    assert {one for one, _ in found} == {code}
-    assert not all(one.equal for one in outcome.comparisons) or code.startswith("stale")
+    findings = {
+        (finding.code, finding.frames[0].line) for finding in outcome.findings if finding.frames
+    }
+    assert (code, line) in findings
+    assert {one for one, _ in findings} == {code}
+    assert not all(comparison.equal for comparison in outcome.comparisons) or code.startswith(
+        "stale"
+    )
 
 
 def test_the_first_node_that_parts_is_named(verified):
     outcome = verified("guilty.py:rebound_state")
-    (note,) = [one for one in outcome.notes if one.code == "first-parting-node"]
+    (note,) = [note for note in outcome.notes if note.code == "first-parting-node"]
     assert "captured inputs, replay 2" in note.text
     assert "aten::add.Tensor" in note.text
     assert f"guilty.py:{marked('rebound_state')[1]}" in note.text
@@ -74,7 +78,7 @@ def test_the_first_node_that_parts_is_named(verified):
 
 def test_the_first_node_that_makes_a_nan_is_named_and_nan_equals_nan(verified):
     outcome = verified("innocent.py:nan_on_purpose")
-    (note,) = [one for one in outcome.notes if one.code == "first-non-finite-node"]
+    (note,) = [note for note in outcome.notes if note.code == "first-non-finite-node"]
     assert "aten::log" in note.text
 
 
@@ -88,7 +92,7 @@ def test_an_input_that_is_written_is_a_warning_and_numbers_agree(verified, tmp_p
     (finding,) = outcome.findings
     assert (finding.code, finding.severity) == ("in-place-on-static-input", "warning")
     assert finding.frames[0].line == 5
-    assert all(one.exact for one in outcome.comparisons)
+    assert all(comparison.exact for comparison in outcome.comparisons)
 
 
 def test_outputs_that_the_entry_keeps_are_a_note(verified, tmp_path):
@@ -105,13 +109,13 @@ def test_outputs_that_the_entry_keeps_are_a_note(verified, tmp_path):
 def test_what_warm_up_changed_is_a_note(verified):
     outcome = verified("innocent.py:key_value_cache")
     assert "position" in next(
-        one.text for one in outcome.notes if one.code == "warmup-mutates-state"
+        note.text for note in outcome.notes if note.code == "warmup-mutates-state"
     )
 
 
 def test_replays_and_trials_are_as_many_as_asked(verified):
     outcome = verified("innocent.py:two_callables", replays=2, trials=1)
-    trials = list(dict.fromkeys(one.trial for one in outcome.comparisons))
+    trials = list(dict.fromkeys(comparison.trial for comparison in outcome.comparisons))
     assert trials == [
         "captured inputs, replay 1",
         "captured inputs, replay 2",
@@ -122,5 +126,5 @@ def test_replays_and_trials_are_as_many_as_asked(verified):
 
 def test_state_is_compared_where_it_changed(verified):
     outcome = verified("innocent.py:dropout_and_batch_norm")
-    states = {one.name for one in outcome.comparisons if one.kind == "state"}
+    states = {comparison.name for comparison in outcome.comparisons if comparison.kind == "state"}
     assert states == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}

@@ -79,9 +79,9 @@ def test_the_descriptor_of_standard_error_is_taken_where_it_has_one(tmp_path):
     with (
         (tmp_path / "log").open("w") as file,
         redirect_stderr(file),
-        supervisor.standard_error() as found,
+        supervisor.standard_error() as standard_error,
     ):
-        assert found == file.fileno()
+        assert standard_error == file.fileno()
 
 
 def test_the_path_is_that_of_the_process_by_full_names(tmp_path, monkeypatch):

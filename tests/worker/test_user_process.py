@@ -30,21 +30,21 @@ def test_replaced_names_are_put_back_and_named():
     torch.Tensor.data_ptr = None
     sys.modules["json"] = None
     del os.getcwd
-    found = kept.restore()
+    restored = kept.restore()
     assert builtins.len is length
     assert torch.autograd.grad is grad
     assert torch.ones(1).data_ptr() != 0
     assert sys.modules["json"] is module is json
     assert callable(os.getcwd)
-    assert {one.name for one in found} == {
+    assert {one.name for one in restored} == {
         "builtins.len",
         "torch.autograd.grad",
         "torch.Tensor.data_ptr",
         "sys.modules['json']",
         "os.getcwd",
     }
-    assert {one.name for one in found if not one.is_broken} == {"torch.autograd.grad"}
-    assert describe_replaced(found).endswith("and 2 more")
+    assert {one.name for one in restored if not one.is_broken} == {"torch.autograd.grad"}
+    assert describe_replaced(restored).endswith("and 2 more")
 
 
 def test_what_libraries_do_to_themselves_is_not_the_users():
@@ -65,8 +65,8 @@ def test_the_line_that_assigns_is_found(tmp_path, monkeypatch):
     kept = originals()
     import patches_torch  # noqa: F401
 
-    found = kept.restore()
-    assert [one.name for one in found] == ["torch.zeros_like"]
-    (frame,) = frames_of(found)
+    restored = kept.restore()
+    assert [one.name for one in restored] == ["torch.zeros_like"]
+    (frame,) = frames_of(restored)
     assert (frame.file, frame.line) == (str(tmp_path / "patches_torch.py"), 4)
     del sys.modules["patches_torch"]

@@ -29,4 +29,4 @@ with torch.no_grad():
     model(torch.zeros(4, 8, device="cuda"))
     runner = Runner(model)
     results = [runner(torch.randn(rows, 8, device="cuda")) for rows in (8, 4, 2, 4, 8, 2)]
-print([one.sum().item() for one in results], runner.calls)
+print([result.sum().item() for result in results], runner.calls)

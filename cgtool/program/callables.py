@@ -4,12 +4,13 @@ it with its arguments."""
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,12 +98,6 @@ def mismatch(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str |
     return None
 
 
-def names_device(value: Any) -> bool:
-    """True when a parameter is called ``device``: a factory."""
-    signature = signature_of(value)
-    return signature is not None and "device" in signature.parameters
-
-
 def factory_call(
     value: Any, device: str
 ) -> tuple[tuple[Any, ...], dict[str, Any], str | None] | None:
@@ -128,17 +123,10 @@ def factory_call(
     if len(names) > 1:
         return None
     only = signature.parameters[names[0]]
-    if only.kind not in _POSITIONAL or not _takes_a_device(only):
-        return None
-    return (device,), {}, only.name
-
-
-def _takes_a_device(parameter: inspect.Parameter) -> bool:
-    annotation = parameter.annotation
-    if annotation is inspect.Parameter.empty:
-        return True
+    annotation = only.annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return _DEVICE_LIKE.search(text) is not None
+    takes_device = annotation is inspect.Parameter.empty or _DEVICE_LIKE.search(text)
+    return ((device,), {}, only.name) if takes_device and only.kind in _POSITIONAL else None
 
 
 def cannot_run(value: Callable[..., Any]) -> str | None:
@@ -155,9 +143,6 @@ def cannot_run(value: Callable[..., Any]) -> str | None:
     return None
 
 
-Place = tuple[str | None, int | None]
-
-
 def unwrapped(value: Any) -> Any:
     """The function inside partials, bound methods and decorators with ``__wrapped__``."""
     seen: set[int] = set()
@@ -172,7 +157,7 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-def place_of(value: Any, module: ModuleType, name: str) -> Place:
+def place_of(value: Any, module: ModuleType, name: str) -> tuple[str | None, int | None]:
     """File and line of a function or class of the user's; for other objects, the line of the
     user's module that binds the name."""
     target = unwrapped(value)
@@ -209,20 +194,23 @@ def _returns(function: ast.AST) -> Iterator[ast.Return]:
             yield from _returns(child)
 
 
-def returned_names(factory: Any, count: int) -> list[str] | None:
-    """The variables of ``return (generator, discriminator), ...``; None where it is not so."""
-    try:
+def names_of(factory: Any, functions: Sequence[Any]) -> list[str]:
+    """Names for several callables that a factory returned: the variables of ``return (generator,
+    discriminator), ...``, or their own names, numbered where they are equal: ``Linear 0``."""
+    with contextlib.suppress(OSError, TypeError, SyntaxError, ValueError, RecursionError):
         tree = ast.parse(textwrap.dedent(inspect.getsource(unwrapped(factory))))
-    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return None
-    returns = [node.value for node in _returns(tree.body[0])] if tree.body else []
-    if len(returns) != 1 or not isinstance(returns[0], ast.Tuple | ast.List):
-        return None
-    first = returns[0].elts[0] if returns[0].elts else None
-    if not isinstance(first, ast.Tuple | ast.List) or len(first.elts) != count:
-        return None
-    names = [node.id for node in first.elts if isinstance(node, ast.Name)]
-    return names if len(set(names)) == count else None
+        returns = [node.value for node in _returns(tree.body[0])] if tree.body else []
+        match returns:
+            case [ast.Tuple(elts=[first, *_]) | ast.List(elts=[first, *_])]:
+                elements = first.elts if isinstance(first, ast.Tuple | ast.List) else []
+                names = [node.id for node in elements if isinstance(node, ast.Name)]
+                if len(elements) == len(set(names)) == len(functions):
+                    return names
+    names = list(map(name_of, functions))
+    return [
+        f"{name} {names[:index].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
 
 
 _LONGEST = 200
@@ -241,28 +229,7 @@ def name_of(function: Any) -> str:
     return "lambda" if name == "<lambda>" else name[:_LONGEST]
 
 
-def unique(names: list[str]) -> list[str]:
-    """Equal names are numbered: ``Linear 0``, ``Linear 1``."""
-    return [
-        f"{name} {names[:index].count(name)}" if names.count(name) > 1 else name
-        for index, name in enumerate(names)
-    ]
-
-
 # --- what a factory returned
-
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""A callable, its arguments, its keyword arguments."""
-
-
-class BadReturn(Exception):
-    """A factory returned a known form with something wrong in it. ``what`` continues the ENTRY."""
-
-    def __init__(self, what: str, *, why: str | None = None, fix: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
-        self.why = why
-        self.fix = fix
 
 
 def kind(value: Any) -> str:
@@ -296,80 +263,3 @@ def is_call(value: Any) -> bool:
         and not is_a(value[0], type)
         and not (callable(value[1]) and not is_a(value[1], torch.Tensor))
     )
-
-
-def read_call(value: Any) -> Call:
-    """Read ``(callable, args)`` or ``(callable, args, kwargs)``. Raises BadReturn."""
-    function, args, *rest = value
-    kwargs = rest[0] if rest else {}
-    _check_runs(function, " returned")
-    if is_a(args, torch.Tensor):
-        args = (args,)
-    if not is_a(args, tuple | list):
-        form = "(), {'name': value}" if is_a(args, dict) else "(argument, ...)"
-        raise BadReturn(
-            f" returned arguments of type {type_name(args)}", fix=f"return (callable, {form})"
-        )
-    if not is_a(kwargs, dict) or not all(is_a(key, str) for key in kwargs):
-        raise BadReturn(
-            f" returned keyword arguments of type {type_name(kwargs)}",
-            fix="return (callable, args, {'name': value})",
-        )
-    wrong = mismatch(function, tuple(args), kwargs)
-    if wrong:
-        name = name_of(function)
-        raise BadReturn(
-            f" returned arguments that {name} does not take: {wrong}",
-            why=f"it is {name}{signature_text(function)}",
-        )
-    return function, tuple(args), kwargs
-
-
-def read_calls(value: Any, factory: Any) -> list[tuple[str, Any, tuple[torch.Tensor, ...]]]:
-    """Read ``((f1, ...), (args1, ...))`` to (name, callable, arguments). Raises BadReturn.
-
-    The rules are those of ``torch.cuda.make_graphed_callables``.
-    """
-    functions, arguments = value[0], value[1]
-    if len(value) != 2 or not is_a(arguments, tuple | list):
-        raise BadReturn(
-            " returned several callables without their arguments, or with keyword arguments",
-            fix="return ((f1, f2, ...), (args1, args2, ...))",
-        )
-    if len(functions) != len(arguments):
-        raise BadReturn(
-            f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
-        )
-    names = returned_names(factory, len(functions)) or unique(list(map(name_of, functions)))
-    calls = []
-    for name, function, given in zip(names, functions, arguments, strict=True):
-        args = (given,) if is_a(given, torch.Tensor) else given
-        _check_shared(name, function, args)
-        calls.append((name, function, tuple(args)))
-    return calls
-
-
-def _check_runs(function: Any, prefix: str) -> None:
-    wrong = cannot_run(function)
-    if wrong:
-        raise BadReturn(f"{prefix} {wrong}, which cgtool does not run")
-
-
-def _check_shared(name: str, function: Any, args: Any) -> None:
-    _check_runs(function, f": {name} is")
-    if not is_a(args, tuple | list):
-        raise BadReturn(f": the arguments of {name} are {kind(args)}, not a tuple")
-    for index, value in enumerate(args):
-        if not is_a(value, torch.Tensor):
-            raise BadReturn(
-                f": argument {index} of {name} is {kind(value)}, not a tensor",
-                why="callables that share a pool take only tensors, as in "
-                "torch.cuda.make_graphed_callables",
-                fix="bind other values with functools.partial",
-            )
-    wrong = mismatch(function, tuple(args), {})
-    if wrong:
-        raise BadReturn(
-            f": {name} does not take its arguments: {wrong}",
-            why=f"it is {name}{signature_text(function)}",
-        )

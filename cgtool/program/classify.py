@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -14,11 +15,13 @@ from cgtool.model.failure import EXIT_USAGE, EXIT_USER_CODE, CgtoolError, Failur
 from cgtool.observe.frames import call_user
 from cgtool.program import callables
 from cgtool.program.boundary import first_line, load_error
-from cgtool.program.objects import attribute, is_a, short
+from cgtool.program.objects import attribute, is_a, short, type_name
 from cgtool.program.spec import InputSpec, input_text
 from cgtool.program.workload import Part, Workload, make_part
 
-Result = TypeVar("Result")
+Hint = tuple[str | None, str | None]
+"""Why something of the user's was called as it was, and how to change that."""
+NO_HINT: Hint = (None, None)
 
 FORMS = """an entry point is one of
   a factory build(device) that returns (callable, args) or (callable, args, kwargs)
@@ -82,46 +85,42 @@ def make_inputs(specs: Sequence[InputSpec], device: str) -> Arguments:
 # --- forms
 
 
+@dataclass
 class Classifier:
     """One ENTRY on its way to a Workload. ``classify`` raises CgtoolError: exit 2 for a wrong ENTRY
     or wrong inputs, 4 for what the user's code raises or returns."""
 
-    def __init__(
-        self,
-        spec: str,
-        name: str,
-        module: ModuleType,
-        owner: Any,
-        device: str,
-        inputs: Sequence[InputSpec],
-    ) -> None:
-        self.spec = spec
-        self.name = name
-        self.module = module
-        self.owner = owner
-        self.device = device
-        self.inputs = inputs
-        self.file: str | None = None
-        self.line: int | None = None
-        self.notes: list[str] = []
+    spec: str
+    name: str
+    module: ModuleType
+    owner: Any
+    """The object that has the last part of the name."""
+    device: str
+    inputs: Sequence[InputSpec]
+    file: str | None = None
+    line: int | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def frames(self) -> tuple[Frame, ...]:
         return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
 
-    def _error(
-        self, what: str, *, why: str | None = FORMS, fix: str | None = None, code: int
-    ) -> CgtoolError:
-        return CgtoolError(Failure(f"{self.spec}{what}", code, self.frames, why, fix, "load"))
+    def _usage(self, what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
+        failure = Failure(f"{self.spec}{what}", EXIT_USAGE, self.frames, why, fix, "load")
+        return CgtoolError(failure)
 
-    def _call(self, function: Any, *args: Any, hint: Sequence[str] = (), **kwargs: Any) -> Any:
-        """Call something of the user's. ``hint``: why it is called so, and how to change that."""
+    def _wrong(self, what: str, *, why: str | None = FORMS, fix: str | None = None) -> CgtoolError:
+        """For what the user's code returned."""
+        failure = Failure(f"{self.spec}{what}", EXIT_USER_CODE, self.frames, why, fix, "load")
+        return CgtoolError(failure)
+
+    def _call(self, function: Any, *args: Any, hint: Hint = NO_HINT, **kwargs: Any) -> Any:
         try:
             return call_user(function, *args, **kwargs)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            why, fix = (*hint, None, None)[:2]
+            why, fix = hint
             raise load_error(self.spec, error, why=why, fix=fix, otherwise=self.frames) from error
 
     # --- what the ENTRY names
@@ -129,46 +128,40 @@ class Classifier:
     def classify(self, value: Any) -> Workload:
         self.file, self.line = callables.place_of(value, self.module, self.name)
         if is_a(value, torch.nn.Module):
-            return self._module(value)
+            device = torch.device(self.device)
+            if any(parameter.device.type != device.type for parameter in value.parameters()):
+                self._call(value.to, self.device)
+                self.notes.append(f"{self.name} was moved to {self.device}")
+            return self._with_inputs(value)
         if is_a(value, type):
             return self._class(value)
         if not callable(value):
             kind = "a module" if is_a(value, ModuleType) else callables.kind(value)
-            raise self._error(f" is {kind}, which cannot be called", code=EXIT_USAGE)
-        wrong = callables.cannot_run(value)
-        if wrong:
-            raise self._error(f" is {wrong}, which cgtool does not run", code=EXIT_USAGE)
+            raise self._usage(f" is {kind}, which cannot be called", why=FORMS)
+        if refusal := callables.cannot_run(value):
+            raise self._usage(f" is {refusal}, which cgtool does not run", why=FORMS)
         return self._function(value)
-
-    def _module(self, module: torch.nn.Module) -> Workload:
-        device = torch.device(self.device)
-        if any(parameter.device.type != device.type for parameter in module.parameters()):
-            self._call(module.to, self.device)
-            self.notes.append(f"{self.name} was moved to {self.device}")
-        return self._with_inputs(module)
 
     def _class(self, kind: type) -> Workload:
         if not issubclass(kind, torch.nn.Module):
-            raise self._error(" is a class, but not an nn.Module", code=EXIT_USAGE)
+            raise self._usage(" is a class, but not an nn.Module", why=FORMS)
         call = callables.factory_call(kind, self.device)
         if call is None or call[2] not in (None, "device"):
-            raise self._error(
+            raise self._usage(
                 f" cannot be created without {', '.join(callables.required(kind))}",
-                why=None,
                 fix="write a factory that creates it, or name an instance",
-                code=EXIT_USAGE,
             )
         module = self._call(kind, *call[0], **call[1])
         return self._with_inputs(self._call(module.to, self.device))
 
     def _function(self, function: Any) -> Workload:
-        input_names = [spec.name for spec in self.inputs]
-        is_factory = callables.names_device(function) and "device" not in input_names
-        call = callables.factory_call(function, self.device)
         signature = callables.signature_of(function)
-        has_parameters = signature is None or bool(signature.parameters)
-        if self._has_inputs() and has_parameters and not is_factory:
+        parameters = signature.parameters if signature is not None else {}
+        is_factory = "device" in parameters and all(spec.name != "device" for spec in self.inputs)
+        takes_inputs = (signature is None or bool(parameters)) and not is_factory
+        if takes_inputs and self._has_inputs():
             return self._with_inputs(function)
+        call = callables.factory_call(function, self.device)
         if call is None:
             names = callables.required(function)
             fix = (
@@ -178,14 +171,11 @@ class Classifier:
             )
             if names[:1] == ["self"]:
                 fix = "it is a method: name an instance's method, or a factory that returns one"
-            raise self._error(
-                f" takes {', '.join(names) or 'arguments'}, and no inputs are given",
-                why=None,
-                fix=fix,
-                code=EXIT_USAGE,
+            raise self._usage(
+                f" takes {', '.join(names) or 'arguments'}, and no inputs are given", fix=fix
             )
         args, kwargs, parameter = call
-        hint: tuple[str, ...] = ()
+        hint = NO_HINT
         if parameter not in (None, "device"):
             hint = (
                 f"it takes {parameter} and no inputs are given, so it was called as a factory, "
@@ -213,20 +203,17 @@ class Classifier:
         if function is None:
             if not callables.required(value):
                 return (), {}
-            raise self._error(
+            raise self._usage(
                 f"{callables.signature_text(value)}: no inputs are given",
-                why=None,
                 fix=f"give --input for each parameter, or write {self.name}_inputs(device)",
-                code=EXIT_USAGE,
             )
         call = callables.factory_call(function, self.device)
         if call is None:
             signature = callables.signature_text(function)
-            raise self._error(
+            raise self._wrong(
                 f": {self.name}_inputs{signature} takes more than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
-                code=EXIT_USER_CODE,
             )
         self.notes.append(f"inputs from {self.name}_inputs")
         inputs = self._call(function, *call[0], **call[1])
@@ -238,31 +225,24 @@ class Classifier:
             if len(inputs) == 2 and is_a(inputs[0], tuple | list) and is_a(inputs[1], dict):
                 return tuple(inputs[0]), dict(inputs[1])
             return tuple(inputs), {}
-        raise self._error(
+        raise self._wrong(
             f": {self.name}_inputs returned {callables.kind(inputs)}, {short(inputs)}",
             why="it returns a tuple of arguments, a dict of keyword arguments, or (args, kwargs)",
-            code=EXIT_USER_CODE,
         )
 
     def _with_inputs(self, value: Any) -> Workload:
         args, kwargs = self._arguments(value)
-        wrong = callables.mismatch(value, args, kwargs)
-        if wrong:
-            raise self._error(
-                f"{callables.signature_text(value)}: {wrong}",
-                why=None,
-                fix="name the inputs as its parameters"
-                if self.inputs
-                else f"return its arguments from {self.name}_inputs",
-                code=EXIT_USAGE if self.inputs else EXIT_USER_CODE,
-            )
-        return self._callable(value, args, kwargs)
+        mismatch = callables.mismatch(value, args, kwargs)
+        if mismatch is None:
+            return self._callable(value, args, kwargs)
+        what = f"{callables.signature_text(value)}: {mismatch}"
+        if self.inputs:
+            raise self._usage(what, fix="name the inputs as its parameters")
+        raise self._wrong(what, why=None, fix=f"return its arguments from {self.name}_inputs")
 
     # --- what a factory returned
 
-    def _returned(
-        self, factory: Any, result: Any, *, got_device: bool, hint: Sequence[str] = ()
-    ) -> Workload:
+    def _returned(self, factory: Any, result: Any, *, got_device: bool, hint: Hint) -> Workload:
         if callables.is_result(result):
             if got_device:
                 raise self._bad_return(
@@ -276,14 +256,10 @@ class Classifier:
             return self._step(factory)
         if callables.is_several_calls(result):
             self._refuse_inputs(result)
-            calls = self._read(callables.read_calls, result, factory)
-            return self._workload("callables", tuple(self._part(*call, {}) for call in calls))
+            return self._calls(factory, *result)
         if callables.is_call(result):
             self._refuse_inputs(result)
-            function, args, kwargs = self._read(callables.read_call, result)
-            if args or kwargs or is_a(function, torch.nn.Module):
-                return self._callable(function, args, kwargs)
-            return self._step(function)
+            return self._called(*result)
         if callable(result) and not is_a(result, type):
             return self._returned_callable(result)
         fix = None
@@ -291,54 +267,110 @@ class Classifier:
             fix = "return the tensor: a replay runs no Python, so it cannot return a Python number"
         raise self._bad_return(result, fix, hint)
 
-    def _bad_return(self, result: Any, fix: str | None, hint: Sequence[str]) -> CgtoolError:
+    def _bad_return(self, result: Any, fix: str | None, hint: Hint) -> CgtoolError:
         shown = "None" if result is None else f"{callables.kind(result)}, {short(result)}"
         why = FORMS
-        if hint:
+        if hint != NO_HINT:
             why, fix = f"{hint[0]}\n{FORMS}", hint[1]
-        return self._error(f" returned {shown}", why=why, fix=fix, code=EXIT_USER_CODE)
-
-    def _read(self, reader: Callable[..., Result], *args: Any) -> Result:
-        try:
-            return reader(*args)
-        except callables.BadReturn as error:
-            raise self._error(
-                error.what, why=error.why or FORMS, fix=error.fix, code=EXIT_USER_CODE
-            ) from None
+        return self._wrong(f" returned {shown}", why=why, fix=fix)
 
     def _refuse_inputs(self, result: Any) -> None:
         if self.inputs:
-            raise self._error(
+            raise self._usage(
                 f" returned {callables.kind(result)}, which takes no --input",
-                why=None,
                 fix="leave out --input, or name a function with parameters, or a factory that "
                 "returns only the callable",
-                code=EXIT_USAGE,
             )
 
+    def _check_runs(self, function: Any, prefix: str) -> None:
+        if refusal := callables.cannot_run(function):
+            raise self._wrong(f"{prefix} {refusal}, which cgtool does not run")
+
     def _returned_callable(self, function: Any) -> Workload:
-        wrong = callables.cannot_run(function)
-        if wrong:
-            raise self._error(f" returned {wrong}, which cgtool does not run", code=EXIT_USER_CODE)
+        self._check_runs(function, " returned")
         if self._has_inputs():
             return self._with_inputs(function)
         names = callables.required(function)
         if names:
-            raise self._error(
+            raise self._wrong(
                 f" returned a callable that takes {', '.join(names)}, and no arguments for it",
                 fix=f"return (callable, args), or give --input '{names[0]}=float32[4,128]'",
-                code=EXIT_USER_CODE,
             )
         return self._step(function)
+
+    def _called(self, function: Any, args: Any, *more: Any) -> Workload:
+        """``(callable, args)`` or ``(callable, args, kwargs)``."""
+        self._check_runs(function, " returned")
+        if is_a(args, torch.Tensor):
+            args = (args,)
+        if not is_a(args, tuple | list):
+            form = "(), {'name': value}" if is_a(args, dict) else "(argument, ...)"
+            raise self._wrong(
+                f" returned arguments of type {type_name(args)}", fix=f"return (callable, {form})"
+            )
+        kwargs = more[0] if more else {}
+        if not is_a(kwargs, dict) or not all(is_a(key, str) for key in kwargs):
+            raise self._wrong(
+                f" returned keyword arguments of type {type_name(kwargs)}",
+                fix="return (callable, args, {'name': value})",
+            )
+        mismatch = callables.mismatch(function, tuple(args), kwargs)
+        if mismatch:
+            name = callables.name_of(function)
+            raise self._wrong(
+                f" returned arguments that {name} does not take: {mismatch}",
+                why=f"it is {name}{callables.signature_text(function)}",
+            )
+        if args or kwargs or is_a(function, torch.nn.Module):
+            return self._callable(function, tuple(args), kwargs)
+        return self._step(function)
+
+    def _calls(self, factory: Any, functions: Any, arguments: Any, *more: Any) -> Workload:
+        """``((f1, ...), (args1, ...))``, by the rules of ``torch.cuda.make_graphed_callables``."""
+        if more or not is_a(arguments, tuple | list):
+            raise self._wrong(
+                " returned several callables without their arguments, or with keyword arguments",
+                fix="return ((f1, f2, ...), (args1, args2, ...))",
+            )
+        if len(functions) != len(arguments):
+            raise self._wrong(
+                f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
+            )
+        parts = []
+        names = callables.names_of(factory, functions)
+        for name, function, given in zip(names, functions, arguments, strict=True):
+            args = (given,) if is_a(given, torch.Tensor) else given
+            self._check_shared(name, function, args)
+            parts.append(self._part(name, function, tuple(args), {}))
+        return self._workload("callables", *parts)
+
+    def _check_shared(self, name: str, function: Any, args: Any) -> None:
+        self._check_runs(function, f": {name} is")
+        if not is_a(args, tuple | list):
+            raise self._wrong(f": the arguments of {name} are {callables.kind(args)}, not a tuple")
+        for index, value in enumerate(args):
+            if not is_a(value, torch.Tensor):
+                raise self._wrong(
+                    f": argument {index} of {name} is {callables.kind(value)}, not a tensor",
+                    why="callables that share a pool take only tensors, as in "
+                    "torch.cuda.make_graphed_callables",
+                    fix="bind other values with functools.partial",
+                )
+        mismatch = callables.mismatch(function, tuple(args), {})
+        if mismatch:
+            raise self._wrong(
+                f": {name} does not take its arguments: {mismatch}",
+                why=f"it is {name}{callables.signature_text(function)}",
+            )
 
     # --- the workload
 
     def _step(self, function: Any) -> Workload:
-        return self._workload("step", (self._part(callables.name_of(function), function, (), {}),))
+        return self._workload("step", self._part(callables.name_of(function), function, (), {}))
 
     def _callable(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
         part = self._part(callables.name_of(value), value, args, kwargs)
-        return self._workload("callable", (part,))
+        return self._workload("callable", part)
 
     def _part(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -347,5 +379,5 @@ class Classifier:
         self.notes += notes
         return dataclasses.replace(part, frames=self.frames)
 
-    def _workload(self, kind: str, parts: tuple[Part, ...]) -> Workload:
+    def _workload(self, kind: str, *parts: Part) -> Workload:
         return Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))

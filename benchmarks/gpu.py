@@ -26,7 +26,7 @@ from cgtool.devices.cuda import capture as cuda_capture
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
-from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.phases import call, differentiable, grads
 from cgtool.program.workload import Part, Workload, flatten_outputs
 
 SAMPLES = (
@@ -61,7 +61,7 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
                 outputs = flatten_outputs(call(part))
                 surface = None if step else differentiable(part, outputs)
                 if surface is not None:
-                    grads(surface, grad_outputs(surface), False)
+                    grads(surface, False)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     pool = torch.cuda.graph_pool_handle()
@@ -77,10 +77,9 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
             surface = differentiable(part, flatten_outputs(kept[index]))
             if surface is None:
                 continue
-            incoming = grad_outputs(surface)
             graph = torch.cuda.CUDAGraph(keep_graph=True)
             with torch.cuda.graph(graph, pool=pool):
-                kept.append(grads(surface, incoming, False))
+                kept.append(grads(surface, False))
             made.append((f"backward {index}", graph))
     return made
 

@@ -17,25 +17,16 @@ from typing import Any
 
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.observe.frames import call_user
-from cgtool.program.spec import EntrySpec, parse_entry
+from cgtool.program.load import import_root
+from cgtool.program.spec import parse_entry
 from cgtool.torch_compat.patches import Patches
-
-
-def folder_of(spec: EntrySpec) -> Path:
-    """Where an entry's own modules are found: beside its file, or above its package."""
-    if not spec.is_file:
-        return Path.cwd()
-    folder = Path(spec.target).resolve().parent
-    while (folder / "__init__.py").exists() and folder.name.isidentifier():
-        folder = folder.parent
-    return folder
 
 
 class ImportIsolation:
     """Watches the imports of two entries that take turns."""
 
     def __init__(self, first: str, second: str) -> None:
-        self._folders = {spec: folder_of(parse_entry(spec)) for spec in (first, second)}
+        self._folders = {spec: import_root(parse_entry(spec)) for spec in (first, second)}
         self._current = first
         self._own: dict[tuple[Path, str], str | None] = {}
         self._checking = False

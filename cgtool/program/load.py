@@ -3,7 +3,6 @@ that the entry point is given is on the device of the capture."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -14,7 +13,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -38,14 +37,6 @@ from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import is_fake, pytree
 
 
-@contextlib.contextmanager
-def _arguments_of(program: str) -> Iterator[None]:
-    """``sys.argv`` is the name of the user's file alone."""
-    with Patches() as patches:
-        patches.set(sys, "argv", [program])
-        yield
-
-
 def load(
     spec: str, *, device: str, inputs: tuple[str, ...] = (), seed: int | None = None
 ) -> Workload:
@@ -58,7 +49,8 @@ def load(
     input_specs = parse_inputs(inputs)
     seed_all(seed)
     install_annotations()
-    with _arguments_of(entry.target):
+    with Patches() as patches:
+        patches.set(sys, "argv", [entry.target])
         module, owner, value = find(entry)
         classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
         try:
@@ -93,29 +85,24 @@ def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
                     "create it outside of the meta device and FakeTensorMode",
                     phase="load",
                 )
-            if _is_on(tensor.device, wanted):
+            device_type, index = tensor.device.type, tensor.device.index
+            any_index = wanted.type != "cuda" or wanted.index is None
+            if device_type == wanted.type and (any_index or index == wanted.index):
                 continue
-            is_host_scalar = tensor.device.type == "cpu" and tensor.dim() == 0
+            is_host_scalar = device_type == "cpu" and tensor.dim() == 0
             if is_host_scalar and workload.kind != "callables" and name.startswith("argument"):
                 notes.append(
                     f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
                 )
                 continue
-            frame = workload.entry_frame()
             raise user_code(
                 f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
-                frames=(frame,) if frame is not None else (),
+                frames=part.frames,
                 why="a CUDA graph holds only work of the device that it is captured on",
                 fix="create it with device=device, or move it with .to(device)",
                 phase="load",
             )
     return tuple(notes)
-
-
-def _is_on(device: torch.device, wanted: torch.device) -> bool:
-    if device.type != wanted.type:
-        return False
-    return wanted.type != "cuda" or wanted.index is None or device.index == wanted.index
 
 
 def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:
@@ -124,7 +111,7 @@ def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:
         (f"argument {key}{path}", tensor)
         for key, value in (*enumerate(part.args), *part.kwargs.items())
         for path, tensor in tensors_in(value)
-        if not _is_batch_sizes(value, tensor)
+        if all(tensor is not sizes for sizes in _batch_sizes(value))
     ]
     for prefix, module in part.modules.items():
         start = f"{prefix}." if prefix else ""
@@ -132,14 +119,10 @@ def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:
     return tensors
 
 
-def _is_batch_sizes(value: Any, tensor: torch.Tensor) -> bool:
-    """The ``batch_sizes`` of a PackedSequence are on the CPU, whatever its device."""
-
-    def is_packed(leaf: Any) -> bool:
-        return is_a(leaf, PackedSequence)
-
-    leaves = pytree.tree_leaves(value, is_leaf=is_packed)
-    return any(is_packed(leaf) and leaf.batch_sizes is tensor for leaf in leaves)
+def _batch_sizes(value: Any) -> list[torch.Tensor]:
+    """Of the PackedSequences in ``value``: on the CPU, whatever their device."""
+    leaves = pytree.tree_leaves(value, is_leaf=lambda leaf: is_a(leaf, PackedSequence))
+    return [leaf.batch_sizes for leaf in leaves if is_a(leaf, PackedSequence)]
 
 
 # --- imports
@@ -180,11 +163,6 @@ def _is_installed(name: str) -> bool:
     return any(location.startswith(f"{root}/") for root in roots)
 
 
-def _file_of(module: ModuleType | None) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if isinstance(file, str) else None
-
-
 def _own_name(path: Path) -> str:
     """A module name for a file whose stem is taken or not a name; the same in every run."""
     stem = re.sub(r"\W", "_", path.stem)
@@ -196,20 +174,27 @@ def _first_on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
+def import_root(spec: EntrySpec) -> Path:
+    """Where an entry's own modules are found: beside its file, or above its package."""
+    if not spec.is_file:
+        return Path.cwd()
+    folder = Path(spec.target).resolve().parent
+    while (folder / "__init__.py").exists() and folder.name.isidentifier():
+        folder = folder.parent
+    return folder
+
+
 def _import_file(spec: EntrySpec) -> ModuleType:
     # Resolved, as Python does for a script that is a link: the siblings of the real file count.
-    path = Path(spec.target).resolve()
-    package: list[str] = []
-    root = path.parent
-    while (root / "__init__.py").exists() and root.name.isidentifier():
-        package.insert(0, root.name)
-        root = root.parent
+    path, root = Path(spec.target).resolve(), import_root(spec)
+    package = path.parent.relative_to(root).parts
     if package and path.suffix == ".py" and path.stem.isidentifier():
         return _import_from_package(spec, path, root, package)
     stem, own = path.stem, _own_name(path)
     for name in (stem, own):
         known = sys.modules.get(name)
-        if known is not None and _file_of(known) == path:
+        file = getattr(known, "__file__", None)
+        if known is not None and isinstance(file, str) and Path(file).resolve() == path:
             return known
     name = stem
     if not stem.isidentifier() or stem in sys.modules or _is_installed(stem):
@@ -234,7 +219,9 @@ def _import_file(spec: EntrySpec) -> ModuleType:
     return module
 
 
-def _import_from_package(spec: EntrySpec, path: Path, root: Path, package: list[str]) -> ModuleType:
+def _import_from_package(
+    spec: EntrySpec, path: Path, root: Path, package: Sequence[str]
+) -> ModuleType:
     """A file whose folder has ``__init__.py`` is that package's module: relative imports work."""
     _first_on_path(root)
     if str(path.parent) not in sys.path:
@@ -281,17 +268,16 @@ def _import_module(name: str, spec: EntrySpec) -> ModuleType:
         return call_user(importlib.import_module, name)
     except KeyboardInterrupt:
         raise
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+    except BaseException as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
             file = Path(*name.split(".")).with_suffix(".py")
             raise usage(
-                f"{spec.target}: Python finds no module named {error.name}",
+                f"{spec.target}: Python finds no module named {missing}",
                 fix=f"did you mean {file}:{spec.name}?"
                 if is_file(file)
                 else "give the path of the file, or run from the folder that holds the package",
             ) from error
-        raise load_error(f"importing {spec.target}", error) from error
-    except BaseException as error:
         raise load_error(f"importing {spec.target}", error) from error
 
 

@@ -11,6 +11,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,6 +63,8 @@ class Surface:
 
     outputs: tuple[Named, ...]
     inputs: tuple[Named, ...]
+    incoming: tuple[torch.Tensor, ...]
+    """Static gradients of ones, one an output, allocated outside the graph."""
 
 
 def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
@@ -115,17 +118,11 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
             "factory; or capture the forward alone with --no-backward",
             phase="capture backward",
         )
-    return Surface(needing_grad, tuple(inputs.values()))
+    incoming = tuple(torch.ones_like(tensor) for _, tensor in needing_grad)
+    return Surface(needing_grad, tuple(inputs.values()), incoming)
 
 
-def grad_outputs(surface: Surface) -> list[torch.Tensor]:
-    """Static incoming gradients of ones, one per output, allocated outside the graph."""
-    return [torch.ones_like(tensor) for _, tensor in surface.outputs]
-
-
-def grads(
-    surface: Surface, incoming: list[torch.Tensor], allow_unused: bool
-) -> tuple[torch.Tensor | None, ...]:
+def grads(surface: Surface, allow_unused: bool) -> tuple[torch.Tensor | None, ...]:
     """Backward over the surface, as ``make_graphed_callables`` calls it.
 
     Raises CgtoolError that names the inputs that no output depends on, unless ``allow_unused``.
@@ -135,7 +132,7 @@ def grads(
             torch.autograd.grad,
             outputs=tuple(tensor for _, tensor in surface.outputs),
             inputs=tuple(tensor for _, tensor in surface.inputs),
-            grad_outputs=tuple(incoming),
+            grad_outputs=surface.incoming,
             only_inputs=True,
             allow_unused=allow_unused,
         )
@@ -169,7 +166,6 @@ class Phases:
     options: CaptureOptions
     outputs: dict[int, list[Named]] = field(default_factory=dict)
     surfaces: dict[int, Surface] = field(default_factory=dict)
-    incoming: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
 
 
@@ -190,7 +186,7 @@ def run_phases(phases: Phases, run: Run) -> None:
     parts = phases.workload.parts
     first = "step" if phases.workload.kind == "step" else "forward"
     for index, part in enumerate(parts):
-        result = run(part, first, index, lambda part=part: call(part))  # type: ignore[misc]
+        result = run(part, first, index, partial(call, part))
         phases.outputs[index] = flatten_outputs(result)
     if not wants_backward(phases):
         return
@@ -198,16 +194,9 @@ def run_phases(phases: Phases, run: Run) -> None:
         surface = differentiable(part, phases.outputs[index])
         if surface is None:
             continue
-        incoming = grad_outputs(surface)
-        phases.surfaces[index], phases.incoming[index] = surface, incoming
-        phases.gradients[index] = run(
-            part,
-            "backward",
-            index,
-            lambda surface=surface, incoming=incoming: grads(  # type: ignore[misc]
-                surface, incoming, phases.options.allow_unused_input
-            ),
-        )
+        phases.surfaces[index] = surface
+        backward = partial(grads, surface, phases.options.allow_unused_input)
+        phases.gradients[index] = run(part, "backward", index, backward)
 
 
 def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
@@ -227,7 +216,7 @@ def iterate(phases: Phases, part: Part) -> None:
     if wants_backward(phases):
         surface = differentiable(part, outputs)
         if surface is not None:
-            grads(surface, grad_outputs(surface), phases.options.allow_unused_input)
+            grads(surface, phases.options.allow_unused_input)
 
 
 def warm_up(

@@ -70,10 +70,10 @@ def test_autograd_runs_the_users_code():
 
     x = torch.ones(1, requires_grad=True)
     y = Fails.apply(x)
-    made = phases.Surface((("y", y),), (("x", x),))
-    assert not boundary.own_fault(raised(phases.grads, made, [torch.ones(1)], False))
-    wrong = phases.Surface((("y", x * 2),), (("x", x),))
-    assert not boundary.own_fault(raised(phases.grads, wrong, [torch.ones(7)], False))
+    surface = phases.Surface((("y", y),), (("x", x),), (torch.ones(1),))
+    assert not boundary.own_fault(raised(phases.grads, surface, False))
+    wrong = phases.Surface((("y", x * 2),), (("x", x),), (torch.ones(7),))
+    assert not boundary.own_fault(raised(phases.grads, wrong, False))
 
 
 def test_a_mode_that_hands_an_op_on_is_transparent():

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from cgtool.model.failure import EXIT_USAGE, CgtoolError
-from cgtool.program.import_isolation import ImportIsolation, folder_of
-from cgtool.program.load import load
+from cgtool.program.import_isolation import ImportIsolation
+from cgtool.program.load import import_root, load
 from cgtool.program.spec import parse_entry
 
 MODEL = """
@@ -101,4 +101,4 @@ def test_the_import_statement_is_pythons_again_afterwards(tmp_path):
 
 def test_the_folder_of_a_package_is_the_one_above_it(tmp_path):
     spec = checkout(tmp_path / "a", 3, package=True)
-    assert folder_of(parse_entry(spec)) == tmp_path / "a"
+    assert import_root(parse_entry(spec)) == tmp_path / "a"

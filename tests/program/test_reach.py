@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cgtool.model.failure import CgtoolError
-from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.phases import call, differentiable, grads
 from cgtool.program.workload import flatten_outputs, named_tensors, tensors_in
 
 
@@ -85,7 +85,7 @@ def test_only_parameters_that_outputs_reach_are_differentiated(loaded):
     outputs = flatten_outputs(call(part))
     surface = differentiable(part, outputs)
     assert [name for name, _ in surface.inputs] == ["input x", "used.weight", "used.bias"]
-    gradients = grads(surface, grad_outputs(surface), False)
+    gradients = grads(surface, False)
     assert torch.equal(gradients[0], part.modules["used"].weight.sum(0, keepdim=True))
 
 

@@ -13,7 +13,7 @@ from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.phases import call, differentiable, grad_outputs, grads
+from cgtool.program.phases import call, differentiable, grads
 from cgtool.program.workload import Part, Workload, flatten_outputs
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
@@ -44,7 +44,7 @@ def test_replay_equals_eager_to_the_last_bit(name):
         for index, part in reversed(list(enumerate(workload.parts))):
             if index in session.surfaces:
                 surface = differentiable(part, flatten_outputs(call(part)))
-                expected += grads(surface, grad_outputs(surface), False)
+                expected += grads(surface, False)
     assert len(replayed) == len(outputs) and len(gradients) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(replayed, outputs, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))

@@ -32,7 +32,7 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Surface, call, differentiable, grad_outputs, grads, iterate
+from cgtool.program.phases import Surface, call, differentiable, grads, iterate
 from cgtool.program.workload import Workload, flatten_outputs
 
 TIMER_GRAIN_NS = 500.0
@@ -118,18 +118,18 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
         for part in parts:
             call(part)
 
-    ready: list[tuple[Surface, list[torch.Tensor]]] = []
+    ready: list[Surface] = []
 
     def run_forward() -> None:
         ready.clear()
         for part in reversed(parts):
             surface = differentiable(part, flatten_outputs(call(part)))
             if surface is not None:
-                ready.append((surface, grad_outputs(surface)))
+                ready.append(surface)
 
     def run_backward() -> None:
-        for surface, incoming in ready:
-            grads(surface, incoming, session.options.allow_unused_input)
+        for surface in ready:
+            grads(surface, session.options.allow_unused_input)
 
     def eager_both() -> None:
         for part in parts:

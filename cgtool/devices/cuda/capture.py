@@ -258,8 +258,8 @@ def _named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
     memory that has no name."""
     tensors, caveats = describe_tensors(session.workload, _on_gpu)
-    for index, incoming in session.incoming.items():
-        for (name, _), tensor in zip(session.surfaces[index].outputs, incoming, strict=True):
+    for surface in session.surfaces.values():
+        for (name, _), tensor in zip(surface.outputs, surface.incoming, strict=True):
             if address_of(tensor) is not None:
                 label = f"incoming gradient of {name}"
                 tensors.append(describe_tensor(label, "gradient", tensor))

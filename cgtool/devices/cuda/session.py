@@ -32,7 +32,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import call, differentiable, grad_outputs, grads, wants_backward, warm_up
+from cgtool.program.phases import call, differentiable, grads, wants_backward, warm_up
 from cgtool.program.workload import Part, flatten_outputs
 
 
@@ -132,9 +132,8 @@ class CudaSession(Session[CudaGraph]):
                 if wants_backward(self):
                     surface = differentiable(part, outputs)
                     if surface is not None:
-                        incoming = grad_outputs(surface)
                         begin = log.count()
-                        grads(surface, incoming, self.options.allow_unused_input)
+                        grads(surface, self.options.allow_unused_input)
                         phases["backward"] = Recorded(recorder.record, log.launches[begin:])
         phases[forward_phase] = Recorded(recorder.record, log.launches[:split])
         self.recorded.append(phases)

@@ -109,17 +109,17 @@ def eager_iteration(
         # As leaving the outermost autocast does, once an iteration.
         torch.clear_autocast_cache()
     phases = Phases(target.workload, target.options)
-    static = target.session.incoming
+    graphs = target.session.surfaces
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-        if phase == "backward" and index in static:
-            for gradient, static_gradient in zip(
-                phases.incoming[index], static[index], strict=False
-            ):
+        if phase == "backward":
+            incoming = phases.surfaces[index].incoming
+            static = graphs[index].incoming if index in graphs else ()
+            for gradient, static_gradient in zip(incoming, static, strict=False):
                 if gradient.shape == static_gradient.shape:
                     gradient.copy_(static_gradient)
-        if hold is not None and phase == "backward":
-            hold.extend(phases.incoming[index])
+            if hold is not None:
+                hold.extend(incoming)
         with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
             return body()
 
@@ -143,8 +143,8 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
             if id(tensor) not in ids:
                 ids.add(id(tensor))
                 inputs.append((_prefixed(workload, part, name), tensor))
-    for index, static in target.session.incoming.items():
-        for (output, _), tensor in zip(target.session.surfaces[index].outputs, static, strict=True):
+    for index, surface in target.session.surfaces.items():
+        for (output, _), tensor in zip(surface.outputs, surface.incoming, strict=True):
             name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
             inputs.append((name, tensor))
     return inputs
@@ -230,8 +230,8 @@ class TrialRunner:
         with raw():
             self.incoming = {
                 id(tensor): (tensor, tensor.detach().clone())
-                for static in target.session.incoming.values()
-                for tensor in static
+                for surface in target.session.surfaces.values()
+                for tensor in surface.incoming
             }
 
     def _begin(self, trial: Trial) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,7 +19,6 @@ from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
 from cgtool.analysis.gate.metrics import BY_NAME
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
 from cgtool.model.capture import Frame
-from cgtool.model.failure import Failure
 from cgtool.render.gate_table import (
     VERDICTS,
     WORDS,
@@ -27,7 +26,6 @@ from cgtool.render.gate_table import (
     details,
     error_lines,
     explained,
-    place_text,
     sentence,
 )
 from cgtool.render.table import Column
@@ -51,45 +49,37 @@ def github_commands(report: GateReport, root: Path) -> str:
 
     ``root`` is the top of the checkout, which annotations name their files from.
     """
-    targets = list(zip(report.names(), report.targets, strict=True))
-    lines = []
-    for kind in (FAIL, UNKNOWN):
-        annotations = [
-            _command_error(name, target.error, root)
-            for name, target in targets
-            if target.error is not None and kind == FAIL
-        ]
-        annotations += [
-            _command(name, verdict, root)
-            for name, target in targets
-            for verdict in target.verdicts
-            if verdict.verdict == kind
-        ]
-        room = MOST_ANNOTATIONS
-        room -= len(annotations) > MOST_ANNOTATIONS
-        lines += annotations[:room]
-        if annotations[room:]:
-            rest = f"{len(annotations[room:])} more: see the job summary"
-            lines.append(f"::{_KINDS[kind]} title=cgtool gate::{message((rest,))}")
-    return "".join(f"{line}\n" for line in lines)
+    commands: dict[str, list[str]] = {"error": [], "warning": []}
+    for name, target in report.named():
+        if target.error is not None:
+            facts, frame = error_lines(target.error), _place(target.error.frames)
+            title = f"{name} not measured"
+            commands["error"].append(_command("error", title, facts, frame, root))
+    for name, target in report.named():
+        for verdict in target.verdicts:
+            if kind := _KINDS.get(verdict.verdict):
+                title = f"{name}: {verdict.metric} {WORDS[verdict.verdict]}"
+                facts = (sentence(verdict), *details(verdict))
+                commands[kind].append(_command(kind, title, facts, verdict.frame, root))
+    for kind, lines in commands.items():
+        if len(lines) > MOST_ANNOTATIONS:
+            rest = f"{len(lines) - MOST_ANNOTATIONS + 1} more: see the job summary"
+            lines[MOST_ANNOTATIONS - 1 :] = [_command(kind, "cgtool gate", (rest,))]
+    return "".join(f"{line}\n" for lines in commands.values() for line in lines)
 
 
-def _command(entry: str, verdict: Verdict, root: Path) -> str:
-    title = f"{entry}: {verdict.metric} {WORDS[verdict.verdict]}"
-    text = message((sentence(verdict), *details(verdict)))
-    return f"::{_KINDS[verdict.verdict]} {_command_properties(verdict.frame, title, root)}::{text}"
-
-
-def _command_error(entry: str, error: Failure, root: Path) -> str:
-    frame = next((frame for frame in error.frames if frame.file), None)
-    text = message((error.what, *error_lines(error)))
-    return f"::error {_command_properties(frame, f'{entry} not measured', root)}::{text}"
-
-
-def _command_properties(frame: Frame | None, title: str, root: Path) -> str:
+def _command(
+    kind: str, title: str, lines: Iterable[str], frame: Frame | None = None, root: Path = Path()
+) -> str:
     place = {} if frame is None else {"file": from_root(frame, root), "line": str(frame.line)}
     named = {**place, "title": title}
-    return ",".join(f"{name}={value_of(value)}" for name, value in named.items())
+    properties = ",".join(f"{name}={value_of(value)}" for name, value in named.items())
+    return f"::{kind} {properties}::{message(lines)}"
+
+
+def _place(frames: Sequence[Frame]) -> Frame | None:
+    # A round of a recursion that was left out has no file.
+    return next((frame for frame in frames if frame.file), None)
 
 
 def message(lines: Iterable[str]) -> str:
@@ -115,7 +105,7 @@ def from_root(frame: Frame, root: Path) -> str:
 def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
-    parts += [_section(*pair) for pair in zip(report.names(), report.targets, strict=True)]
+    parts += [_section(name, target) for name, target in report.named()]
     return cut("\n".join(parts), most)
 
 
@@ -132,8 +122,8 @@ def cut(text: str, most: int = MOST_BYTES) -> str:
 
 def _section(name: str, target: Judged) -> str:
     if target.error is not None:
-        facts = (target.error.what, *error_lines(target.error))
-        return "\n".join((f"### {cell(name)}", "", *(f"- {cell(line)}" for line in facts), ""))
+        facts = (f"- {cell(line)}" for line in error_lines(target.error))
+        return "\n".join((f"### {cell(name)}", "", *facts, ""))
     device = "the simulated device" if target.simulated else target.device
     baseline = f", compared with {target.baseline}" if target.baseline else ""
     lines = [
@@ -150,15 +140,16 @@ def _section(name: str, target: Judged) -> str:
         lines.append(f"| {' | '.join(map(cell, row))} |")
     lines.append("")
     for verdict, reasons in explained(target):
-        place = place_text(verdict)
-        lines.append(f"**{cell(verdict.metric)}**{f' at {cell(place)}' if place else ''}\n")
+        frame = verdict.frame
+        place = f" at {cell(f'{shown_file(frame.file)}:{frame.line}')}" if frame else ""
+        lines.append(f"**{cell(verdict.metric)}**{place}\n")
         lines += [f"- {cell(line)}" for line in reasons]
         lines.append("")
     lines += [f"> {cell(note)}\n" for note in target.notes]
     return "\n".join(lines) + "\n"
 
 
-_MARKDOWN = str.maketrans({one: f"\\{one}" for one in "\\`*_{}[]<>|#~$"} | {"&": "&amp;"})
+_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>|#~$"} | {"&": "&amp;"})
 _BLOCK = re.compile(r"\A(?:[-+](?= |\Z)|-(?=[- ]*\Z)|\d{1,9}[.)](?= |\Z))")
 """What makes a list or a rule of a line that begins with it."""
 _LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
@@ -168,8 +159,8 @@ def cell(text: str) -> str:
     """One line of plain text in Markdown: nothing in it is read as markup, no address becomes a
     link, and what does not print shows as an escape."""
     shown = visible(text).strip(" ").translate(_MARKDOWN)
-    for odd in (_BLOCK, _LINK):
-        shown = odd.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", shown)
+    for pattern in (_BLOCK, _LINK):
+        shown = pattern.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", shown)
     return shown
 
 
@@ -182,7 +173,7 @@ def cell(text: str) -> str:
 def junit(report: GateReport) -> bytes:
     """One suite a target, one case a verdict."""
     root = ET.Element("testsuites", name="cgtool gate")
-    suites = [_suite(root, *pair) for pair in zip(report.names(), report.targets, strict=True)]
+    suites = [_suite(root, name, target) for name, target in report.named()]
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     ET.indent(root)
@@ -201,54 +192,39 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
         errors=str(int(target.error is not None)),
         skipped=str(verdicts.count(UNKNOWN)),
     )
-    if target.error is None:
-        _properties(suite, target)
-    else:
-        _error(suite, entry, target.error)
+    if target.error is not None:
+        # A case of its own: a suite without cases looks like a pass.
+        case = _case(suite, entry, "measured", _place(target.error.frames))
+        _outcome(case, "error", f"exit {target.error.exit_code}", error_lines(target.error))
+        return suite
+    properties = ET.SubElement(suite, "properties")
+    facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
+    facts |= {name: f"{value:.10g}" for name, value in target.figures.items()}
+    for name, value in facts.items():
+        ET.SubElement(properties, "property", name=visible(name), value=visible(value))
     for verdict in target.verdicts:
-        _case(suite, entry, verdict)
+        # A figure may have a budget and a baseline: the name says which.
+        name = f"{verdict.metric} ({verdict.held_to})"
+        case = _case(suite, entry, name, verdict.frame)
+        if verdict.verdict == FAIL:
+            lines = (f"{verdict.metric}: {sentence(verdict)}", *details(verdict))
+            _outcome(case, "failure", "budget" if verdict.baseline is None else "regression", lines)
+        elif verdict.verdict == UNKNOWN:
+            ET.SubElement(case, "skipped", message=visible(f"cannot tell: {verdict.text}"))
     return suite
 
 
-def _properties(suite: ET.Element, target: Judged) -> None:
-    properties = ET.SubElement(suite, "properties")
-    facts = {"device": target.device, "torch": target.torch, "baseline": target.baseline or "none"}
-    for name, value in (*facts.items(), *((k, f"{v:.10g}") for k, v in target.figures.items())):
-        ET.SubElement(properties, "property", name=visible(name), value=visible(value))
-
-
-def _error(suite: ET.Element, entry: str, error: Failure) -> None:
-    # A case of its own: a suite without cases looks like a pass.
-    case = ET.SubElement(suite, "testcase", classname=visible(entry), name="measured")
-    frame = next((frame for frame in error.frames if frame.file), None)
+def _case(suite: ET.Element, entry: str, name: str, frame: Frame | None) -> ET.Element:
+    case = ET.SubElement(suite, "testcase", classname=visible(entry), name=visible(name))
     if frame is not None:
         case.set("file", visible(shown_file(frame.file)))
         case.set("line", str(frame.line))
-    kind = f"exit {error.exit_code}"
-    element = ET.SubElement(case, "error", message=visible(error.what), type=kind)
-    element.text = "\n".join(map(visible, (error.what, *error_lines(error))))
+    return case
 
 
-def _case(suite: ET.Element, entry: str, verdict: Verdict) -> None:
-    # A figure may have a budget and a baseline: the name says which.
-    case = ET.SubElement(
-        suite,
-        "testcase",
-        classname=visible(entry),
-        name=visible(f"{verdict.metric} ({verdict.held_to})"),
-    )
-    place = place_text(verdict)
-    if verdict.frame is not None:
-        case.set("file", visible(place.rpartition(":")[0]))
-        case.set("line", str(verdict.frame.line))
-    message = f"{verdict.metric}: {sentence(verdict)}"
-    if verdict.verdict == FAIL:
-        failure = ET.SubElement(case, "failure", message=visible(message), type="budget")
-        if verdict.baseline is not None:
-            failure.set("type", "regression")
-        failure.text = "\n".join(map(visible, (message, *details(verdict))))
-    elif verdict.verdict == UNKNOWN:
-        ET.SubElement(case, "skipped", message=visible(f"cannot tell: {verdict.text}"))
+def _outcome(case: ET.Element, tag: str, kind: str, lines: Sequence[str]) -> None:
+    element = ET.SubElement(case, tag, message=visible(lines[0]), type=kind)
+    element.text = "\n".join(map(visible, lines))
 
 
 # --- github-action-benchmark, as its tool ``customSmallerIsBetter`` reads it: an array of name,
@@ -259,34 +235,29 @@ def _case(suite: ET.Element, entry: str, verdict: Verdict) -> None:
 def benchmark_action(report: GateReport) -> bytes:
     """Every figure of every target that is better when it is smaller, judged or not."""
     rows = [
-        row
-        for name, target in zip(report.names(), report.targets, strict=True)
-        for row in _rows(name, target)
+        _row(entry, target, name)
+        for entry, target in report.named()
+        for name in target.figures
+        if _is_charted(target, name)
     ]
     return msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n"
 
 
-def _rows(entry: str, target: Judged) -> list[dict[str, Any]]:
-    rows = []
-    for name, value in target.figures.items():
-        metric = BY_NAME[name.partition(".")[0]]
-        whole_again = name != metric.name and value == target.figures.get(metric.name)
-        if metric.larger_is_better or (whole_again and not metric.exact):
-            # A time of the phase that is the whole: one chart of it is enough.
-            continue
-        row: dict[str, Any] = {
-            "name": visible(f"{entry} {name}"),
-            "unit": metric.unit or "count",
-            "value": value,
-        }
-        spread = target.spreads.get(name)
-        if spread is not None:
-            row["range"] = f"± {spread:.3g}"
-        lines = [
-            f"{verdict.held_to}: {verdict.verdict}"
-            for verdict in target.verdicts
-            if verdict.metric == name
-        ]
-        row["extra"] = "\n".join(map(visible, (f"{target.device}, torch {target.torch}", *lines)))
-        rows.append(row)
-    return rows
+def _is_charted(target: Judged, name: str) -> bool:
+    metric = BY_NAME[name.partition(".")[0]]
+    # A time of the phase that is the whole: one chart of it is enough.
+    repeated = name != metric.name and target.figures[name] == target.figures.get(metric.name)
+    return not (metric.larger_is_better or (repeated and not metric.exact))
+
+
+def _row(entry: str, target: Judged, name: str) -> dict[str, Any]:
+    judged = [verdict for verdict in target.verdicts if verdict.metric == name]
+    lines = [f"{verdict.held_to}: {verdict.verdict}" for verdict in judged]
+    spread = target.spreads.get(name)
+    return {
+        "name": visible(f"{entry} {name}"),
+        "unit": BY_NAME[name.partition(".")[0]].unit or "count",
+        "value": target.figures[name],
+        **({} if spread is None else {"range": f"± {spread:.3g}"}),
+        "extra": "\n".join(map(visible, (f"{target.device}, torch {target.torch}", *lines))),
+    }

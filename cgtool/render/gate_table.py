@@ -11,6 +11,7 @@ from rich.text import Text
 from cgtool.analysis.gate.judge import ERROR, GateReport, Judged
 from cgtool.analysis.gate.metrics import metric_of
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict, number
+from cgtool.analysis.units import count_text
 from cgtool.model.failure import Failure
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import shown_file
@@ -53,15 +54,14 @@ VERDICTS: tuple[Column[Verdict], ...] = (
 )
 
 
-def _figure_text(figure: tuple[str, float]) -> str:
-    name, value = figure
-    metric = metric_of(name)
-    return number(value, metric.unit if metric is not None else "")
-
-
 FIGURES: tuple[Column[tuple[str, float]], ...] = (
     Column("metric", lambda figure: figure[0], wrap="never"),
-    Column("measured", _figure_text, wrap="never", numeric=True),
+    Column(
+        "measured",
+        lambda figure: number(figure[1], metric.unit if (metric := metric_of(figure[0])) else ""),
+        wrap="never",
+        numeric=True,
+    ),
 )
 """Of a target without budgets and baseline."""
 
@@ -70,7 +70,7 @@ def render(report: GateReport, *, explain: bool = False) -> RenderableType:
     """One table a target, what is behind every verdict that is not a pass, and one word; with
     ``explain`` also what the headings mean."""
     parts: list[RenderableType] = []
-    for name, target in zip(report.names(), report.targets, strict=True):
+    for name, target in report.named():
         parts += [_target(name, target, explain=explain), ""]
     return Group(*parts, conclusion(report))
 
@@ -130,25 +130,24 @@ def conclusion(report: GateReport) -> Text:
     """``passed: 12 figures``; ``failed: 2 of 12 figures, 1 undecided``."""
     verdicts = [verdict.verdict for target in report.targets for verdict in target.verdicts]
     failed, unknown = verdicts.count(FAIL), verdicts.count(UNKNOWN)
-    count = f"{len(verdicts)} figure{'' if len(verdicts) == 1 else 's'}"
+    count = count_text(len(verdicts), "figure")
     if failed:
-        text = f"failed: {failed} of {count}"
-        text += f", {unknown} undecided" if unknown else ""
+        text = f"failed: {failed} of {count}{f', {unknown} undecided' if unknown else ''}"
     elif unknown:
         text = f"cannot tell: {unknown} of {count}"
     elif verdicts:
         text = f"passed: {count}"
     else:
         text = "measured; there is no budget and no baseline to compare with"
-    errors = [target for target in report.targets if target.error is not None]
-    if errors:
-        rest = f", {text}" if len(errors) < len(report.targets) else ""
-        text = f"not measured: {len(errors)} of {len(report.targets)} targets{rest}"
+    targets = len(report.targets)
+    if errors := sum(target.error is not None for target in report.targets):
+        rest = f", {text}" if errors < targets else ""
+        text = f"not measured: {errors} of {targets} targets{rest}"
     return plain(text, f"bold {_STYLE[report.verdict]}")
 
 
 def error_lines(error: Failure) -> tuple[str, ...]:
-    """Where it was, why, how to fix it, and the codes of its causes, a line each."""
+    """What went wrong, where, why, how to fix it, and the codes of its causes, a line each."""
     # A round of a recursion that was left out has no file.
     frames = (
         f"at {shown_file(frame.file)}:{frame.line} in {frame.function}"
@@ -156,16 +155,11 @@ def error_lines(error: Failure) -> tuple[str, ...]:
         else frame.function
         for frame in error.frames
     )
-    facts = ((word, text) for word, text in (("why", error.why), ("fix", error.fix)) if text)
+    facts = (("why", error.why or ""), ("fix", error.fix or ""))
     codes = dict.fromkeys(finding.code for finding in error.findings)
     return (
+        error.what,
         *itertools.islice(frames, _FRAMES),
         *(f"{word}: {line}" for word, text in facts for line in text.splitlines()),
         *(f"code: {code} (cgtool explain {code})" for code in codes),
     )
-
-
-def place_text(verdict: Verdict) -> str:
-    """``model.py:12``, as the user would name it; empty where no line is to blame."""
-    frame = verdict.frame
-    return "" if frame is None else f"{shown_file(frame.file)}:{frame.line}"

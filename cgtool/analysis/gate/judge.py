@@ -75,15 +75,15 @@ class GateReport(msgspec.Struct, frozen=True):
     """The worst of all."""
     targets: tuple[Judged, ...]
 
-    def names(self) -> tuple[str, ...]:
-        """A name for each target: its entry, and its file where several are of one entry."""
+    def named(self) -> list[tuple[str, Judged]]:
+        """The targets with a name each: the entry, and the file where several are of one entry."""
         entries = [target.entry for target in self.targets]
-        return tuple(
-            f"{target.entry} ({', '.join(target.files)})"
+        return [
+            (f"{target.entry} ({', '.join(target.files)})", target)
             if entries.count(target.entry) > 1 and target.files
-            else target.entry
+            else (target.entry, target)
             for target in self.targets
-        )
+        ]
 
 
 def gate_report(targets: tuple[Judged, ...]) -> GateReport:

@@ -204,7 +204,7 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
             for one in order.sample(entries, len(entries)):
                 pairs.once(one, stream, device, BenchOptions())
         gc.enable()
-        found[name] = {entry.name: pairs.by_capture(entry) for entry in entries}
+        found[name] = {entry.name: entry.by_capture() for entry in entries}
         found[name]["addresses"] = {entry.name: len(entry.addresses) for entry in entries}
         found[name]["seconds"] = time.perf_counter() - started
     return found

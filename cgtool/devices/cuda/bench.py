@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -41,7 +41,6 @@ STEADY = 0.005
 STEADY_SECONDS = 3.0
 MAX_ITERATIONS = 20_000
 
-
 Once = Callable[[], None]
 """One run of what is timed."""
 
@@ -59,6 +58,26 @@ class Side:
     """Iterations in a round."""
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
+
+    def measure(self, device: int) -> None:
+        """Time one more round."""
+        device_ns, host_ns = measure_round(self, device)
+        self.device_ns.append(device_ns)
+        self.host_ns.append(host_ns)
+
+    def samples(self, captures: int = 1) -> Samples:
+        """All rounds, which are spread over ``captures``."""
+        behind = None if self.before is None else "forward"
+        return Samples(
+            self.name,
+            self.phase,
+            tuple(self.device_ns),
+            tuple(self.host_ns),
+            iterations=self.repeats if behind is None else 1,
+            pairs=1 if behind is None else self.repeats,
+            captures=captures,
+            behind=behind,
+        )
 
 
 def measure_round(side: Side, device: int) -> tuple[float, float]:
@@ -151,27 +170,22 @@ def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
     """One replay of each phase, and what has to run directly before it."""
     graphs = session.captured
 
-    def of(phase: str) -> Once:
-        return _back_to_back([graph.graph.replay for graph in graphs if graph.phase == phase])
+    def of(*names: str) -> Once:
+        calls: list[Once] = [graph.graph.replay for graph in graphs if graph.phase in names]
+
+        def back_to_back() -> None:
+            for replay in calls:
+                replay()
+
+        return calls[0] if len(calls) == 1 else back_to_back
 
     if session.workload.kind == "step":
         return {"step": (of("step"), None)}
     phases: dict[str, tuple[Once, Once | None]] = {"forward": (of("forward"), None)}
     if any(graph.phase == "backward" for graph in graphs):
         phases["backward"] = (of("backward"), of("forward"))
-        phases["both"] = (_back_to_back([graph.graph.replay for graph in graphs]), None)
+        phases["both"] = (of("forward", "backward"), None)
     return phases
-
-
-def _back_to_back(calls: Sequence[Once]) -> Once:
-    if len(calls) == 1:
-        return calls[0]
-
-    def call_all() -> None:
-        for replay in calls:
-            replay()
-
-    return call_all
 
 
 def run(
@@ -219,9 +233,7 @@ def measure(
                 progress(f"round {number + 1}/{options.rounds}")
                 clock.sample()
                 for side in order.sample(sides, len(sides)):
-                    device_ns, host_ns = measure_round(side, session.device.index)
-                    side.device_ns.append(device_ns)
-                    side.host_ns.append(host_ns)
+                    side.measure(session.device.index)
                 if time.monotonic() > deadline:
                     session.caveats.append(
                         Caveat(
@@ -235,18 +247,7 @@ def measure(
     finally:
         gc.enable()
     return Bench(
-        samples=tuple(
-            Samples(
-                side.name,
-                side.phase,
-                tuple(side.device_ns),
-                tuple(side.host_ns),
-                iterations=side.repeats if side.before is None else 1,
-                pairs=1 if side.before is None else side.repeats,
-                behind=None if side.before is None else "forward",
-            )
-            for side in sides
-        ),
+        samples=tuple(side.samples() for side in sides),
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,10 +36,11 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.storage import tensors_in
 from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, pytree, storage_key
+from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, storage_key
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -53,8 +55,8 @@ class Dry(CaptureInProgress):
     def __init__(self) -> None:
         super().__init__()
         self._lanes: dict[int, Lane] = {0: self.default}
-        self.quiet = 0
-        """Above 0 inside a call that was noted already and makes others to do its work."""
+        self.in_wait_stream = False
+        """``wait_stream`` waits for an event of its own, and was noted already."""
         self.may_wait = True
         """No rule has reported the op that runs now."""
         self.allocates = not keeps_history()
@@ -73,6 +75,13 @@ class Dry(CaptureInProgress):
         """Make the current stream of the model the one of PyTorch."""
         self.current = self.lane(torch.cuda.current_stream())
 
+    def reported(self, frames: tuple[Frame, ...]) -> bool:
+        """True when a rule has reported this line in this phase already."""
+        return any(
+            finding.frames[:1] == frames[:1] and finding.phase == self.phase
+            for finding in self.findings
+        )
+
 
 class _Recorder(OpRecorder):
     """Checks every op against the rules, and adds a node for each that launches work."""
@@ -85,9 +94,7 @@ class _Recorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         dry = self.dry
-        tensors = [
-            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
-        ]
+        tensors = list(tensors_in((args, kwargs)))
         dry.call, dry.record = call, self.record
         dry.on_host = bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
         known = len(dry.findings)
@@ -95,9 +102,7 @@ class _Recorder(OpRecorder):
             refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
             output = self.run(func, args, kwargs)
-            results = [
-                leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)
-            ]
+            results = list(tensors_in(output))
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])
             on_gpu = any(tensor.is_cuda for tensor in touched)
@@ -120,13 +125,15 @@ class _Recorder(OpRecorder):
 
 def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
     """True when a result has memory of its own."""
-    known = {
-        storage_key(tensor.untyped_storage()) for tensor in given if tensor.layout == torch.strided
-    }
-    return any(
-        tensor.layout == torch.strided and storage_key(tensor.untyped_storage()) not in known
-        for tensor in results
-    )
+
+    def storages(tensors: Sequence[torch.Tensor]) -> set[int]:
+        return {
+            storage_key(tensor.untyped_storage())
+            for tensor in tensors
+            if tensor.layout == torch.strided
+        }
+
+    return not storages(results) <= storages(given)
 
 
 def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
@@ -134,9 +141,9 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     marks: dict[int, tuple[int | None, Frontier]] = {}
     """By event: the capture and the nodes that a wait for it waits for."""
 
-    def refused(code: Code, what: str) -> Callable[..., Any]:
+    def refused(code: Code, name: str) -> Callable[..., Any]:
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
-            dry.refuse(code, what)
+            dry.refuse(code, name)
             return call_user(original, *args, **kwargs)
 
         return call
@@ -144,16 +151,18 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     def wait_stream(original: Any, stream: Any, other: Any) -> Any:
         lane = dry.lane(other)
         dry.wait(dry.lane(stream), lane.joined, lane.frontier)
-        dry.quiet += 1
+        dry.in_wait_stream = True
         try:
             return original(stream, other)
         finally:
-            dry.quiet -= 1
+            dry.in_wait_stream = False
+
+    def note_wait(stream: Any, event: Any) -> None:
+        if id(event) in marks and not dry.in_wait_stream:
+            dry.wait(dry.lane(stream), *marks[id(event)])
 
     def wait_event(original: Any, stream: Any, event: Any) -> Any:
-        mark = marks.get(id(event))
-        if mark is not None and not dry.quiet:
-            dry.wait(dry.lane(stream), *mark)
+        note_wait(stream, event)
         return original(stream, event)
 
     def record(original: Any, event: Any, stream: Any = None) -> Any:
@@ -162,9 +171,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         return original(event, stream) if stream is not None else original(event)
 
     def wait(original: Any, event: Any, stream: Any = None) -> Any:
-        mark = marks.get(id(event))
-        if mark is not None and not dry.quiet:
-            dry.wait(dry.lane(stream or torch.cuda.current_stream()), *mark)
+        note_wait(stream or torch.cuda.current_stream(), event)
         return original(event, stream) if stream is not None else original(event)
 
     def is_capturing(_original: Any) -> bool:
@@ -181,9 +188,6 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         note_record_stream(dry)
         return original(*args)
 
-    def reseeded(what: str) -> Callable[..., Any]:
-        return refused(RNG_STATE_ACCESS, what)
-
     cuda = torch.cuda
     return [
         (cuda, "synchronize", refused(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")),
@@ -196,9 +200,9 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         (cuda.Event, "record", record),
         (cuda.Event, "wait", wait),
         (cuda, "is_current_stream_capturing", is_capturing),
-        (cuda, "manual_seed", reseeded("torch.cuda.manual_seed()")),
-        (cuda, "manual_seed_all", reseeded("torch.cuda.manual_seed_all()")),
-        (cuda, "seed", reseeded("torch.cuda.seed()")),
+        (cuda, "manual_seed", refused(RNG_STATE_ACCESS, "torch.cuda.manual_seed()")),
+        (cuda, "manual_seed_all", refused(RNG_STATE_ACCESS, "torch.cuda.manual_seed_all()")),
+        (cuda, "seed", refused(RNG_STATE_ACCESS, "torch.cuda.seed()")),
         (torch.Tensor, "record_stream", record_stream),
         *(
             (torch.optim.Optimizer, name, health)
@@ -215,7 +219,7 @@ def _host_waits(dry: Dry) -> Iterator[None]:
     def show_warning(original: Any, message: Any, *args: Any, **kwargs: Any) -> None:
         if "called a synchronizing CUDA operation" not in str(message):
             original(message, *args, **kwargs)
-        elif dry.capturing and dry.may_wait and here(3) and not _reported_line(dry, here(3)):
+        elif dry.capturing and dry.may_wait and (frames := here(3)) and not dry.reported(frames):
             name = dry.call.name if dry.call is not None else "this call"
             dry.refuse(HIDDEN_SYNC_IN_STOCK_MODULE, f"{name}, which makes the host wait,")
 
@@ -228,23 +232,6 @@ def _host_waits(dry: Dry) -> Iterator[None]:
             yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
-
-
-def _reported_in_dry_run(dry: Dry, finding: Finding) -> bool:
-    """True when the dry run has reported what the capture then failed with: the same code, or
-    another one on the same line."""
-    place = finding.frames[:1]
-    return any(
-        known.code == finding.code or (place and known.frames[:1] == place)
-        for known in dry.findings
-    )
-
-
-def _reported_line(dry: Dry, frames: tuple[Frame, ...]) -> bool:
-    """True when a rule has reported this line already."""
-    return any(
-        finding.frames[:1] == frames[:1] and finding.phase == dry.phase for finding in dry.findings
-    )
 
 
 def check(
@@ -260,12 +247,10 @@ def check(
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
 
-    def run_dry(annotations: Annotations) -> Sequence[OpCall]:
-        return _dry_run(dry, workload, options, side, annotations, progress)
-
+    dry_run = partial(_dry_run, dry, workload, options, side, progress)
     with watch_annotations(options.annotations) as annotations, placement.real():
         with torch.cuda.stream(side):
-            looked = check_entry(dry, workload, options, progress, annotations, run_dry)
+            looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)
     captured: tuple[Capture, dict[str, str]] | None = None
     if not keeps_history():
@@ -276,7 +261,12 @@ def check(
         looked = (*looked, "a capture")
     except CgtoolError as error:
         for finding in error.failure.findings:
-            if not _reported_in_dry_run(dry, finding):
+            # The dry run may have reported this line under another code.
+            place = finding.frames[:1]
+            if not any(
+                finding.code == other.code or (place and other.frames[:1] == place)
+                for other in dry.findings
+            ):
                 dry.findings.add(finding)
         if not len(dry.findings):
             raise
@@ -314,8 +304,8 @@ def _dry_run(
     workload: Workload,
     options: CaptureOptions,
     stream: Any,
-    annotations: Annotations,
     progress: Progress,
+    annotations: Annotations,
 ) -> Sequence[OpCall]:
     """All calls of one eager iteration; what they break of the rules is added to ``dry``."""
     record = Record()

@@ -10,7 +10,7 @@ import array
 import ctypes
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -141,17 +141,12 @@ class GraphReader:
             return (), "this driver, or its bindings, has no cuFuncGetParamInfo"
         if not layout:
             return (), None
-        table = int(params.kernelParams)
-        if not table:
+        if not int(params.kernelParams):
             return (), "passed through `extra`, which has no table of parameters"
         low, high = self.addresses.low, self.addresses.high
         pointers: list[PointerArgument] = []
-        starts = (ctypes.c_void_p * len(layout)).from_address(table)
-        for position, (_offset, size) in enumerate(layout):
-            start = starts[position]
-            if start is None or size < 8:
-                continue
-            words = array.array("Q", ctypes.string_at(start, size & ~7))
+        for position, value in arguments_of(params, layout):
+            words = array.array("Q", value[: len(value) & ~7])
             for index, word in enumerate(words):
                 place = place_of(word) if low <= word < high else None
                 if place is not None:
@@ -208,6 +203,20 @@ _READERS: dict[str, Callable[[GraphReader, Any, PlaceOf], NodeFields]] = {
     "child": GraphReader._child,
     "conditional": GraphReader._conditional,
 }
+
+
+def arguments_of(params: Any, layout: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+    """(position, value) of each argument of a kernel node that is in its table of parameters.
+    ``layout``: as of ``FunctionTable``."""
+    table = int(params.kernelParams)
+    if not table or not layout:
+        return
+    starts = (ctypes.c_void_p * len(layout)).from_address(table)
+    for position, (_offset, size) in enumerate(layout):
+        start = starts[position]
+        if start is not None:
+            yield position, ctypes.string_at(start, size)
+
 
 _HOST, _DEVICE, _ARRAY = 1, 2, 3
 

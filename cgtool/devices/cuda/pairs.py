@@ -25,7 +25,7 @@ import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, measure_round, repeats_for, replays
+from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, repeats_for, replays
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.session import CudaSession
@@ -57,9 +57,10 @@ class Entry:
     load: Callable[[], Workload]
     options: CaptureOptions
     repeats: int = 0
-    behind: str | None = None
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
+    samples: Samples | None = None
+    """Of all captures so far."""
     addresses: set[int] = field(default_factory=set)
     """Of its first tensor, in each capture."""
 
@@ -69,11 +70,14 @@ class Entry:
         self.host_ns.clear()
         self.addresses.clear()
 
+    def by_capture(self) -> list[list[float]]:
+        """Device times, capture by capture."""
+        starts = range(0, len(self.device_ns), _ROUNDS)
+        return [self.device_ns[start : start + _ROUNDS] for start in starts]
+
 
 def run(
-    entries: tuple[Entry, Entry],
-    options: BenchOptions,
-    progress: Progress,
+    entries: tuple[Entry, Entry], options: BenchOptions, progress: Progress
 ) -> tuple[Capture, dict[str, str]]:
     """Capture the first entry, and time replays of both; the capture with the raw samples.
 
@@ -108,11 +112,10 @@ def measure(
     gc.collect()
     gc.freeze()
     gc.disable()
-    phase = options.phase or ""
     try:
         progress("first pair")
         for entry in entries:
-            phase = once(entry, stream, device, options)
+            once(entry, stream, device, options)
         for entry in entries:
             entry.forget()
         for number in range(_MOST_PAIRS):
@@ -120,9 +123,11 @@ def measure(
             clock.sample()
             pads.move()
             for entry in order.sample(entries, 2):
-                phase = once(entry, stream, device, options)
+                once(entry, stream, device, options)
             done = number + 1
-            if _precise_enough(done, entries, options.precision):
+            # At intervals: a test after every pair would be passed by chance sooner.
+            tested = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
+            if tested and _error(*entries) <= options.precision:
                 break
             if time.monotonic() > deadline:
                 caveats.append(
@@ -138,27 +143,18 @@ def measure(
     finally:
         gc.enable()
     caveats += _unmoved(entries)
+    replay, against = (entry.samples for entry in entries)
+    assert replay is not None and against is not None
     return Bench(
-        samples=tuple(
-            Samples(
-                entry.name,
-                phase,
-                tuple(entry.device_ns),
-                tuple(entry.host_ns),
-                iterations=entry.repeats if entry.behind is None else 1,
-                pairs=1 if entry.behind is None else entry.repeats,
-                captures=len(entry.device_ns) // _ROUNDS,
-                behind=entry.behind,
-            )
-            for entry in entries
-        ),
+        # Whole iterations are compared, even if only one of them has a backward.
+        samples=(replay, msgspec.structs.replace(against, phase=replay.phase)),
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )
 
 
-def once(entry: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> str:
-    """Load, capture, time and drop an entry. Returns the phase that was timed."""
+def once(entry: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> None:
+    """Load, capture, time and drop an entry."""
     workload = entry.load()
     seed_all(entry.options.seed)
     iterations, _ = warmup_iters(workload, entry.options)
@@ -172,20 +168,17 @@ def once(entry: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -
     phase = options.phase or whole(phases)
     if phase not in phases:
         raise usage(f"--phase {phase}: {workload.spec} has {', '.join(phases)}")
-    side = Side(entry.name, phase, *phases[phase])
+    side = Side(entry.name, phase, *phases[phase], device_ns=entry.device_ns, host_ns=entry.host_ns)
     with user_errors(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
         entry.repeats = entry.repeats or repeats_for(side, device.index, options.min_round_ms)
-        entry.behind = None if side.before is None else "forward"
         side.repeats = entry.repeats
         for _ in range(_ROUNDS):
-            device_ns, host_ns = measure_round(side, device.index)
-            entry.device_ns.append(device_ns)
-            entry.host_ns.append(host_ns)
+            side.measure(device.index)
+    entry.samples = side.samples(len(entry.device_ns) // _ROUNDS)
     entry.addresses.update(_first_address(workload))
     # Before the next entry is loaded.
     del side, phases, session, workload
     gc.collect()
-    return phase
 
 
 def _first_address(workload: Workload) -> list[int]:
@@ -208,24 +201,13 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
     ]
 
 
-def _precise_enough(done: int, entries: tuple[Entry, Entry], precision: float) -> bool:
-    """Tested at intervals: a test after every pair would be passed by chance sooner."""
-    looked = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
-    return looked and _error(*entries) <= precision
-
-
 def _error(entry: Entry, against: Entry) -> float:
     """Relative standard error of the ratio, from the spread of the pairs."""
     ratios = [
         math.log(median(top) / median(bottom))
-        for top, bottom in zip(by_capture(entry), by_capture(against), strict=True)
+        for top, bottom in zip(entry.by_capture(), against.by_capture(), strict=True)
     ]
     return stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
-
-
-def by_capture(entry: Entry) -> list[list[float]]:
-    count = len(entry.device_ns)
-    return [entry.device_ns[start : start + _ROUNDS] for start in range(0, count, _ROUNDS)]
 
 
 class Pads:

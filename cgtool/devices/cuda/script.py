@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,9 +10,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import run
-from cgtool.devices.cuda.driver import capturing_graph, cu
-from cgtool.devices.cuda.driver import check as checked
-from cgtool.devices.cuda.nodes import NODE_TYPES, FunctionTable, edges, nodes_of
+from cgtool.devices.cuda.driver import DriverError, captured_nodes, cu
+from cgtool.devices.cuda.driver import check as check_code
+from cgtool.devices.cuda.nodes import FunctionTable, arguments_of, edges, nodes_of, type_of
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
@@ -75,11 +74,14 @@ class _Device:
         return True
 
     def captured_nodes(self) -> int:
-        return nodes_of_capture(self.stream())
+        try:
+            return captured_nodes(self.stream())
+        except DriverError:
+            return 0
 
     def template(self, graph: Any) -> Hashable:
         try:
-            return contents(CUDAGraphBase.raw_cuda_graph(graph))
+            return _contents(CUDAGraphBase.raw_cuda_graph(graph))
         except (RuntimeError, AttributeError):
             return None
 
@@ -100,16 +102,7 @@ def check(
         return run(path, arguments, script, FindingLog(), progress)
 
 
-def nodes_of_capture(stream: int) -> int:
-    """How many nodes the capture on a stream has made so far; 0 when it is not capturing."""
-    graph = capturing_graph(stream)
-    if graph is None:
-        return 0
-    code, _, count = cu.cuGraphGetNodes(graph, 0)
-    return int(count) if int(code) == 0 else 0
-
-
-def contents(handle: int) -> Hashable:
+def _contents(handle: int) -> Hashable:
     """Nodes with their parameters, and edges, of a graph (a CUgraph as a number).
 
     Equal as long as nobody edits it. Raises DriverError.
@@ -117,51 +110,39 @@ def contents(handle: int) -> Hashable:
     graph = cu.CUgraph(handle)
     nodes = nodes_of(graph)
     functions = FunctionTable()
-    return (
-        tuple(_node(node, functions) for node in nodes),
-        edges(graph, nodes),
-    )
+    return tuple(_node(node, functions) for node in nodes), edges(graph, nodes)
+
+
+_PARAMETERS = {
+    "kernel": (
+        "cuGraphKernelNodeGetParams",
+        ("gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
+         "sharedMemBytes"),
+    ),
+    "memcpy": (
+        "cuGraphMemcpyNodeGetParams",
+        ("srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost",
+         "dstXInBytes", "dstY", "dstZ", "WidthInBytes", "Height", "Depth"),
+    ),
+    "memset": (
+        "cuGraphMemsetNodeGetParams",
+        ("dst", "pitch", "value", "elementSize", "width", "height"),
+    ),
+}  # fmt: skip
+"""By type of node: the getter of its parameters, and the numbers among them."""
 
 
 def _node(node: Any, functions: FunctionTable) -> Hashable:
-    kind = NODE_TYPES.get(int(checked("cuGraphNodeGetType", cu.cuGraphNodeGetType(node))))
-    if kind == "kernel":
-        return int(node), kind, *_kernel(node, functions)
-    if kind == "memcpy":
-        copy = checked("cuGraphMemcpyNodeGetParams", cu.cuGraphMemcpyNodeGetParams(node))
-        return int(node), kind, *(_number(copy, name) for name in _COPY)
-    if kind == "memset":
-        fill = checked("cuGraphMemsetNodeGetParams", cu.cuGraphMemsetNodeGetParams(node))
-        return int(node), kind, *(_number(fill, name) for name in _FILL)
-    return int(node), kind
-
-
-_COPY = (
-    "srcDevice", "srcHost", "srcXInBytes", "srcY", "srcZ", "dstDevice", "dstHost", "dstXInBytes",
-    "dstY", "dstZ", "WidthInBytes", "Height", "Depth",
-)  # fmt: skip
-_FILL = ("dst", "pitch", "value", "elementSize", "width", "height")
-_SIZES = (
-    "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes",
-)  # fmt: skip
-
-
-def _number(params: Any, name: str) -> int:
-    return int(getattr(params, name) or 0)
-
-
-def _kernel(node: Any, functions: FunctionTable) -> tuple[Hashable, ...]:
-    params = checked("cuGraphKernelNodeGetParams", cu.cuGraphKernelNodeGetParams(node))
+    kind = type_of(node)
+    if kind not in _PARAMETERS:
+        return int(node), kind
+    getter, names = _PARAMETERS[kind]
+    params = check_code(getter, getattr(cu, getter)(node))
+    numbers = tuple(int(getattr(params, name) or 0) for name in names)
+    if kind != "kernel":
+        return int(node), kind, numbers
     function = functions.resolve(params)
-    layout = None if function is None else functions.layout(function)
-    table = int(params.kernelParams)
-    arguments: tuple[bytes, ...] = ()
-    if layout and table:
-        starts = (ctypes.c_void_p * len(layout)).from_address(table)
-        arguments = tuple(
-            ctypes.string_at(start, size)
-            for start, (_, size) in zip(starts, layout, strict=True)
-            if start is not None
-        )
-    handle = 0 if function is None else int(function)
-    return handle, *(_number(params, name) for name in _SIZES), arguments
+    if function is None:
+        return int(node), kind, numbers
+    layout = functions.layout(function) or ()
+    return int(node), kind, numbers, int(function), tuple(arguments_of(params, layout))

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgtool.analysis.graph import dependencies, overlap
-from cgtool.analysis.graph.pieces import more_bytes
 from cgtool.analysis.graph.schedule import schedule
 from cgtool.findings.registry import page
 from cgtool.model.capture import (
@@ -31,6 +30,7 @@ from cgtool.model.capture import (
     Pool,
     Stream,
 )
+from cgtool.model.finding import Finding
 from tests import builders
 
 SMS = 132
@@ -75,6 +75,10 @@ def chain(*calls: tuple[tuple[int, ...], tuple[int, ...]], times=None, shares=No
     )
 
 
+def findings(made: Capture) -> tuple[Finding, ...]:
+    return overlap.overlap_findings(made, [overlap.find_overlap(made, 0)])
+
+
 THREE = (((0, 1), (2,)), ((0, 3), (4,)), ((2, 4), (5,)))
 """Two that read one input, and one that reads both results."""
 
@@ -99,7 +103,7 @@ def test_without_times_it_counts_nodes():
     overlaps = overlap.find_overlap(recorded, 0)
     assert (overlaps.timed, overlaps.gain_ns, overlaps.gain) == (False, 0, 0.0)
     assert "at most 1 of 3 nodes" in overlap.sentence(recorded, overlaps, overlaps.pairs[0])
-    assert overlap.look(recorded) == ()
+    assert findings(recorded) == ()
 
 
 @pytest.mark.parametrize(
@@ -145,13 +149,13 @@ def test_a_wait_between_streams_is_named():
         msgspec.structs.replace(node, stream=int(node.id == 0)) for node in recorded.graphs[0].nodes
     )
     graph = msgspec.structs.replace(recorded.graphs[0], nodes=nodes)
-    (found,) = overlap.look(msgspec.structs.replace(recorded, graphs=(graph,)))
+    (found,) = findings(msgspec.structs.replace(recorded, graphs=(graph,)))
     assert "ordered by waits between streams" in found.reason
     assert found.fix is None
 
 
 def test_the_finding():
-    (found,) = overlap.look(chain(*THREE, times=[12_000, 60_000, 8_000]))
+    (found,) = findings(chain(*THREE, times=[12_000, 60_000, 8_000]))
     assert page(found.code) is not None
     assert "at most 12.0 us of 80.0 us (15%)" in found.reason
     assert "captured on one stream" in found.reason
@@ -161,8 +165,8 @@ def test_the_finding():
 
 
 def test_a_small_gain_is_no_finding():
-    assert overlap.look(chain(*THREE, times=[7_900, 64_100, 8_000])) == ()
-    assert overlap.look(chain(*THREE, times=[8_100, 63_900, 8_000])) != ()
+    assert findings(chain(*THREE, times=[7_900, 64_100, 8_000])) == ()
+    assert findings(chain(*THREE, times=[8_100, 63_900, 8_000])) != ()
 
 
 def test_layers_that_repeat_are_one_pair():
@@ -420,7 +424,7 @@ def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
         expected += len(owned & set(range(start, start + size)))
         owned |= set(range(start, start + size))
     free = schedule(range(len(nodes)), [1] * len(nodes), [()] * len(nodes))
-    assert more_bytes(recorded, recorded.graphs[0], free) == expected
+    assert overlap.more_bytes(recorded, recorded.graphs[0], free) == expected
 
 
 def test_a_graph_of_many_nodes():

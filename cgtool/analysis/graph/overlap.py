@@ -1,20 +1,24 @@
 """What could run at the same time: nodes that the edges order although they are independent.
 
 A capture on one stream is a chain, even if its ops do not depend on each other. Compared with what
-the ops read and write, this says how much shorter a replay could be at most, and which lines to put
-on streams of their own.
+the ops read and write, this says how much shorter a replay could be at most, which lines to put on
+streams of their own, and the memory that it would cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.graph import dependencies
-from cgtool.analysis.graph.pieces import Pair, more_bytes, pairs, pieces
-from cgtool.analysis.graph.places import Place, Places, file_line
+from cgtool.analysis.graph.dependencies import find_dependencies
+from cgtool.analysis.graph.places import Place, Places, file_line, frames_of
 from cgtool.analysis.graph.schedule import (
+    Schedule,
     by_edges,
     durations,
     longest,
@@ -25,15 +29,34 @@ from cgtool.analysis.graph.schedule import (
 )
 from cgtool.analysis.timing import roofline
 from cgtool.findings.registry import code
-from cgtool.model.capture import Capture, Node
+from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
 
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 
-WORTH_SAYING = 0.1
+_WORTH_SAYING = 0.1
 """Share of the critical path from which a possible gain is a finding."""
 _SHOWN = 5
 """Pairs of lines that a finding names."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Two pieces of work that run one after the other although they are independent."""
+
+    one: int
+    """Id of the longest node of the piece that could move, where there are several the first."""
+    other: int
+    """Id of the nearest node that it could run at the same time as."""
+    nodes: tuple[int, ...]
+    """Ids of all nodes that could move, of all pieces with these two lines."""
+    times: int
+    """So many pieces."""
+    busy_ns: int
+    """Time of the nodes that could move."""
+    gain_ns: int
+    """At most so much shorter would the replay be for these alone."""
+    across: bool
+    """They were captured on two streams: a wait of the user's code orders them."""
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -92,13 +115,13 @@ class Overlap(msgspec.Struct, frozen=True):
 def find_overlap(capture: Capture, index: int) -> Overlap:
     """What overlapping could gain in ``capture.graphs[index]``."""
     graph = capture.graphs[index]
-    needs, edges = dependencies.find_dependencies(capture, index), waits(graph)
+    needs, edges = find_dependencies(capture, index), waits(graph)
     times, counts = durations(capture, graph), weights(graph)
     timed = any(times)
     now, _ = by_edges(graph, times if timed else counts, edges)
     free = schedule(needs.order, times if timed else counts, needs.before)
-    fills = [_fill(capture, node) for node in graph.nodes]
-    known = [0.0 if fill is None else fill for fill in fills]
+    waves = [roofline.waves(capture, node) for node in graph.nodes]
+    fills = [min(1.0, share or 0.0) for share in waves]
     chain = longest(needs.order, counts, edges)
     overlap = Overlap(
         graph=index,
@@ -107,7 +130,7 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
         length_ns=now.length if timed else 0,
         # The order inside one op call is taken from its nodes, and may be stricter than its edges.
         needed_ns=min(free.length, now.length) if timed else 0,
-        work_ns=round(sum(time * fill for time, fill in zip(times, known, strict=True))),
+        work_ns=round(sum(time * fill for time, fill in zip(times, fills, strict=True))),
         length_nodes=chain,
         needed_nodes=min(longest(needs.order, counts, needs.before), chain),
         pairs=(),
@@ -115,24 +138,174 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
         more_bytes=0,
         guessed=len(needs.guessed),
         barriers=len(needs.barriers),
-        unsized=sum(fill is None and time > 0 for fill, time in zip(fills, times, strict=True)),
+        unsized=sum(share is None and time > 0 for share, time in zip(waves, times, strict=True)),
     )
-    movable = list(pieces(free, needs.order, needs.before))
-    if not movable:
+    pieces = list(_pieces(free, needs.order, needs.before))
+    if not pieces:
         return overlap
     order = node_order(graph, needs.order, edges)
     before = order.before if order is not None else now.ordered
-    sequential = pairs(
-        capture, graph, movable, before, free, known, gain_ns=overlap.gain_ns, timed=timed
+    pairs = _pairs(capture, overlap, pieces, before, free, fills, times)
+    more = more_bytes(capture, graph, free) if pairs else 0
+    return msgspec.structs.replace(overlap, pairs=pairs, more_bytes=more)
+
+
+class _Piece(NamedTuple):
+    """A chain of nodes off the longest path: a node of the path comes before all of them, or after
+    all of them, or could run at the same time."""
+
+    nodes: Sequence[int]
+    first: int
+    """The part of the path that could run at the same time: from this position in it ..."""
+    last: int
+    """... to before this one."""
+
+
+def _pieces(
+    free: Schedule, order: Sequence[int], before: Sequence[Sequence[int]]
+) -> Iterator[_Piece]:
+    """All pieces off ``free.path``, which is the longest path by the dependencies of the data."""
+    starts = [free.start[node] for node in free.path]
+    ends = [free.end[node] for node in free.path]
+    for nodes in _chains(order, before, frozenset(free.path)):
+        earliest, latest = free.start[nodes[0]], free.end[nodes[-1]] + free.slack[nodes[-1]]
+        first, last = bisect_right(ends, earliest), bisect_left(starts, latest)
+        if first < last and any(free.durations[node] for node in nodes):
+            yield _Piece(nodes, first, last)
+
+
+def _chains(
+    order: Sequence[int], before: Sequence[Sequence[int]], apart: frozenset[int]
+) -> list[list[int]]:
+    """The longest chains of nodes in which each waits only for the one before it; without the nodes
+    in ``apart``."""
+    waiting = [0] * len(order)
+    for sources in before:
+        for source in sources:
+            waiting[source] += 1
+    chains: list[list[int]] = []
+    chain_of: dict[int, list[int]] = {}
+    for node in order:
+        if node in apart:
+            continue
+        sources = before[node]
+        chain = chain_of.get(sources[0]) if len(sources) == 1 else None
+        if chain is None or waiting[sources[0]] != 1:
+            chain = []
+            chains.append(chain)
+        chain.append(node)
+        chain_of[node] = chain
+    return chains
+
+
+def _pairs(
+    capture: Capture,
+    overlap: Overlap,
+    pieces: Iterable[_Piece],
+    before: Callable[[int, int], bool],
+    free: Schedule,
+    fills: Sequence[float],
+    node_ns: Sequence[int],
+) -> tuple[Pair, ...]:
+    """The pieces that the edges order (``before``), with the nodes that they could run at the same
+    time as by the dependencies of the data (``free``), by lines, the largest gain first.
+
+    ``fills`` is the share of the device that each node fills. Where no node is timed, ``node_ns``
+    is 0 throughout, and the times in ``free`` are 1.
+    """
+    graph, path, times = capture.graphs[overlap.graph], free.path, free.durations
+    took = [0, *accumulate(times[node] for node in path)]
+    room = [0.0, *accumulate(times[node] * (1 - fills[node]) for node in path)]
+    places = Places(capture)
+
+    def line(node: int) -> tuple[str | None, str]:
+        place = places.of(graph.nodes[node])
+        return place.op, file_line(place.line)
+
+    groups: dict[tuple[object, object, bool], list[tuple[Sequence[int], int, int, float]]] = (
+        defaultdict(list)
     )
-    more = more_bytes(capture, graph, free) if sequential else 0
-    return msgspec.structs.replace(overlap, pairs=sequential, more_bytes=more)
+    for nodes, first, last in pieces:
+        moved = max(nodes, key=times.__getitem__)
+        # The node of that part of the path that was created nearest to it.
+        at = bisect_left(path, moved, first, last)
+        around = path[max(first, at - 1) : min(last, at + 1)]
+        near = min(around, key=lambda node: abs(node - moved))
+        if not before(moved, near) and not before(near, moved):
+            continue
+        # Together they take as long as the longer of the two, and as all their blocks.
+        gain = min(
+            sum(times[node] for node in nodes),
+            took[last] - took[first],
+            sum(times[node] * (1 - fills[node]) for node in nodes) + room[last] - room[first],
+        )
+        across = graph.nodes[moved].stream != graph.nodes[near].stream
+        groups[line(moved), line(near), across].append((nodes, moved, near, gain))
+    pairs: list[Pair] = []
+    for (_, _, across), members in groups.items():
+        _, moved, near, _ = members[0]
+        nodes = tuple(node for piece, *_ in members for node in piece)
+        busy_ns = sum(node_ns[node] for node in nodes)
+        gain_ns = min(round(sum(gain for *_, gain in members)), overlap.gain_ns)
+        pairs.append(Pair(moved, near, nodes, len(members), busy_ns, gain_ns, across))
+    return tuple(sorted(pairs, key=lambda pair: (-pair.gain_ns, -pair.busy_ns, -len(pair.nodes))))
 
 
-def _fill(capture: Capture, node: Node) -> float | None:
-    """The share of the device that the blocks of a kernel fill, at most 1."""
-    waves = roofline.waves(capture, node)
-    return None if waves is None else min(1.0, waves)
+class _Use(NamedTuple):
+    """When the nodes of a graph use an allocation, by the dependencies of the data."""
+
+    first: int
+    """Earliest start of any of them."""
+    end: int
+    """Earliest moment at which all have ended."""
+    latest_first: int
+    latest_end: int
+
+    def over_before(self, other: _Use) -> bool:
+        """As ``Schedule.ordered``, for all of these nodes before all of those."""
+        return self.end <= other.first and self.latest_end <= other.latest_first
+
+
+def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
+    """Bytes that are given to a second tensor while the nodes of the first could still run: so much
+    more memory would the pool need, at most, to let them. 0 where kernels' arguments are not known.
+    """
+    users: dict[int, list[int]] = defaultdict(list)
+    for node in graph.nodes:
+        for pointer in node.kernel.pointers if node.kernel is not None else ():
+            if pointer.allocation is not None:
+                users[pointer.allocation].append(node.id)
+    allocations = capture.memory.allocations
+    # Ranges of memory: sorted starts, and by start the end and what last used it.
+    starts: list[int] = []
+    ranges: dict[int, tuple[int, _Use]] = {}
+    more = 0
+    for index in sorted(users, key=lambda index: allocations[index].allocated_at):
+        nodes, low = users[index], allocations[index].address
+        high = low + allocations[index].bytes
+        use = _Use(
+            min(free.start[node] for node in nodes),
+            max(free.end[node] for node in nodes),
+            min(free.start[node] + free.slack[node] for node in nodes),
+            max(free.end[node] + free.slack[node] for node in nodes),
+        )
+        at = end = max(0, bisect_right(starts, low) - 1)
+        left = [(low, high, use)]
+        while end < len(starts) and starts[end] < high:
+            start = starts[end]
+            stop, earlier = ranges.pop(start)
+            shared = min(stop, high) - max(start, low)
+            if shared > 0 and not earlier.over_before(use):
+                more += shared
+            if start < low:
+                left.append((start, min(stop, low), earlier))
+            if stop > high:
+                left.append((high, stop, earlier))
+            end += 1
+        left.sort(key=lambda span: span[0])
+        starts[at:end] = [start for start, _, _ in left]
+        ranges.update((start, (stop, owner)) for start, stop, owner in left)
+    return more
 
 
 def sentence(capture: Capture, overlap: Overlap, pair: Pair) -> str:
@@ -159,31 +332,20 @@ def _words(place: Place) -> str:
     return f"{name} at {at}{module}" if at else f"{name}{module}"
 
 
-def look(capture: Capture, overlaps: Iterable[Overlap] | None = None) -> tuple[Finding, ...]:
-    """A finding for each captured graph in which overlapping could gain 10 % or more, by measured
-    times. ``overlaps`` are those of the graphs without a parent, where they are known."""
-    if overlaps is None:
-        overlaps = (
-            find_overlap(capture, index)
-            for index, graph in enumerate(capture.graphs)
-            if graph.parent is None
-        )
+def overlap_findings(capture: Capture, overlaps: Iterable[Overlap]) -> tuple[Finding, ...]:
+    """A finding for each graph in which overlapping could gain 10 % or more, by measured times."""
     return tuple(
         _finding(capture, overlap)
         for overlap in overlaps
-        if overlap.gain >= WORTH_SAYING and overlap.pairs
+        if overlap.gain >= _WORTH_SAYING and overlap.pairs
     )
 
 
 def _finding(capture: Capture, overlap: Overlap) -> Finding:
     graph, pair = capture.graphs[overlap.graph], overlap.pairs[0]
-    node = graph.nodes[pair.one]
-    origin = None if node.origin is None else capture.origins[node.origin]
-    forward = None if origin is None or origin.forward is None else capture.origins[origin.forward]
-    frames, forward_frames = (
-        tuple(capture.frames[index] for index in each.frames) if each is not None else ()
-        for each in (origin, forward)
-    )
+    index = graph.nodes[pair.one].origin
+    origin = None if index is None else capture.origins[index]
+    forward = None if origin is None else origin.forward
     fix = "put one of the two on a stream of its own, and join it before its result is read"
     if forward is not None:
         fix = (
@@ -196,9 +358,9 @@ def _finding(capture: Capture, overlap: Overlap) -> Finding:
         + ("ordered by waits between streams" if pair.across else "captured on one stream")
         + f": running it at the same time would gain at most {overlap.gain_ns / 1e3:.1f} us "
         f"of {overlap.length_ns / 1e3:.1f} us ({overlap.gain:.0%})",
-        frames,
+        frames_of(capture, index),
         module=origin.module if origin is not None else None,
-        forward=forward_frames,
+        forward=frames_of(capture, forward),
         phase=graph.phase,
         fix=None if pair.across else fix,
         evidence=tuple(_evidence(capture, overlap)),

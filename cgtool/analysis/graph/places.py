@@ -83,6 +83,13 @@ class Places:
         return self._capture.frames[origin.frames[0]] if origin.frames else None
 
 
+def frames_of(capture: Capture, origin: int | None) -> tuple[Frame, ...]:
+    """The Python call chain of an origin, innermost first; none for None."""
+    if origin is None:
+        return ()
+    return tuple(capture.frames[index] for index in capture.origins[origin].frames)
+
+
 def file_line(frame: Frame | None) -> str:
     """``model.py:42``: the file's own name and the line."""
     return "" if frame is None else f"{frame.file.rpartition('/')[2]}:{frame.line}"

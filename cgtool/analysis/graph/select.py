@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from cgtool.analysis.graph.kernel_names import demangle, short_kernel
-from cgtool.analysis.graph.places import Places, short_op
+from cgtool.analysis.graph.places import Places, frames_of, short_op
 from cgtool.analysis.graph.view import View, only, whole
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.failure import usage
@@ -165,15 +165,12 @@ def _texts(capture: Capture, graph: Graph, places: Places, field: str, node: Nod
             return places.of(node).annotations
 
 
-def _chain(capture: Capture, node: Node) -> list[Frame]:
+def _chain(capture: Capture, node: Node) -> tuple[Frame, ...]:
     """Every frame behind a node, those of its forward op included."""
     if node.origin is None:
-        return []
-    origin = capture.origins[node.origin]
-    frames = list(origin.frames)
-    if origin.forward is not None:
-        frames += capture.origins[origin.forward].frames
-    return [capture.frames[index] for index in frames]
+        return ()
+    forward = capture.origins[node.origin].forward
+    return frames_of(capture, node.origin) + frames_of(capture, forward)
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:

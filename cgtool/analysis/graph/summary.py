@@ -8,10 +8,10 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph.places import WORK, Place, Places, module_at_depth, part_of
+from cgtool.analysis.graph.places import WORK, Place, Places, frames_of, module_at_depth, part_of
 from cgtool.analysis.pools import pools_report
 from cgtool.findings.registry import code
-from cgtool.model.capture import Capture, Caveat, Frame, Graph, Node
+from cgtool.model.capture import Capture, Caveat, Graph, Node
 from cgtool.model.finding import Finding
 
 
@@ -206,12 +206,6 @@ def graph_findings(capture: Capture) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _frames(capture: Capture, origin: int | None) -> tuple[Frame, ...]:
-    if origin is None:
-        return ()
-    return tuple(capture.frames[index] for index in capture.origins[origin].frames)
-
-
 def _first(graph: Graph, *types: str) -> Node | None:
     return next((node for node in graph.nodes if node.type in types), None)
 
@@ -224,7 +218,7 @@ def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
             HOST_CALLBACK_DEADLOCK,
             f"{graph.name} has {count} host node{'s' if count > 1 else ''}: every replay waits for "
             "a function on the host, which may not call CUDA",
-            _frames(capture, host.origin),
+            frames_of(capture, host.origin),
             phase=graph.phase,
         )
     memory = _first(graph, "alloc", "free")
@@ -233,7 +227,7 @@ def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
         yield Finding(
             MEM_ALLOC_NODES,
             f"{graph.name} has {count} nodes that allocate or free device memory in every replay",
-            _frames(capture, memory.origin),
+            frames_of(capture, memory.origin),
             phase=graph.phase,
         )
 
@@ -252,6 +246,6 @@ def _pools(capture: Capture) -> Iterator[Finding]:
             FRAGMENTATION_UNREACHABLE_RESERVE,
             f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes need "
             f"{needed / 2**20:.0f} MiB at once",
-            _frames(capture, origin),
+            frames_of(capture, origin),
             evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
         )

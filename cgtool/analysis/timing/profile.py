@@ -8,8 +8,7 @@ from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph import overlap
-from cgtool.analysis.graph.overlap import Overlap
+from cgtool.analysis.graph.overlap import Overlap, find_overlap, overlap_findings
 from cgtool.analysis.graph.places import Place, Places, file_line
 from cgtool.analysis.graph.schedule import Path, critical_path
 from cgtool.analysis.timing import gain, gaps, roofline
@@ -198,7 +197,7 @@ def profile_report(
     lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
     reached = [roofline.reaches(capture, graph) for graph in capture.graphs]
     paths = [critical_path(capture, index) for index in top_level]
-    overlaps = [overlap.find_overlap(capture, index) for index in top_level]
+    overlaps = [find_overlap(capture, index) for index in top_level]
     total = sum(row.total_ns for row in lines)
     tables = Tables(capture, reached, total)
     places = Places(capture)
@@ -210,7 +209,7 @@ def profile_report(
         device=capture.environment.device,
         route=profile.route if profile else None,
         gain=msgspec.structs.replace(
-            verdict, findings=(*verdict.findings, *overlap.look(capture, overlaps))
+            verdict, findings=(*verdict.findings, *overlap_findings(capture, overlaps))
         ),
         replays=tuple(lines),
         costs=tuple(_costs(capture, index) for index in top_level),

@@ -26,7 +26,6 @@ from cgtool.cli.gate_measure import Limits, judge
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage
-from cgtool.pytest_plugin.entries import root_of
 from cgtool.pytest_plugin.error_translation import Unexpected, drawn
 from cgtool.pytest_plugin.marker import GATED, budgets_of
 from cgtool.pytest_plugin.terminal_summary import REPORTED, Record
@@ -35,6 +34,12 @@ from cgtool.pytest_plugin.workers import Workers
 FOLDER = "__cudagraphs__"
 _LONGEST = 120
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,=+@\[\]-]")
+
+
+def root_of(config: pytest.Config) -> Path:
+    """What files are named from: pytest's root where a configuration file says which that is;
+    else its root depends on the arguments, and the folder that it was started in does not."""
+    return config.rootpath if config.inipath is not None else config.invocation_params.dir
 
 
 class Gate:

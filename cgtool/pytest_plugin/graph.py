@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,12 +18,13 @@ from cgtool.analysis.gate.metrics import BY_NAME, METRICS
 from cgtool.analysis.verify import exit_code, noise
 from cgtool.findings.registry import codes, page
 from cgtool.model.capture import Capture
-from cgtool.model.failure import EXIT_FOUND, EXIT_OK, usage
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, CgtoolError, usage
+from cgtool.model.files import is_file
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
-from cgtool.pytest_plugin.entries import named, root_of
+from cgtool.program.spec import parse_entry
 from cgtool.pytest_plugin.error_translation import Unexpected, drawn, translated
-from cgtool.pytest_plugin.gate import Gate
+from cgtool.pytest_plugin.gate import Gate, root_of
 from cgtool.pytest_plugin.marker import (
     GATED,
     MARKED,
@@ -33,7 +36,7 @@ from cgtool.pytest_plugin.marker import (
     typed,
 )
 from cgtool.pytest_plugin.terminal_summary import REPORTED
-from cgtool.pytest_plugin.workers import Workers
+from cgtool.pytest_plugin.workers import Named, Workers
 
 
 class Factory:
@@ -145,8 +148,24 @@ class Graph:
         Raises AssertionError with the table of what differs and why; also when eager differs so
         much from itself that nothing can be proved.
         """
-        asked = typed("graph.verify()", {"replays": replays, "trials": trials}, VerifyArguments)
-        return _verify(self._workers, VerifyOptions(asked.replays, asked.trials))
+        arguments = {"replays": replays, "trials": trials}
+        options = typed("graph.verify()", arguments, VerifyArguments)
+        report = self._workers.verify(self.entry, VerifyOptions(options.replays, options.trials))
+        report = replace(report, findings=(*report.findings, *noise(report)))
+        code = exit_code(report)
+        if code == EXIT_OK:
+            return report
+        from cgtool.render.report_table import render_verify
+
+        verdict = "cannot tell: eager differs too much from itself"
+        if different := sum(not comparison.equal for comparison in report.comparisons):
+            count = len(report.comparisons)
+            verdict = f"replay differs from eager in {different} of {count} comparisons"
+        elif code == EXIT_FOUND:
+            findings = explain_findings(report.findings)
+            errors = [finding.code for finding in findings if finding.severity == ERROR]
+            verdict = f"replay is not eager: {', '.join(errors)}"
+        raise Unexpected(f"{self.entry}: {verdict}\n{drawn(render_verify(report))}")
 
     @translated
     def check(self, *, allow: str | tuple[str, ...] | list[str] = ()) -> Report:
@@ -154,8 +173,23 @@ class Graph:
 
         Raises AssertionError with every error and warning but those of the codes in ``allow``.
         """
-        given = typed("graph.check()", {"allow": allow}, CheckArguments).allow
-        return _check(self._workers, (given,) if isinstance(given, str) else given)
+        allowed = typed("graph.check()", {"allow": allow}, CheckArguments).allow
+        allowed = (allowed,) if isinstance(allowed, str) else allowed
+        for code in allowed:
+            if page(code) is None:
+                raise usage(f"graph.check(): no code {code!r}{nearest(code, codes())}")
+        report = self._workers.check(self.entry)
+        report = replace(
+            report,
+            findings=tuple(finding for finding in report.findings if finding.code not in allowed),
+        )
+        hazards = [finding for finding in explain_findings(report.findings) if is_hazard(finding)]
+        if not hazards:
+            return report
+        from cgtool.render.report_table import render_check
+
+        names = ", ".join(dict.fromkeys(finding.code for finding in hazards))
+        raise Unexpected(f"{self.entry}: {names}\n{drawn(render_check(report))}")
 
     @translated
     def gate(
@@ -177,51 +211,79 @@ class Graph:
         Raises AssertionError with the evidence of every figure that fails. Skips the test when
         nothing could be judged.
         """
-        given = {"baseline": baseline, "max_runs": max_runs, "max_seconds": max_seconds}
-        asked = typed("graph.gate()", given, GateArguments)
-        self._workers.max_runs, self._workers.max_seconds = asked.max_runs, asked.max_seconds
+        arguments = {"baseline": baseline, "max_runs": max_runs, "max_seconds": max_seconds}
+        options = typed("graph.gate()", arguments, GateArguments)
+        self._workers.max_runs, self._workers.max_seconds = options.max_runs, options.max_seconds
         return Gate(self._item, self._number, self._workers, self.simulated).judge(
-            budgets, self._budgets, baseline=asked.baseline
+            budgets, self._budgets, baseline=options.baseline
         )
 
 
-def _verify(workers: Workers, options: VerifyOptions) -> Report:
-    """Raises Unexpected where replay differs from eager, or that cannot be decided."""
-    report = workers.verify(workers.entry.spec, options)
-    report = replace(report, findings=(*report.findings, *noise(report)))
-    if exit_code(report) == EXIT_OK:
-        return report
-    from cgtool.render.report_table import render_verify
-
-    raise Unexpected(f"{_verdict(report)}\n{drawn(render_verify(report))}")
+# --- what is captured
 
 
-def _verdict(report: Report) -> str:
-    entry, compared = report.entry.spec, report.comparisons
-    different = sum(not comparison.equal for comparison in compared)
-    if different:
-        return f"{entry}: replay differs from eager in {different} of {len(compared)} comparisons"
-    if exit_code(report) == EXIT_FOUND:
-        errors = [
-            finding.code
-            for finding in explain_findings(report.findings)
-            if finding.severity == ERROR
-        ]
-        return f"{entry}: replay is not eager: {', '.join(errors)}"
-    return f"{entry}: cannot tell: eager differs too much from itself"
+def named(entry: object, root: Path, folder: Path) -> Named:
+    """``"model.py:build"`` (a file from ``root``, or else from ``folder``, where the test is),
+    ``"package.module:build"``, or a function that a module has under its own name.
+
+    Raises CgtoolError (exit 2) for what a worker process could not find.
+    """
+    if not isinstance(entry, str):
+        return _of_object(entry, root)
+    file, _, name = entry.rpartition(":")
+    if not file.endswith(".py"):
+        parse_entry(entry)
+        return Named(entry, entry)
+    for base in (root, folder):
+        if is_file(path := base / file):
+            return _in_file(path, name, root)
+    raise usage(
+        f"{entry}: no such file",
+        why=f"looked in {root}" + (f" and in {folder}" if folder != root else ""),
+        fix="name it from pytest's root, or from the folder of the test",
+    )
 
 
-def _check(workers: Workers, allow: tuple[str, ...]) -> Report:
-    """Raises Unexpected for findings whose codes are not in ``allow``."""
-    for code in allow:
-        if page(code) is None:
-            raise usage(f"graph.check(): no code {code!r}{nearest(code, codes())}")
-    report = workers.check(workers.entry.name)
-    report = replace(report, findings=tuple(f for f in report.findings if f.code not in allow))
-    hazards = [finding for finding in explain_findings(report.findings) if is_hazard(finding)]
-    if not hazards:
-        return report
-    from cgtool.render.report_table import render_check
+def _in_file(path: Path, name: str, root: Path) -> Named:
+    # Not resolved: users know the file by its link in the repository.
+    full = Path(os.path.normpath(path))
+    shown = full.relative_to(root) if full.is_relative_to(root) else full
+    parse_entry(f"{full}:{name}")
+    return Named(f"{full}:{name}", f"{shown.as_posix()}:{name}")
 
-    names = ", ".join(dict.fromkeys(finding.code for finding in hazards))
-    raise Unexpected(f"{report.entry.spec}: {names}\n{drawn(render_check(report))}")
+
+def _of_object(entry: object, root: Path) -> Named:
+    name = getattr(entry, "__qualname__", None)
+    if not callable(entry) or not isinstance(name, str):
+        raise _unnamed(f"an object of type {type(entry).__name__}", "no name leads to it")
+    if "<lambda>" in name:
+        raise _unnamed("a lambda", "no name leads to it")
+    if "<locals>" in name:
+        inner = name.rpartition(".")[2]
+        raise _unnamed(
+            f"{inner}, which is defined inside a function",
+            "what it closes over is in this process alone",
+        )
+    module = sys.modules.get(getattr(entry, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        raise _unnamed(f"{name}, which no Python file defines", "a worker process imports a file")
+    value: object = module
+    for piece in name.split("."):
+        value = getattr(value, piece, None)
+    if value is not entry:
+        raise _unnamed(
+            f"{name}, which is not what {file} has under that name", "it would find something else"
+        )
+    if not Path(file).is_relative_to(root):
+        # Installed: in another folder on each machine.
+        return Named(f"{entry.__module__}:{name}", f"{entry.__module__}:{name}")
+    return _in_file(Path(file), name, root)
+
+
+def _unnamed(what: str, why: str) -> CgtoolError:
+    return usage(
+        f"cudagraph() was given {what}",
+        why=f"the capture runs in a process of its own, which imports it by name, and {why}",
+        fix='give a function at the top level of a module, or text: "model.py:build"',
+    )

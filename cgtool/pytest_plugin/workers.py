@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,9 +28,17 @@ from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
 from cgtool.model.finding import Report
 from cgtool.model.options import VerifyOptions
-from cgtool.pytest_plugin.entries import Named
 
 T = TypeVar("T", Capture, Report)
+
+
+class Named(NamedTuple):
+    """One entry point."""
+
+    spec: str
+    """For the worker: files by their full path."""
+    name: str
+    """For messages and baselines: files from pytest's root, the same on every machine."""
 
 
 @dataclass

@@ -106,7 +106,7 @@ def test_a_device_that_is_none_is_refused_at_once(pytester):
     ],
 )
 def test_only_what_this_machine_cannot_tell_is_excused(request, verdict, simulated, times, excused):
-    from cgtool.pytest_plugin.entries import Named
+    from cgtool.pytest_plugin.workers import Named
 
     class Workers:
         entry = Named("model.py:build", "model.py:build")

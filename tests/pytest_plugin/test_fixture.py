@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from cgtool.pytest_plugin.entries import named
+from cgtool.pytest_plugin.graph import named
 from tests.pytest_plugin.projects import run, write
 
 pytest_plugins = ["pytester"]

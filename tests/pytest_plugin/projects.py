@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 # pytester forgets what a run in this process imports, but not that its package has it: the next run
-# would mix two copies of the plugin, and not catch what the other copy raises; nor does a C extension
-# as that of PyYAML work twice.
+# would mix two copies of the plugin, and not catch what the other copy raises. PyYAML's C extension
+# does not work with a second copy of its package.
 import yaml  # noqa: F401
 
 import cgtool.pytest_plugin.graph

@@ -32,7 +32,8 @@ _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
 _HELPERS = 4
 """How deep calls of helpers are followed."""
-_MISSING = object()
+MISSING = object()
+"""There is no such name, attribute or item."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class HostReads:
                 root = _item_of(names, use.root)
                 owner = id(names)
             elif use.scope == "argument":
-                value = values.get(use.root, _MISSING)
-                if value is _MISSING or isinstance(value, torch.Tensor):
+                value = values.get(use.root, MISSING)
+                if value is MISSING or isinstance(value, torch.Tensor):
                     # Tensor arguments are the static inputs.
                     continue
                 root, owner = self._reference(value), id(value)
@@ -118,7 +119,7 @@ class HostReads:
                 root, owner = _content_of(cell), id(cell)
             if use.called:
                 if depth:
-                    self._follow(_resolve(root(), use.steps), depth - 1)
+                    self._follow(resolve(root(), use.steps), depth - 1)
                 continue
             frame = Frame(code.co_filename, use.line, code.co_qualname)
             self.watched.append(Watched(use, frame, root, owner))
@@ -151,7 +152,7 @@ class HostReads:
         """The value of every name now."""
         snapshot: Snapshot = {}
         for index, watched in enumerate(self.watched):
-            value = _reduce(_resolve(watched.root(), watched.use.steps))
+            value = _reduce(resolve(watched.root(), watched.use.steps))
             if value is not None:
                 snapshot[index] = value
         return snapshot
@@ -179,7 +180,7 @@ class HostReads:
 
 
 def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
-    return lambda: names.get(name, _MISSING)
+    return lambda: names.get(name, MISSING)
 
 
 def _content_of(cell: types.CellType) -> Callable[[], Any]:
@@ -187,7 +188,7 @@ def _content_of(cell: types.CellType) -> Callable[[], Any]:
         try:
             return cell.cell_contents
         except ValueError:
-            return _MISSING
+            return MISSING
 
     return content
 
@@ -200,11 +201,11 @@ def _cells(code: types.CodeType) -> dict[str, types.CellType]:
     return {}
 
 
-def _resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
+def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
     """Follow attributes and items without running the user's code."""
     for kind, name in steps:
-        if value is None or value is _MISSING:
-            return _MISSING
+        if value is None or value is MISSING:
+            return MISSING
         if kind == "item":
             value = _item(value, name)
         else:
@@ -214,12 +215,12 @@ def _resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
 
 def _item(value: Any, key: str | int) -> Any:
     if isinstance(value, dict):
-        return dict.get(value, key, _MISSING)
+        return dict.get(value, key, MISSING)
     if isinstance(value, list | tuple) and isinstance(key, int):
-        return value[key] if -len(value) <= key < len(value) else _MISSING
+        return value[key] if -len(value) <= key < len(value) else MISSING
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
-        return children_of(value).get(str(key), _MISSING)
-    return _MISSING
+        return children_of(value).get(str(key), MISSING)
+    return MISSING
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -236,22 +237,22 @@ def _attribute(value: Any, name: str) -> Any:
                 if name in inner:
                     return inner[name]
     if isinstance(value, type | types.ModuleType):
-        return _MISSING
-    member = type(value).__dict__.get(name, _MISSING)
+        return MISSING
+    member = type(value).__dict__.get(name, MISSING)
     if isinstance(member, types.FunctionType):
         return types.MethodType(member, value)
     if isinstance(member, types.MemberDescriptorType):
         try:
             return member.__get__(value)
         except AttributeError:
-            return _MISSING
+            return MISSING
     for base in type(value).__mro__:
-        inherited = base.__dict__.get(name, _MISSING)
+        inherited = base.__dict__.get(name, MISSING)
         if isinstance(inherited, types.FunctionType):
             return types.MethodType(inherited, value)
         if isinstance(inherited, bool | int | float | str):
             return inherited
-    return _MISSING
+    return MISSING
 
 
 def _reduce(value: Any) -> Value | None:

@@ -24,7 +24,7 @@ class Use:
 
     root: str
     scope: str
-    """``argument``, ``closure``, ``global``."""
+    """``argument``, ``closure``, ``global``, ``local``."""
     steps: tuple[Step, ...]
     line: int
     written: bool
@@ -111,12 +111,12 @@ class _Uses(ast.NodeVisitor):
         if code.co_name == "<module>":
             self.locals = set()
 
-    def _scope(self, name: str) -> str | None:
+    def _scope(self, name: str) -> str:
         if name in self.code.co_freevars:
             return "closure"
         if name in self.arguments:
             return "argument"
-        return None if name in self.locals else "global"
+        return "local" if name in self.locals else "global"
 
     def _use(self, node: ast.expr, *, written: bool = False, called: bool = False) -> bool:
         chain = name_chain(node)
@@ -124,8 +124,7 @@ class _Uses(ast.NodeVisitor):
             return False
         root, steps = chain
         scope = self._scope(root)
-        if scope is not None:
-            self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
+        self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
         return True
 
     def _condition(self, node: ast.expr) -> None:
@@ -208,9 +207,20 @@ def uses_of(code: CodeType) -> tuple[Use, ...]:
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         for statement in body:
             visitor.visit(statement)
-    uses = tuple(visitor.uses)
+    uses = tuple(use for use in visitor.uses if use.scope != "local")
     _uses[id(code)] = code, uses
     return uses
+
+
+def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
+    """What the ``with`` statement at these lines (first, last) reads and writes, locals included."""
+    tree = tree_of(code.co_filename)
+    visitor = _Uses(code)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.With) and (node.lineno, node.end_lineno) == lines:
+            for statement in node.body:
+                visitor.visit(statement)
+    return visitor.uses
 
 
 def _branches(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:

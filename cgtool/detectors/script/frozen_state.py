@@ -153,12 +153,12 @@ class Numbers(Detector):
         for name in capture.locals:
             now = name.look_up(stack)
             if type(now) is type(name.value) and now != name.value:
-                frame = Frame(name.code.co_filename, name.line, name.code.co_qualname)
+                frame = Frame(name.code.co_filename, name.use.line, name.code.co_qualname)
                 given = name.value in capture.numbers.get((frame.file, frame.function), ())
                 # An op on the line may get a number that is computed from this one.
                 given = given or (frame.file, frame.line) in capture.chains
                 values = repr(name.value), repr(now)
-                self._report(capture, name.text, name.tested, frame, given, values)
+                self._report(capture, name.use.text, name.use.tested, frame, given, values)
 
     def _report(
         self,

@@ -15,7 +15,7 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.script import events
-from cgtool.observe.script.names import locals_of, stack_of
+from cgtool.observe.script.names import names_of, stack_of
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.source import tree_of
 from cgtool.observe.storage import tensors_in
@@ -109,13 +109,7 @@ class Outputs(Detector):
         """The line that puts the tensor, again and again, into a container."""
         memory = tensor.data_ptr(), tuple(tensor.shape)
         for frame in stack_of(self.script.frame()).values():
-            names = locals_of(frame) if frame.f_code.co_flags & 1 else {}
-            names.update(
-                (name, frame.f_globals[name])
-                for name in frame.f_code.co_names
-                if name in frame.f_globals
-            )
-            for name, value in names.items():
+            for name, value, _ in names_of(frame):
                 kept = sum(
                     self.script.buffers.find(item) is not None
                     and (item.data_ptr(), tuple(item.shape)) == memory

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +20,11 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal, line_of
-from cgtool.observe.source import Step, name_chain, tree_of
+from cgtool.observe.host_reads import MISSING, resolve
+from cgtool.observe.source import Step, Use, tree_of, uses_of_block
 from cgtool.observe.storage import key_of
 from cgtool.torch_compat.private import buffers_of, parameters_of
 
-_MISSING = object()
 _ATTRIBUTES = 64
 """Attributes and items looked at in one object."""
 _END_OF_FILE = 1 << 30
@@ -55,36 +56,17 @@ def locals_of(frame: FrameType) -> dict[str, Any]:
     return copy
 
 
-def _step(value: Any, kind: str, name: str | int) -> Any:
-    """The attribute or item of a value, without running code of its class."""
-    if kind == "attribute":
-        return getattr(value, "__dict__", {}).get(name, _MISSING)
-    if isinstance(value, dict):
-        return value.get(name, _MISSING)
-    if isinstance(value, list | tuple) and isinstance(name, int) and name < len(value):
-        return value[name]
-    return _MISSING
+def names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:
+    """(name, value, is global) of all that the code of a frame can name."""
+    if frame.f_code.co_flags & 1:
+        for name, value in locals_of(frame).items():
+            yield name, value, False
+    for name in frame.f_code.co_names:
+        if name in frame.f_globals:
+            yield name, frame.f_globals[name], True
 
 
 # Paths to tensors.
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Where a name is bound."""
-
-    code: CodeType
-    frame: int | None
-    """Identity of the frame of a local; None for a global."""
-    globals: dict[str, Any] | None
-
-    def look_up(self, name: str, stack: Stack) -> Any:
-        if self.globals is not None:
-            return self.globals.get(name, _MISSING)
-        frame = stack.get(self.frame or 0)
-        if frame is None or frame.f_code is not self.code:
-            return _MISSING
-        return locals_of(frame).get(name, _MISSING)
 
 
 @dataclass(frozen=True)
@@ -95,12 +77,17 @@ class Path:
     """``name``, ``attribute``, ``item``, ``parameter``."""
     text: str
     """As it would be written: ``plan.idx``."""
-    last: str | int
-    """The name, attribute or key that is bound to the tensor."""
-    scope: Scope | None
-    look: Callable[[Stack], Any]
-    """What the path leads to now."""
+    root: Callable[[Stack], Any]
+    """What the name holds now; None or ``MISSING`` where it is gone."""
+    steps: tuple[Step, ...] = ()
+    """From there to the tensor."""
+    frame: int | None = None
+    """Identity of the frame of a local."""
     module: weakref.ref[torch.nn.Module] | None = None
+
+    def look(self, stack: Stack) -> Any:
+        """What the path leads to now."""
+        return resolve(self.root(stack), self.steps)
 
 
 class Modules:
@@ -108,7 +95,8 @@ class Modules:
 
     def __init__(self) -> None:
         self._roots: set[int] = set()
-        self._where: dict[int, tuple[weakref.ref[torch.nn.Module], str, str]] = {}
+        self._paths: dict[int, Path] = {}
+        """By key of the storage."""
 
     def add(self, name: str, root: torch.nn.Module) -> None:
         if id(root) in self._roots:
@@ -120,109 +108,89 @@ class Modules:
             for table in (parameters_of(module), buffers_of(module)):
                 for own, tensor in table.items():
                     key = None if tensor is None else key_of(tensor)
-                    if key is not None:
+                    if key is not None and key not in self._paths:
                         text = ".".join(part for part in (name, prefix, own) if part)
-                        self._where.setdefault(key, (weakref.ref(module), own, text))
+                        self._paths[key] = _parameter(text, module, own)
 
     def find(self, key: int) -> Path | None:
         """The path to the parameter or buffer with this storage."""
-        if key not in self._where:
-            return None
-        reference, own, text = self._where[key]
+        return self._paths.get(key)
 
-        def look(_stack: Stack) -> Any:
-            module = reference()
-            if module is None:
-                return _MISSING
-            tensor = parameters_of(module).get(own, buffers_of(module).get(own))
-            return _MISSING if tensor is None else tensor
 
-        return Path("parameter", text, own, None, look, reference)
+def _parameter(text: str, module: torch.nn.Module, name: str) -> Path:
+    owner = weakref.ref(module)
+    return Path("parameter", text, lambda _: owner(), (("attribute", name),), module=owner)
 
 
 def paths_to(key: int, frame: FrameType | None, modules: Modules) -> list[Path]:
     """The names by which the running code can reach a storage, the innermost frame's first."""
     paths: list[Path] = []
     visited: set[tuple[int, str]] = set()
-    while frame is not None:
-        code = frame.f_code
-        if not is_internal(code):
-            for name, value, is_global in _names_of(frame):
-                owner = id(frame.f_globals) if is_global else id(frame)
-                if (owner, name) in visited:
-                    continue
-                visited.add((owner, name))
-                if isinstance(value, torch.nn.Module):
-                    modules.add(name, value)
-                elif is_global:
-                    paths += _through(name, value, key, Scope(code, None, frame.f_globals))
-                else:
-                    paths += _through(name, value, key, Scope(code, id(frame), None))
-        frame = frame.f_back
+    for running in stack_of(frame).values():
+        for name, value, is_global in names_of(running):
+            owner = id(running.f_globals) if is_global else id(running)
+            if (owner, name) in visited:
+                continue
+            visited.add((owner, name))
+            if isinstance(value, torch.nn.Module):
+                modules.add(name, value)
+            else:
+                paths += _paths_through(running, name, value, key, is_global)
     parameter = modules.find(key)
     return [parameter] if parameter is not None else paths
 
 
-def _names_of(frame: FrameType) -> Iterator[tuple[str, Any, bool]]:
-    """(name, value, is global) of all that the code of a frame can name."""
-    code = frame.f_code
-    if code.co_flags & 1:
-        for name, value in locals_of(frame).items():
-            yield name, value, False
-    for name in code.co_names:
-        if name in frame.f_globals:
-            yield name, frame.f_globals[name], True
-
-
-def _through(name: str, value: Any, key: int, scope: Scope) -> Iterator[Path]:
+def _paths_through(
+    frame: FrameType, name: str, value: Any, key: int, is_global: bool
+) -> Iterator[Path]:
     """The paths from one name to a storage: the value itself, or what is directly inside it."""
+    code, number, names = frame.f_code, id(frame), frame.f_globals
+
+    def look_up(stack: Stack) -> Any:
+        if is_global:
+            return names.get(name, MISSING)
+        running = stack.get(number)
+        if running is None or running.f_code is not code:
+            return MISSING
+        return locals_of(running).get(name, MISSING)
+
+    where = None if is_global else number
     if _has_storage(value, key):
-        yield Path("name", name, name, scope, lambda stack: scope.look_up(name, stack))
+        yield Path("name", name, look_up, frame=where)
         return
-    for kind, inner in _inside(value, key):
+    for step in _inside(value, key):
+        kind, inner = step
         text = f"{name}.{inner}" if kind == "attribute" else f"{name}[{inner!r}]"
-        owner = _weakly(value) if scope.globals is None else None
-
-        def look(
-            stack: Stack,
-            kind: str = kind,
-            inner: str | int = inner,
-            owner: Callable[[], Any] | None = owner,
-        ) -> Any:
-            # Objects outlive the frames that name them.
-            container = owner() if owner is not None else scope.look_up(name, stack)
-            return _MISSING if container is None else _step(container, kind, inner)
-
-        yield Path(kind, text, inner, scope, look)
+        # Objects outlive the frames that name them.
+        owner = None if is_global else _weakly(value)
+        yield Path(kind, text, owner or look_up, (step,), where)
 
 
 def _has_storage(value: Any, key: int) -> bool:
     return isinstance(value, torch.Tensor) and key_of(value) == key
 
 
-def _inside(value: Any, key: int) -> Iterator[tuple[str, str | int]]:
-    """(kind, attribute or key) under which an object or container holds the storage."""
+def _inside(value: Any, key: int) -> Iterator[Step]:
+    """The attributes or keys under which an object or container holds the storage."""
+    kind = "item"
+    items: Any = ()
     if isinstance(value, dict):
-        for name, item in list(value.items())[:_ATTRIBUTES]:
-            if isinstance(name, str | int) and _has_storage(item, key):
-                yield "item", name
+        items = ((name, item) for name, item in value.items() if isinstance(name, str | int))
     elif isinstance(value, list | tuple):
-        for index, item in enumerate(value[:_ATTRIBUTES]):
-            if _has_storage(item, key):
-                yield "item", index
-    elif not isinstance(value, torch.nn.Module | torch.Tensor | ModuleType | type):
-        table = getattr(value, "__dict__", None) if not callable(value) else None
-        if isinstance(table, dict):
-            for name, item in list(table.items())[:_ATTRIBUTES]:
-                if _has_storage(item, key):
-                    yield "attribute", name
+        items = enumerate(value)
+    elif not callable(value) and not isinstance(value, torch.Tensor | ModuleType):
+        kind, items = "attribute", getattr(value, "__dict__", {}).items()
+    for name, item in list(itertools.islice(items, _ATTRIBUTES)):
+        if _has_storage(item, key):
+            yield kind, name
 
 
-def _weakly(value: Any) -> Callable[[], Any] | None:
+def _weakly(value: Any) -> Callable[[Stack], Any] | None:
     try:
-        return weakref.ref(value)
+        reference = weakref.ref(value)
     except TypeError:
         return None
+    return lambda _: reference()
 
 
 # Lines that bind a name.
@@ -233,26 +201,26 @@ def binding_of(path: Path, stack: Stack, outer_frames: dict[int, int]) -> tuple[
 
     ``outer_frames`` are those of ``WatchedGraph``.
     """
-    if path.scope is None or path.kind == "item":
+    if path.kind in ("item", "parameter"):
         return ()
-    name, attribute = str(path.last), path.kind == "attribute"
-    codes: list[tuple[CodeType, int, int]] = []
-    for frame in stack.values():
-        same = path.scope.frame is None or id(frame) == path.scope.frame or attribute
-        if same and frame.f_globals is not None:
-            codes.append((frame.f_code, outer_frames.get(id(frame), -1), frame.f_lasti))
-    for code, after, now in codes:
+    attribute = path.kind == "attribute"
+    name = str(path.steps[0][1]) if attribute else path.text
+    blocks = [
+        (frame.f_code, outer_frames.get(id(frame), -1), frame.f_lasti)
+        for frame in stack.values()
+        if path.frame in (None, id(frame)) or attribute
+    ]
+    for code, _, _ in blocks[-1:]:
+        # A local of another function is another variable.
+        blocks += [
+            (inner, -1, _END_OF_FILE)
+            for inner in _nested(code)
+            if attribute or name not in inner.co_varnames
+        ]
+    for code, after, now in blocks:
         line = _bound_at(code, name, after, now, attribute)
         if line is not None:
             return (Frame(code.co_filename, line, code.co_qualname),)
-    for code, _, _ in codes[-1:]:
-        for inner in _nested(code):
-            # A local of another function is another variable.
-            if not attribute and name in inner.co_varnames:
-                continue
-            line = _bound_at(inner, name, -1, _END_OF_FILE, attribute)
-            if line is not None:
-                return (Frame(inner.co_filename, line, inner.co_qualname),)
     return ()
 
 
@@ -305,86 +273,31 @@ def region_of(frame: FrameType) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class CapturedName:
-    """A name, with the attributes and constant keys behind it, that captured lines of a function
-    read and that held a Python number, flag or string."""
+    """A name that captured lines of a function read and that held a Python number, flag or text."""
 
     code: CodeType
     frame: int
     """Identity of the frame, which goes on after the capture."""
-    text: str
-    root: str
-    steps: tuple[Step, ...]
-    line: int
-    tested: bool
-    """Part of a condition, or of what a loop runs over."""
+    use: Use
     value: Any
     """At the capture."""
 
     def look_up(self, stack: Stack) -> Any:
-        """The value now; None once the frame has ended."""
+        """The value now; ``MISSING`` once the frame has ended."""
         frame = stack.get(self.frame)
         if frame is None or frame.f_code is not self.code:
-            return None
-        return _follow({**frame.f_globals, **locals_of(frame)}.get(self.root), self.steps)
+            return MISSING
+        names = {**frame.f_globals, **locals_of(frame)}
+        return resolve(names.get(self.use.root), self.use.steps)
 
 
 def captured_names(frame: FrameType, lines: tuple[int, int]) -> Iterator[CapturedName]:
     """What the lines of a capture (``region_of``) read of the function that captures."""
     code = frame.f_code
-    tree = tree_of(code.co_filename)
-    first, last = lines
-    if tree is None or last == _END_OF_FILE:
-        return
-    reads = _Reads()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With) and node.lineno == first and node.end_lineno == last:
-            for statement in node.body:
-                reads.visit(statement)
     names = {**frame.f_globals, **locals_of(frame)}
-    for text, root, steps, line, tested in reads.names:
-        value = _follow(names.get(root), steps)
-        if type(value) in (int, float, bool, str):
-            yield CapturedName(code, id(frame), text, root, steps, line, tested, value)
-
-
-def _follow(value: Any, steps: tuple[Step, ...]) -> Any:
-    for kind, name in steps:
-        value = _step(value, kind, name)
-    return None if value is _MISSING else value
-
-
-class _Reads(ast.NodeVisitor):
-    """Names with their attributes and constant keys, where they are read."""
-
-    def __init__(self) -> None:
-        self.names: list[tuple[str, str, tuple[Step, ...], int, bool]] = []
-        """(text, root, steps, line, tested)."""
-        self._tested = False
-
-    def _read(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
-        chain = name_chain(node)
-        if chain is None:
-            self.generic_visit(node)
-        elif isinstance(node.ctx, ast.Load):
-            self.names.append((ast.unparse(node), *chain, node.lineno, self._tested))
-
-    visit_Attribute = visit_Subscript = visit_Name = _read  # noqa: N815
-
-    def _condition(self, test: ast.expr, rest: list[Any]) -> None:
-        self._tested = True
-        self.visit(test)
-        self._tested = False
-        for node in rest:
-            self.visit(node)
-
-    def visit_If(self, node: ast.If) -> None:
-        self._condition(node.test, [*node.body, *node.orelse])
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._condition(node.test, [node.body, node.orelse])
-
-    def visit_For(self, node: ast.For) -> None:
-        self._condition(node.iter, [*node.body, *node.orelse])
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Another code object."""
+    uses = uses_of_block(code, lines)
+    written = {(use.text, use.line) for use in uses if use.written}
+    for use in uses:
+        value = resolve(names.get(use.root), use.steps)
+        if type(value) in (int, float, bool, str) and (use.text, use.line) not in written:
+            yield CapturedName(code, id(frame), use, value)

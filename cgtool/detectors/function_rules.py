@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from cgtool.detectors.op_rules import KEEP_ON_DEVICE
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings.registry import code
-from cgtool.model.finding import Code, Finding
+from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
     DEVICE,
@@ -145,27 +145,19 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
 
 def note_pinning(region: CapturedRegion) -> None:
     """Note that pinned host memory is allocated."""
-    if region.capturing:
-        region.note(
-            Finding(
-                PIN_MEMORY_DURING_CAPTURE,
-                "pinned host memory is allocated during the capture: the host fills it only once, "
-                "and every replay copies what it holds by then",
-                phase=region.phase,
-            )
-        )
+    region.note(
+        PIN_MEMORY_DURING_CAPTURE,
+        "pinned host memory is allocated during the capture: the host fills it only once, and "
+        "every replay copies what it holds by then",
+    )
 
 
 def note_record_stream(region: CapturedRegion) -> None:
     """Note a call of ``Tensor.record_stream``."""
-    if region.capturing:
-        region.note(
-            Finding(
-                RECORD_STREAM_DEFERS_REUSE,
-                "`record_stream` prevents reuse of the block until the capture ends",
-                phase=region.phase,
-            )
-        )
+    region.note(
+        RECORD_STREAM_DEFERS_REUSE,
+        "`record_stream` prevents reuse of the block until the capture ends",
+    )
 
 
 def _refuse_copy(region: CapturedRegion, copy_code: Code, subject: str, fix: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cgtool.findings.registry import page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import Code, Finding
@@ -96,27 +97,50 @@ class CapturedRegion:
         """Note that the user's code asks whether a stream is capturing; the answer is yes."""
         self.capturing_queries.append(here(2))
 
-    def note(self, finding: Finding) -> None:
-        """Collect a finding that does not end the capture, at the op that is running."""
-        if self.collecting:
-            self.findings.add(self.placed(finding))
+    def note(self, code: Code, reason: str) -> None:
+        """Collect a finding that does not end the capture; nothing outside a capture."""
+        if self.collecting and self.capturing:
+            self.findings.add(self._placed(Finding(code, reason, phase=self.phase)))
 
-    def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
-        """Collect a finding that ends the capture.
+    def report(
+        self,
+        code: Code,
+        reason: str,
+        frames: tuple[Frame, ...] = (),
+        *,
+        why: str = "",
+        fix: str | None = None,
+        phase: str | None = None,
+    ) -> None:
+        """Collect a finding that ends the capture, or ``fail`` with it.
 
-        Raises CgtoolError (exit 4) instead unless ``collecting``; ``why`` and ``fix`` are for it.
+        Without ``frames`` it is at the op that is running, else at the line that is.
         """
-        finding = self.placed(finding)
+        finding = self._placed(
+            Finding(
+                code,
+                reason,
+                frames,
+                phase=phase or self.phase,
+                fix=fix,
+                evidence=(why,) if why else (),
+            )
+        )
         if self.collecting:
             self.findings.add(finding)
-            return
+        else:
+            self.fail(finding, why)
+
+    def fail(self, finding: Finding, why: str) -> None:
+        """End the capture: raises CgtoolError (exit 4)."""
+        explanation = page(finding.code)
         raise CgtoolError(
             Failure(
                 what=finding.reason,
                 exit_code=EXIT_USER_CODE,
                 frames=finding.frames,
                 why=why,
-                fix=finding.fix or fix,
+                fix=finding.fix or (explanation.head.fix if explanation else None),
                 phase=finding.phase,
                 findings=(finding,),
             )
@@ -130,20 +154,10 @@ class CapturedRegion:
         ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...".
         """
         if self.capturing:
-            self.report(
-                Finding(
-                    code,
-                    f"{call} is not permitted when a stream is capturing",
-                    phase=self.phase,
-                    fix=fix,
-                    evidence=(why,),
-                ),
-                why=why,
-                fix="move it out of the captured code",
-            )
+            reason = f"{call} is not permitted when a stream is capturing"
+            self.report(code, reason, why=why, fix=fix)
 
-    def placed(self, finding: Finding) -> Finding:
-        """The finding at the op that is running, else at the line that is."""
+    def _placed(self, finding: Finding) -> Finding:
         if self.call is not None and self.record is not None:
             return at_call(finding, self.call, self.record)
         if finding.frames:

@@ -26,15 +26,6 @@ WAIT_ON_PRECAPTURE_WORK = code("wait-on-precapture-work")
 
 Frontier = frozenset[int]
 
-_ISOLATION = "CUDA refuses this (cudaErrorStreamCaptureIsolation, 905)"
-_IMPLICIT = (
-    "the default stream cannot be part of a capture; CUDA refuses this "
-    "(cudaErrorStreamCaptureImplicit, 906)"
-)
-_UNJOINED = (
-    "the capture ended while the capture stream did not wait for this work; CUDA refuses this "
-    "(cudaErrorStreamCaptureUnjoined, 904)"
-)
 _UNFORKED = (
     "the stream did not wait for the capture stream: its work either fails "
     "(cudaErrorStreamCaptureUnsupported, 900), or runs once during capture and in no replay"
@@ -115,27 +106,17 @@ class CaptureInProgress(CapturedRegion):
         if joined != self.capture_id:
             if waiting.joined == self.capture_id:
                 self.report(
-                    Finding(
-                        WAIT_ON_PRECAPTURE_WORK,
-                        "the capture waits for work submitted outside it",
-                        phase=self.phase,
-                        fix="record the event or submit the work in the capture, or synchronize "
-                        "before the capture begins",
-                        evidence=(_ISOLATION,),
-                    ),
-                    why=_ISOLATION,
+                    WAIT_ON_PRECAPTURE_WORK,
+                    "the capture waits for work submitted outside it",
+                    why="CUDA refuses this (cudaErrorStreamCaptureIsolation, 905)",
                 )
             return
         if waiting is self.default:
             self.report(
-                Finding(
-                    DEFAULT_STREAM_DEPENDENCY,
-                    "the default stream waits for a stream that is capturing",
-                    phase=self.phase,
-                    fix="use torch.cuda.current_stream(), or a stream of your own",
-                    evidence=(_IMPLICIT,),
-                ),
-                why=_IMPLICIT,
+                DEFAULT_STREAM_DEPENDENCY,
+                "the default stream waits for a stream that is capturing",
+                why="the default stream cannot be part of a capture; CUDA refuses this "
+                "(cudaErrorStreamCaptureImplicit, 906)",
             )
         if waiting.joined != self.capture_id:
             waiting.joined = self.capture_id
@@ -157,30 +138,17 @@ class CaptureInProgress(CapturedRegion):
         """Add work on the current stream; None when that is not part of the capture."""
         lane = self.current
         if lane not in self.streams:
-            self._unforked(call, lane)
+            reason = f"{call.name} runs on {lane.name}, which is not part of the capture"
+            if lane is self.default:
+                self.report(KERNEL_ON_STREAM_ZERO, reason, why=_DEFAULT_STREAM)
+            else:
+                self.report(SIDE_STREAM_NOT_FORKED, reason, why=_UNFORKED)
             return None
         node = LaneNode(call, self.streams.index(lane), tuple(sorted(lane.frontier)))
         lane.frontier = frozenset((len(self.nodes),))
         lane.used = call.chain
         self.nodes.append(node)
         return node
-
-    def _unforked(self, call: OpCall, lane: Lane) -> None:
-        is_default = lane is self.default
-        why = _DEFAULT_STREAM if is_default else _UNFORKED
-        self.report(
-            Finding(
-                KERNEL_ON_STREAM_ZERO if is_default else SIDE_STREAM_NOT_FORKED,
-                f"{call.name} runs on {lane.name}, which is not part of the capture",
-                phase=self.phase,
-                evidence=(why,),
-            ),
-            why=why,
-            fix="use torch.cuda.current_stream()"
-            if is_default
-            else "before the work: side.wait_stream(torch.cuda.current_stream()); after it: "
-            "torch.cuda.current_stream().wait_stream(side)",
-        )
 
     def _before(self, frontier: Frontier) -> set[int]:
         """The nodes of the frontier and all nodes before them."""
@@ -201,16 +169,11 @@ class CaptureInProgress(CapturedRegion):
         for lane in others:
             if not lane.frontier <= reached:
                 self.report(
-                    Finding(
-                        UNJOINED_SIDE_STREAM,
-                        f"{self.phase}: {lane.name} has work that is not joined",
-                        frames_of(lane.used or lane.created),
-                        phase=self.phase,
-                        fix="wait for it before returning: "
-                        "torch.cuda.current_stream().wait_stream(side)",
-                        evidence=(_UNJOINED,),
-                    ),
-                    why=_UNJOINED,
+                    UNJOINED_SIDE_STREAM,
+                    f"{self.phase}: {lane.name} has work that is not joined",
+                    frames_of(lane.used or lane.created),
+                    why="the capture ended while the capture stream did not wait for this work; "
+                    "CUDA refuses this (cudaErrorStreamCaptureUnjoined, 904)",
                 )
         if self.collecting:
             self._lost_concurrency()

@@ -213,7 +213,7 @@ def uses_of(code: CodeType) -> tuple[Use, ...]:
 
 
 def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
-    """What the ``with`` statement at these lines (first, last) reads and writes, locals included."""
+    """What the ``with`` statement at these lines reads and writes, locals included."""
     tree = tree_of(code.co_filename)
     visitor = _Uses(code)
     for node in ast.walk(tree) if tree is not None else ():

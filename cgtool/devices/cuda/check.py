@@ -112,11 +112,9 @@ class _Recorder(OpRecorder):
                 if dry.allocates and _makes(results, tensors):
                     dry.allocates = False
                     dry.note(
-                        Finding(
-                            MEM_ALLOC_NODES,
-                            "the allocator is cudaMallocAsync: the allocation of this op becomes a "
-                            "node, as does that of every op after it",
-                        )
+                        MEM_ALLOC_NODES,
+                        "the allocator is cudaMallocAsync: the allocation of this op becomes a "
+                        "node, as does that of every op after it",
                     )
             return output
         finally:

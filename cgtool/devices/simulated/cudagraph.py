@@ -89,13 +89,9 @@ class CUDAGraph:
         if device.capturing:
             # notes/cuda: one capture at a time in a process.
             device.report(
-                Finding(
-                    API_ORDER_MISUSE,
-                    "a capture begins while another is in progress",
-                    here(),
-                    fix="capture one graph after the other",
-                ),
-                why="",
+                API_ORDER_MISUSE,
+                "a capture begins while another is in progress",
+                fix="capture one graph after the other",
             )
         if pool is not None and tuple(pool) not in device.pools:
             device.pools[tuple(pool)] = PrivatePool(0x10_0000_0000 * (len(device.pools) + 1))  # type: ignore[index]
@@ -158,13 +154,9 @@ class CUDAGraph:
         self._has_exec = True
         if self.device.current_is_capturing:
             self.device.report(
-                Finding(
-                    API_ORDER_MISUSE,
-                    "a graph is replayed while a stream is capturing",
-                    here(),
-                    fix="replay it outside the capture",
-                ),
-                why="",
+                API_ORDER_MISUSE,
+                "a graph is replayed while a stream is capturing",
+                fix="replay it outside the capture",
             )
         with no_dispatch(), no_torch_function():
             self._graph.replay()

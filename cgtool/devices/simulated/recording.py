@@ -13,7 +13,6 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.findings.registry import code
-from cgtool.model.finding import Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.ops import OpCall
@@ -155,14 +154,9 @@ class ScriptRecorder(CaptureRecorder):
                 device.call, device.record = call, self.record
                 try:
                     device.report(
-                        Finding(
-                            RNG_UNREGISTERED_GENERATOR,
-                            "a generator that is not registered with the graph draws random "
-                            "numbers in it",
-                            phase=device.phase,
-                            fix="call graph.register_generator_state(generator) before the capture",
-                        ),
-                        why="",
+                        RNG_UNREGISTERED_GENERATOR,
+                        "a generator that is not registered with the graph draws random numbers "
+                        "in it",
                     )
                 finally:
                     device.call = None

@@ -32,7 +32,6 @@ from cgtool.devices.simulated.device import Device, Event, Stream
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
-from cgtool.observe.frames import here
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 
@@ -125,8 +124,7 @@ class ScriptDevice(Device):
         """Called with every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
 
-    def report(self, finding: Finding, *, why: str, fix: str | None = None) -> None:
-        finding = self.placed(finding)
+    def fail(self, finding: Finding, why: str) -> None:
         self.findings.add(finding)
         sentence = _BY_PYTORCH.get(finding.code)
         if sentence is not None:
@@ -183,14 +181,9 @@ class _ScriptEvent(Event):
     def _refuse_captured(self, what: str) -> None:
         if self._captured and not self.device.capturing:
             self.device.report(
-                Finding(
-                    CAPTURED_EVENT_MISUSE,
-                    f"{what} of an event that was recorded in a capture, so it never completes",
-                    here(2),
-                    phase="script",
-                    fix="use torch.cuda.Event(enable_timing=True, external=True)",
-                ),
-                why="",
+                CAPTURED_EVENT_MISUSE,
+                f"{what} of an event that was recorded in a capture, so it never completes",
+                phase="script",
             )
 
     def synchronize(self) -> None:

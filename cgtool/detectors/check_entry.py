@@ -11,7 +11,6 @@ import msgspec
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.compare_iterations import branches_on_capturing, compare_iterations
-from cgtool.detectors.optimizers import SteppingOptimizers
 from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
 from cgtool.findings.registry import code
@@ -58,14 +57,17 @@ def check_entry(
     try:
         warm_up(session, max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
-        with SteppingOptimizers() as optimizers:
+        with preflight.stepping_optimizers() as steps:
             differences, iteration = compare_iterations(
                 lambda: warm_up(session, 1, lambda _text: None, explain),
                 roots_of(workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
-        for finding in (*optimizers.findings(), *differences):
+        for optimizer, stepped_at in steps.values():
+            for finding in preflight.captured_step(optimizer, stepped_at):
+                findings.add(finding)
+        for finding in differences:
             findings.add(finding)
         checked.append("two eager iterations")
         gc.collect()

@@ -13,7 +13,7 @@ from typing import Any
 from cgtool.detectors.reporting import at_call
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.model.finding import NOTE, WARNING, Finding
+from cgtool.model.finding import NOTE, WARNING, Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import Site, frame_of, frames_of, line_of
 from cgtool.observe.host_reads import Change, HostReads
@@ -114,8 +114,7 @@ class _Comparison:
 
     def findings(self) -> Iterator[Finding]:
         length = min(len(self.first.ops), len(self.second.ops))
-        for index in range(length):
-            before, after = self.first.ops[index], self.second.ops[index]
+        for index, (before, after) in enumerate(zip(self.first.ops, self.second.ops, strict=False)):
             if _key(before.call) != _key(after.call):
                 yield self._branch(before, after)
                 break
@@ -131,8 +130,8 @@ class _Comparison:
         yield from self._memory()
         yield from self._host_state()
 
-    def _at(self, finding: Finding, op: Op) -> Finding:
-        return at_call(finding, op.call, self.second.record)
+    def _at(self, call: OpCall, code: Code, reason: str, *evidence: str) -> Finding:
+        return at_call(Finding(code, reason, evidence=evidence), call, self.second.record)
 
     def _branch(self, before: Op, after: Op | None) -> Finding:
         frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
@@ -167,7 +166,7 @@ class _Comparison:
             ((x[1], y[1]) for x, y in zip(before.numbers, after.numbers, strict=False) if x != y),
             ("", ""),
         )
-        evidence = (f"{call.name} got {old}, then {new}",)
+        evidence = f"{call.name} got {old}, then {new}"
         for kind, chain in self.second.drawn:
             if chain and _share_function(chain, call.chain):
                 is_random = kind == "random"
@@ -178,17 +177,17 @@ class _Comparison:
                     "capture",
                     frames_of(chain),
                     module=call.module[0] if call.module else None,
-                    evidence=evidence,
+                    evidence=(evidence,),
                 )
         for op in reversed(self.second.ops[:index]):
             if op.host and op.call.chain and _share_function(op.call.chain, call.chain):
-                finding = Finding(
+                return self._at(
+                    op.call,
                     CPU_WORK_IN_REGION,
                     "this is computed on the host and becomes a constant of the graph: every "
                     "replay repeats the value of the capture",
-                    evidence=evidence,
+                    evidence,
                 )
-                return self._at(finding, op)
         changes = [
             change
             for change in self._changes_in(call, numbers_only=True)
@@ -205,15 +204,16 @@ class _Comparison:
                 f"`{use.text}` changes on the host with every call, but not in a replay",
                 (watched.frame, *_callers_of(watched.frame, call.chain)),
                 module=call.module[0] if call.module else None,
-                evidence=(*evidence, change.text),
+                evidence=(evidence, change.text),
             )
-        finding = Finding(
+        return self._at(
+            call,
             PYTHON_SCALAR_FROZEN,
             f"{call.name} gets a different number in the next call; a graph keeps the number of "
             "the capture",
-            evidence=(*evidence, *dict.fromkeys(change.text for change in changes)),
+            evidence,
+            *dict.fromkeys(change.text for change in changes),
         )
-        return self._at(finding, after)
 
     def _addresses(self, before: Op, after: Op) -> Iterator[Finding]:
         by_position = {tensor.position: tensor for tensor in before.outside}
@@ -234,46 +234,43 @@ class _Comparison:
             self.explained.update(
                 index for index, change in enumerate(self.changes) if change.after.kind == "tensor"
             )
-            finding = Finding(
+            yield self._at(
+                after.call,
                 PARAMETER_REBOUND if new.parameter else METADATA_ADDRESS_CHANGED,
                 f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
                 "tensor in the next call; a graph always reads the tensor of the capture",
-                evidence=(
-                    f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
-                    f"{list(new.shape)} at {new.address:#x}",
-                ),
+                f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
+                f"{list(new.shape)} at {new.address:#x}",
             )
-            yield self._at(finding, after)
 
     def _host_operands(self) -> Iterator[Finding]:
         for op in self.second.ops:
             if op.host_scalar and not op.in_optimizer:
-                finding = Finding(
+                yield self._at(
+                    op.call,
                     CPU_SCALAR_TENSOR_OPERAND,
                     f"{op.call.name} gets a CPU tensor: its value at the capture becomes a "
                     "constant argument of the kernel",
                 )
-                yield self._at(finding, op)
 
     def _memory(self) -> Iterator[Finding]:
         for op in self.second.ops:
             if op.host:
                 continue
             if op.writes_input:
-                finding = Finding(
+                yield self._at(
+                    op.call,
                     IN_PLACE_ON_STATIC_INPUT,
                     f"{op.call.name} writes to an input of the graph: the next replay starts from "
                     "the result, unless the input is refilled",
                 )
-                yield self._at(finding, op)
             if op.reads_nothing_of is not None:
-                finding = Finding(
+                yield self._at(
+                    self.second.record.calls[op.reads_nothing_of],
                     STALE_ACCUMULATOR_OR_UNINITIALISED,
                     f"{op.call.name} reads this memory before anything is written to it: a replay "
                     "reads what the previous replay left there",
                 )
-                allocation = self.second.record.calls[op.reads_nothing_of]
-                yield at_call(finding, allocation, self.second.record)
 
     def _host_state(self) -> Iterator[Finding]:
         """State on the host that changed and that no op shows."""

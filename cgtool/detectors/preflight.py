@@ -1,29 +1,36 @@
-"""Findings before anything runs: settings, buffers and hooks of modules."""
+"""What is wrong before anything is captured: settings, modules, and optimizers as they step."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Finding
+from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions
+from cgtool.observe.call_sites import constructed_at
+from cgtool.observe.frames import here
 from cgtool.program.callables import real_module
-from cgtool.program.workload import Part, Workload
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
 
 CACHING_ALLOCATOR_DISABLED = code("caching-allocator-disabled")
 CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 CUDNN_BENCHMARK_IN_CAPTURE = code("cudnn-benchmark-in-capture")
 EXPANDABLE_SEGMENTS_SURPRISES = code("expandable-segments-surprises")
+LR_FROZEN_DESPITE_CAPTURABLE = code("lr-frozen-despite-capturable")
+OPTIMIZER_ADAFACTOR_KEYERROR = code("optimizer-adafactor-keyerror")
+OPTIMIZER_NOT_CAPTURABLE = code("optimizer-not-capturable")
+OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
-
 
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The allocator reads the first that is set."""
@@ -50,12 +57,6 @@ def disabled_caching() -> Iterator[Finding]:
 
 def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
     """Findings that need no run."""
-    yield from _settings(options)
-    for part in workload.parts:
-        yield from _modules(part)
-
-
-def _settings(options: CaptureOptions) -> Iterator[Finding]:
     yield from disabled_caching()
     _, allocator = allocator_setting()
     if "expandable_segments:True" in allocator:
@@ -77,6 +78,37 @@ def _settings(options: CaptureOptions) -> Iterator[Finding]:
             f"--capture-error-mode {options.capture_error_mode}: calls that are not permitted "
             "during capture run unnoticed",
         )
+    for part in workload.parts:
+        for prefix, root in part.modules.items():
+            yield from _module(prefix, real_module(root))
+
+
+def _module(prefix: str, module: torch.nn.Module) -> Iterator[Finding]:
+    for name, child in module.named_modules():
+        yield from hooks_of(".".join(filter(None, (prefix, name))), child)
+    for name, buffer in module.named_buffers():
+        if buffer.requires_grad:
+            yield Finding(
+                TRAINABLE_BUFFER,
+                f"the buffer `{'.'.join(filter(None, (prefix, name)))}` requires grad: "
+                "`make_graphed_callables` refuses it, and it gets no gradient from the graph",
+                _definition(type(module)),
+                module=prefix,
+            )
+
+
+def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
+    """The hooks of one module, which a graph leaves out."""
+    for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
+        for table in names:
+            for hook in (getattr(module, table, None) or {}).values():
+                yield Finding(
+                    CHILD_MODULE_HOOKS_CAPTURED,
+                    f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
+                    "Python code does not run in a replay",
+                    _definition(hook),
+                    module=path,
+                )
 
 
 def _definition(value: Any) -> tuple[Frame, ...]:
@@ -90,32 +122,65 @@ def _definition(value: Any) -> tuple[Frame, ...]:
     return (Frame(file or "", line, getattr(target, "__qualname__", "")),)
 
 
-def _modules(workload_part: Part) -> Iterator[Finding]:
-    for prefix, root in workload_part.modules.items():
-        module = real_module(root)
-        for name, child in module.named_modules():
-            path = ".".join(part for part in (prefix, name) if part)
-            yield from _hooks(path, child)
-        for name, buffer in module.named_buffers():
-            if buffer.requires_grad:
-                path = ".".join(part for part in (prefix, name) if part)
-                yield Finding(
-                    TRAINABLE_BUFFER,
-                    f"the buffer `{path}` requires grad: `make_graphed_callables` refuses it, and "
-                    "it gets no gradient from the graph",
-                    _definition(type(module)),
-                    module=prefix,
-                )
+def frozen_by(optimizer: torch.optim.Optimizer) -> Code:
+    """The code for Python numbers of this optimizer, which a graph freezes."""
+    capturable = "capturable" in optimizer.param_groups[0]
+    return LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD
 
 
-def _hooks(path: str, module: torch.nn.Module) -> Iterator[Finding]:
-    for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
-        for table in names:
-            for hook in (getattr(module, table, None) or {}).values():
-                yield Finding(
-                    CHILD_MODULE_HOOKS_CAPTURED,
-                    f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
-                    "Python code does not run in a replay",
-                    _definition(hook),
-                    module=path,
-                )
+Steps = dict[int, tuple[torch.optim.Optimizer, tuple[Frame, ...]]]
+"""Optimizers by identity, and where each first stepped."""
+
+
+@contextlib.contextmanager
+def stepping_optimizers() -> Iterator[Steps]:
+    """Fills the dict with the optimizers that step while entered."""
+    steps: Steps = {}
+
+    def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        steps.setdefault(id(optimizer), (optimizer, here(2)))
+
+    handle = register_optimizer_step_pre_hook(note_step)
+    try:
+        yield steps
+    finally:
+        handle.remove()
+
+
+def captured_step(
+    optimizer: torch.optim.Optimizer, stepped_at: tuple[Frame, ...]
+) -> Iterator[Finding]:
+    """What goes wrong when a graph contains the step of this optimizer at ``stepped_at``."""
+    group = optimizer.param_groups[0]
+    name, frames = type(optimizer).__name__, constructed_at(optimizer) or stepped_at
+    lr = group.get("lr")
+    if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim"):
+        # PyTorch's check reads an option that this class does not have.
+        yield Finding(
+            OPTIMIZER_ADAFACTOR_KEYERROR,
+            f"`{name}.step` raises KeyError: 'capturable' when a stream is capturing",
+            stepped_at,
+        )
+    elif "capturable" in group and not group["capturable"]:
+        where = f" in line {frames[0].line}" if frames else ""
+        yield Finding(
+            OPTIMIZER_NOT_CAPTURABLE,
+            f"`{name}` keeps its step count on the host, and its `step` refuses to be captured",
+            stepped_at,
+            fix=f"construct it with {name}(..., capturable=True){where}",
+        )
+    elif "capturable" in group and not isinstance(lr, torch.Tensor):
+        yield Finding(
+            frozen_by(optimizer),
+            f"the learning rate of `{name}` is a Python number ({lr}): a scheduler that changes it "
+            "has no effect on replays",
+            frames,
+            fix=f"{name}(..., lr=torch.tensor({lr}, device=...)), which schedulers update in place",
+        )
+    elif "capturable" not in group and not isinstance(lr, torch.Tensor):
+        yield Finding(
+            frozen_by(optimizer),
+            f"`{name}` does not support captures: its learning rate ({lr}) and its other state on "
+            "the host are frozen",
+            frames,
+        )

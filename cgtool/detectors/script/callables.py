@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import weakref
 
+import msgspec
 import torch
 
+from cgtool.detectors.preflight import hooks_of
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable
-from cgtool.torch_compat.private import FORWARD_HOOKS, no_dispatch, no_torch_function
+from cgtool.torch_compat.private import no_dispatch, no_torch_function
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
-CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
 GRAPHED_CALLABLE_CALLED_TWICE = code("graphed-callable-called-twice")
 GRAPHED_MODULE_MUTATED_IN_PLACE = code("graphed-module-mutated-in-place")
 INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED = code("input-layout-or-grad-flag-changed")
@@ -62,13 +63,9 @@ class Callables(Detector):
                 self._frames,
             )
         for name, child in module.named_modules():
-            if child is not module and any(getattr(child, hooks) for hooks in FORWARD_HOOKS):
-                self.report(
-                    CHILD_MODULE_HOOKS_CAPTURED,
-                    f"`{name}` ({type(child).__name__}) has a hook, whose Python does not run in a "
-                    "replay",
-                    self._frames,
-                    module=name,
+            for finding in hooks_of(name, child) if child is not module else ():
+                self.findings.add(
+                    msgspec.structs.replace(finding, frames=self._frames, phase="script")
                 )
 
     @on(events.CallablesGraphed)

@@ -21,7 +21,7 @@ from cgtool.detectors.compare_iterations import (
     compare_iterations,
 )
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
-from cgtool.detectors.optimizers import SteppingOptimizers, findings_of
+from cgtool.detectors.preflight import captured_step, stepping_optimizers
 from cgtool.detectors.reporting import at_call
 from cgtool.findings.registry import code
 from cgtool.jobs.verify.runs import (
@@ -101,12 +101,12 @@ class Eager:
         self.runner.begin_eager(trial)
         for _ in range(skipped):
             self._iterate()
-        with SteppingOptimizers() as steps:
+        with stepping_optimizers() as steps:
             self._iterate()
-            before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.steps.items()}
+            before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.items()}
             self._iterate()
         findings: list[Finding] = []
-        for key, (optimizer, stepped) in steps.steps.items():
+        for key, (optimizer, stepped) in steps.items():
             moved = [
                 f"{name}: {old}, then {new}"
                 for (name, old), (_, new) in zip(
@@ -119,7 +119,7 @@ class Eager:
                     msgspec.structs.replace(
                         finding, evidence=(*finding.evidence, *moved[:3]), severity=ERROR
                     )
-                    for finding in findings_of(optimizer, stepped)
+                    for finding in captured_step(optimizer, stepped)
                 ]
         return findings
 

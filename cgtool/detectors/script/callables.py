@@ -44,7 +44,7 @@ class Callables(Detector):
 
     @on(events.CallablesGraphing)
     def _look_at_targets(self, event: events.CallablesGraphing) -> None:
-        self._frames = event.frames
+        self._frames = self.script.place()
         self._copies.clear()
         for target, graphed in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
@@ -104,7 +104,7 @@ class Callables(Detector):
 
     @on(events.GraphedCall)
     def _look_at_call(self, event: events.GraphedCall) -> None:
-        self._last_call[event.callable] = event.frames
+        self._last_call[event.callable] = self.script.place()
         with no_torch_function():
             self._look_at_arguments(event)
         self._look_at_parameters(event)
@@ -119,7 +119,6 @@ class Callables(Detector):
                 self.report(
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
                     f"argument {index} requires grad and its sample does not: it gets no gradient",
-                    event.frames,
                 )
             elif argument.dtype != sample.dtype or (
                 argument.shape == sample.shape and argument.stride() != sample.stride()
@@ -128,7 +127,6 @@ class Callables(Detector):
                     INPUT_LAYOUT_OR_GRAD_FLAG_CHANGED,
                     f"argument {index} is {argument.dtype} with strides {argument.stride()}; its "
                     f"sample is {sample.dtype} with {sample.stride()}",
-                    event.frames,
                 )
             for other_index, other in enumerate(samples):
                 if other is None or other_index == index:
@@ -137,12 +135,11 @@ class Callables(Detector):
                     self.report(
                         ARG_ORDER_OR_KWARGS_CHANGED,
                         f"argument {index} is the sample of argument {other_index}",
-                        event.frames,
                     )
 
     def _look_at_parameters(self, event: events.GraphedCall) -> None:
         graphed = event.callable
-        module = graphed.module() if graphed.module is not None else None
+        module = graphed.module()
         if module is None:
             return
         now = {id(own): own.requires_grad for own in module.parameters()}
@@ -156,13 +153,11 @@ class Callables(Detector):
                 self.report(
                     GRAPHED_MODULE_MUTATED_IN_PLACE,
                     "this is a copy of a graphed module, and calls the graph of the original",
-                    event.frames,
                 )
             return
         self.report(
             PARAMETERS_ADDED_OR_REMOVED,
             f"{type(module).__name__} has {difference}; the graph uses those of the capture",
-            event.frames,
         )
 
     @on(events.ScriptEnded)
@@ -202,7 +197,7 @@ class Callables(Detector):
 
     @on(events.GraphedCallFellBack)
     def _note_fallback(self, event: events.GraphedCallFellBack) -> None:
-        self._fell_back.setdefault(event.callable, event.frames)
+        self._fell_back.setdefault(event.callable, self.script.place())
 
     @on(events.GraphedBackwardTooLate)
     def _look_at_backward(self, event: events.GraphedBackwardTooLate) -> None:

@@ -104,14 +104,12 @@ class Threads(Detector):
                 OTHER_THREAD_CUDA_CALL,
                 f"thread `{event.thread}` calls CUDA while another thread captures: an allocation "
                 "here ends the capture",
-                event.frames,
                 phase="capture",
             )
         else:
             self.report(
                 MIXED_EAGER_WORK_DURING_CAPTURE,
                 f"thread `{event.thread}` runs work on the device while another thread captures",
-                event.frames,
                 phase="capture",
             )
 

@@ -92,14 +92,14 @@ class Errors(Detector):
 
     @on(events.CallRaised)
     def _explain_call(self, event: events.CallRaised) -> None:
-        self.explain(event.error, event.phase, event.frames)
+        self.explain(event.error, event.phase, self.script.place())
 
     @on(events.CaptureFailed)
     def _explain_capture(self, event: events.CaptureFailed) -> None:
         inside = event.code_error
         if inside is not None:
             self.explain(inside, "capture")
-        elif event.graph is None or not event.graph.disturbed:
+        elif not event.graph.disturbed:
             self.explain(event.end_error, "capture", self.script.place())
         mark_reported(event.end_error)
 

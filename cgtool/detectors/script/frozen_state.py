@@ -267,7 +267,7 @@ class Modes(Detector):
     @on(events.ModuleChanged)
     def _module_changed(self, event: events.ModuleChanged) -> None:
         if event.is_train:
-            self._toggled.note(event, len(self.script.graphs))
+            self._toggled.note(event.module, self.script)
 
     @on(events.ModuleRuns)
     def _note_mode(self, event: events.ModuleRuns) -> None:

@@ -48,8 +48,8 @@ class Gradients(Detector):
         self._zeroed: tuple[Frame, ...] = ()
 
     @on(events.GradientsZeroed)
-    def _zero(self, event: events.GradientsZeroed) -> None:
-        self._zeroed = event.frames
+    def _zero(self, _event: events.GradientsZeroed) -> None:
+        self._zeroed = self.script.place()
 
     @on(events.CaptureEnded)
     def _note_gradients(self, event: events.CaptureEnded) -> None:

@@ -15,6 +15,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.script import events
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
+from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.private import no_dispatch, no_torch_function
@@ -42,9 +43,10 @@ class ModuleChanges:
             weakref.WeakKeyDictionary()
         )
 
-    def note(self, event: events.ModuleChanged, graphs: int) -> None:
-        for module in event.module.modules():
-            self._changes[module] = graphs, event.frames
+    def note(self, changed: torch.nn.Module, script: ObservedScript) -> None:
+        change = len(script.graphs), script.place()
+        for module in changed.modules():
+            self._changes[module] = change
 
     def since(self, module: torch.nn.Module, graph: WatchedGraph) -> tuple[Frame, ...]:
         """Where a module was changed since the capture of a graph; () if no line was seen."""
@@ -71,7 +73,7 @@ class Inputs(Detector):
     @on(events.ModuleChanged)
     def _module_changed(self, event: events.ModuleChanged) -> None:
         if not event.is_train:
-            self._moved.note(event, len(self.script.graphs))
+            self._moved.note(event.module, self.script)
 
     @on(events.CaptureBegan)
     def _begin(self, _event: events.CaptureBegan) -> None:
@@ -180,8 +182,8 @@ class Inputs(Detector):
     # Weights that autocast cast before the capture.
 
     @on(events.AutocastEntered)
-    def _enter_autocast(self, event: events.AutocastEntered) -> None:
-        self._autocasts.append(event.frames)
+    def _enter_autocast(self, _event: events.AutocastEntered) -> None:
+        self._autocasts.append(self.script.place())
 
     @on(events.AutocastLeft)
     def _leave_autocast(self, _event: events.AutocastLeft) -> None:

@@ -57,8 +57,6 @@ class Pools(Detector):
 
     @on(events.CaptureFailed)
     def _count_failure(self, event: events.CaptureFailed) -> None:
-        if event.graph is None:
-            return
         frames = event.graph.frames
         self._failures[frames] += 1
         if self._failures[frames] == 2:
@@ -190,24 +188,24 @@ class Budget(Detector):
     """Free memory that is given away before the captures, and settings of the allocator."""
 
     def start(self) -> None:
-        self._query: events.MemoryQueried | None = None
+        self._query: tuple[events.MemoryQueried, tuple[Frame, ...]] | None = None
 
     @on(events.MemoryQueried)
     def _note_query(self, event: events.MemoryQueried) -> None:
-        self._query = event
+        self._query = event, self.script.place()
 
     @on(events.CaptureBegan)
     def _look_at_first_capture(self, _event: events.CaptureBegan) -> None:
-        query = self._query
-        if query is None or len(self.script.graphs) != 1:
+        if self._query is None or len(self.script.graphs) != 1:
             return
+        query, frames = self._query
         used = int(torch.cuda.memory_allocated()) - query.allocated_bytes
         if used * 2 > query.free_bytes:
             self.report(
                 GRAPH_MEMORY_NOT_BUDGETED,
                 f"{used >> 20} of the {query.free_bytes >> 20} MiB that were free here are "
                 "allocated before the first capture",
-                query.frames,
+                frames,
             )
 
     @on(events.CaptureEnded)

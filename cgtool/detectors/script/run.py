@@ -28,18 +28,16 @@ from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import left_alone
-from cgtool.observe.script import callables as calls
-from cgtool.observe.script import graphs, libraries, ops
+from cgtool.observe.script import calls, graphs
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
 from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
-    calls.observe_callables, libraries.observe_modules, libraries.observe_optimizers,
-    libraries.observe_autocast, libraries.observe_seeds, libraries.observe_allocator,
-    libraries.observe_driver, libraries.observe_compile, libraries.observe_collectives,
-    graphs.observe_graphs, graphs.observe_streams, graphs.observe_backward_warnings,
-    ops.observe_threads, ops.observe_ops,
+    graphs.observe_callables, calls.observe_modules, calls.observe_optimizers, calls.observe_calls,
+    calls.observe_allocator, calls.observe_driver, calls.observe_compile,
+    calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
+    graphs.observe_backward_warnings, calls.observe_threads, calls.observe_ops,
 )  # fmt: skip
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 

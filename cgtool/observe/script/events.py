@@ -1,7 +1,8 @@
-"""The facts that observers of a script publish: what happened, and where.
+"""The facts that observers of a script publish.
 
 What a fact means is for those who subscribe to its type (``cgtool.detectors.script``). Facts are
-published on the thread on which they happen, in order, before the script goes on.
+published on the thread on which they happen, in order, before the script goes on: where it happened
+is ``ObservedScript.place()``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from cgtool.model.capture import Frame
 from cgtool.observe.script.state import GraphedCallable, Op, WatchedGraph
 
 Event = TypeVar("Event")
@@ -67,8 +67,7 @@ class CaptureEnded(NamedTuple):
 class CaptureFailed(NamedTuple):
     """``capture_end`` has raised, or was called because the captured code had raised."""
 
-    graph: WatchedGraph | None
-    """None when no capture of this object had begun."""
+    graph: WatchedGraph
     end_error: BaseException
     """What ``capture_end`` raised; ``code_error`` when it raised nothing."""
     code_error: BaseException | None
@@ -81,7 +80,6 @@ class CallRaised(NamedTuple):
     error: BaseException
     phase: str
     """``script`` or ``replay``."""
-    frames: tuple[Frame, ...]
 
 
 class ReplayBegins(NamedTuple):
@@ -106,10 +104,7 @@ class CallablesGraphing(NamedTuple):
     """``make_graphed_callables`` is called."""
 
     targets: tuple[Any, ...]
-    samples: tuple[Any, ...]
-    """Sample arguments of each callable."""
     callables: tuple[GraphedCallable, ...]
-    frames: tuple[Frame, ...]
 
 
 class CallablesGraphed(NamedTuple):
@@ -128,14 +123,12 @@ class GraphedCall(NamedTuple):
     """Flattened."""
     called: torch.nn.Module | None
     """The innermost module whose ``__call__`` is running."""
-    frames: tuple[Frame, ...]
 
 
 class GraphedCallFellBack(NamedTuple):
     """A graphed module was called in another mode than captured, and runs eagerly."""
 
     callable: GraphedCallable
-    frames: tuple[Frame, ...]
 
 
 class GraphedBackwardTooLate(NamedTuple):
@@ -144,7 +137,7 @@ class GraphedBackwardTooLate(NamedTuple):
     callable: GraphedCallable
 
 
-# Ops and host waits (ops.py, streams.py).
+# Ops and host waits (calls.py, graphs.py).
 
 
 class EagerOp(NamedTuple):
@@ -172,10 +165,9 @@ class ThreadWorked(NamedTuple):
 
     graph: WatchedGraph
     thread: str
-    frames: tuple[Frame, ...]
 
 
-# Other calls of the script (libraries.py).
+# Other calls of the script (calls.py).
 
 
 class CacheEmptied(NamedTuple):
@@ -187,7 +179,6 @@ class MemoryQueried(NamedTuple):
 
     free_bytes: int
     allocated_bytes: int
-    frames: tuple[Frame, ...]
 
 
 class OptimizerSteps(NamedTuple):
@@ -198,8 +189,6 @@ class OptimizerSteps(NamedTuple):
 
 class GradientsZeroed(NamedTuple):
     """``zero_grad()`` of an optimizer or a module was called outside a capture."""
-
-    frames: tuple[Frame, ...]
 
 
 class ModuleRuns(NamedTuple):
@@ -214,13 +203,10 @@ class ModuleChanged(NamedTuple):
 
     module: torch.nn.Module
     is_train: bool
-    frames: tuple[Frame, ...]
 
 
 class AutocastEntered(NamedTuple):
     """``torch.autocast.__enter__``."""
-
-    frames: tuple[Frame, ...]
 
 
 class AutocastLeft(NamedTuple):

@@ -1,20 +1,29 @@
-"""Observers of ``CUDAGraph``, of streams and events, and of PyTorch's warnings."""
+"""Observers of ``CUDAGraph``, ``make_graphed_callables``, streams, events and warnings."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
-from cgtool.observe.frames import call_user, here
+from cgtool.observe.frames import call_user
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
+from cgtool.observe.script.state import GraphedCallable, WatchedGraph
+from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import BACKWARD
+from cgtool.torch_compat.private import BACKWARD, no_torch_function, pytree
 
 _OTHER_METHODS = (
     "pool", "raw_cuda_graph_exec", "debug_dump", "enable_debug_mode", "get_graph_data",
@@ -30,7 +39,13 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
     graph_class = script.device.graph_class
 
     def raised(error: Exception, phase: str) -> None:
-        script.publish(events.CallRaised(error, phase, here()))
+        script.publish(events.CallRaised(error, phase))
+
+    def instantiated(watched: WatchedGraph, graph: Any, by_script: bool) -> None:
+        if watched.keep_graph:
+            watched.instantiated |= by_script
+            if by_script or watched.template is None:
+                watched.template = script.device.template(graph)
 
     def capture_begin(original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -44,30 +59,37 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
 
     def capture_end(original: Any, graph: Any) -> None:
         code_error = sys.exc_info()[1]
-        script.ending_capture(graph)
+        watched = script.graph_of(graph)
+        ending = watched if watched is script.capture else None
+        if ending is not None:
+            # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
+            ending.device_ops = max(ending.device_ops, script.device.captured_nodes())
         try:
             with _warnings_published(script):
                 call_user(original, graph)
         except Exception as error:
-            if script.capture is None or script.graph_of(graph) is not script.capture:
-                raised(error, "script")
+            if ending is not None:
+                script.fail_capture(ending, error, code_error)
             else:
-                script.fail_capture(graph, error, code_error)
+                raised(error, "script")
             raise
-        if code_error is not None:
-            script.fail_capture(graph, code_error, code_error)
-        else:
-            script.end_capture(graph)
+        if watched is not None and code_error is not None:
+            script.fail_capture(watched, code_error, code_error)
+        elif watched is not None:
+            script.end_capture(watched, graph)
 
     def replay(original: Any, graph: Any) -> None:
-        script.begin_replay(graph)
+        watched = script.graph_of(graph)
+        if watched is not None:
+            script.publish(events.ReplayBegins(watched))
         try:
             call_user(original, graph)
         except Exception as error:
             raised(error, "replay")
             raise
-        script.instantiated(graph)
-        script.end_replay(graph)
+        if watched is not None:
+            instantiated(watched, graph, by_script=False)
+            script.end_replay(watched)
 
     def reset(original: Any, graph: Any) -> None:
         watched = script.graph_of(graph)
@@ -84,7 +106,9 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
 
     def instantiate(original: Any, graph: Any) -> None:
         other(original, graph)
-        script.instantiated(graph, by_script=True)
+        watched = script.graph_of(graph)
+        if watched is not None:
+            instantiated(watched, graph, by_script=True)
 
     def raw_cuda_graph(original: Any, graph: Any) -> Any:
         handle = other(original, graph)
@@ -93,14 +117,154 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
             watched.handle_taken = True
         return handle
 
-    for wrapper in (capture_begin, capture_end, replay, reset):
-        patches.wrap(graph_class, wrapper.__name__, wrapper)
-    for wrapper in (instantiate, raw_cuda_graph):
-        if hasattr(graph_class, wrapper.__name__):
-            patches.wrap(graph_class, wrapper.__name__, wrapper)
-    for name in _OTHER_METHODS:
-        if hasattr(graph_class, name):
-            patches.wrap(graph_class, name, other)
+    wrappers: dict[str, Callable[..., Any]] = dict.fromkeys(_OTHER_METHODS, other)
+    for wrapper in (capture_begin, capture_end, replay, reset, instantiate, raw_cuda_graph):
+        wrappers[wrapper.__name__] = wrapper
+    for name, wrapper in wrappers.items():
+        if hasattr(graph_class, name):  # not every PyTorch has all
+            patches.wrap(graph_class, name, wrapper)
+
+
+class _Running(threading.local):
+    """What runs on this thread."""
+
+    def __init__(self) -> None:
+        self.modules: list[torch.nn.Module] = []
+        """Those whose ``__call__`` is running, outermost first."""
+        self.call: tuple[GraphedCallable, tuple[Any, ...]] | None = None
+        """The innermost call of a graphed callable, and its arguments."""
+
+
+class _Callables:
+    """Follows each callable from ``make_graphed_callables`` to its last backward."""
+
+    def __init__(self, script: ObservedScript) -> None:
+        self.script = script
+        self._graphing: tuple[GraphedCallable, ...] | None = None
+        """Callables of the ``make_graphed_callables`` that is running."""
+        self._captures = 0
+        self._wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+        self._running = _Running()
+        self._calls: dict[GraphedCallable, int] = {}
+        """How often each was called."""
+
+    def make(
+        self, original: Any, callables: Any, sample_args: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        single = not isinstance(callables, tuple)
+        targets = (callables,) if single else callables
+        samples = (sample_args,) if single else sample_args
+        graphed = tuple(self._described(*pair) for pair in zip(targets, samples, strict=False))
+        self.script.publish(events.CallablesGraphing(targets, graphed))
+        self._graphing, self._captures = graphed, 0
+        try:
+            results = call_user(original, callables, sample_args, *args, **kwargs)
+        finally:
+            self._graphing = None
+        self.script.publish(events.CallablesGraphed(graphed, self._captures))
+        pairs = zip((results,) if single else results, graphed, strict=False)
+        followed = tuple(self._follow(*pair) for pair in pairs)
+        return followed[0] if single else followed
+
+    def _follow(self, result: Any, graphed: GraphedCallable) -> Any:
+        """What the script calls instead of ``result``; a module stays, with another forward."""
+        if isinstance(result, torch.nn.Module):
+            result.forward = self._follow_calls(result.forward, graphed)
+            return result
+        return self._follow_calls(result, graphed)
+
+    def _follow_calls(self, function: Callable[..., Any], graphed: GraphedCallable) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            module = graphed.module()
+            if module is not None and module.training != graphed.training:
+                # PyTorch calls the original forward.
+                self.script.publish(events.GraphedCallFellBack(graphed))
+                return call_user(function, *args, **kwargs)
+            running = self._running
+            outer, running.call = running.call, (graphed, args)
+            try:
+                result = call_user(function, *args, **kwargs)
+            finally:
+                running.call = outer
+            self._follow_backward(result, graphed)
+            return result
+
+        self._wrappers.add(call)
+        return call
+
+    def _follow_backward(self, result: Any, graphed: GraphedCallable) -> None:
+        number = self._calls.get(graphed)
+
+        def backward_begins(_gradients: Any) -> None:
+            if self._calls.get(graphed) != number:
+                graphed.called_twice = True
+                self.script.publish(events.GraphedBackwardTooLate(graphed))
+
+        with no_torch_function():
+            for tensor in tensors_in(result):
+                if tensor.grad_fn is not None:
+                    # All outputs come from one autograd node.
+                    tensor.grad_fn.register_prehook(backward_begins)
+                    return
+
+    def capture_began(self, event: events.CaptureBegan) -> None:
+        if self._graphing is None:
+            return
+        # PyTorch captures all forwards in order before the first backward.
+        if self._captures < len(self._graphing):
+            event.graph.callable = self._graphing[self._captures]
+        else:
+            event.graph.callable = GraphedCallable()
+        self._captures += 1
+
+    def replay_begins(self, event: events.ReplayBegins) -> None:
+        running = self._running
+        if running.call is None or event.graph.callable is not running.call[0]:
+            return
+        graphed, arguments = running.call
+        self._calls[graphed] = self._calls.get(graphed, 0) + 1
+        called = running.modules[-1] if running.modules else None
+        leaves = tuple(pytree.tree_leaves(arguments))
+        self.script.publish(events.GraphedCall(graphed, leaves, called))
+
+    def module_begins(self, module: torch.nn.Module, _args: Any) -> None:
+        self._running.modules.append(module)
+
+    def module_ends(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
+        if self._running.modules:
+            self._running.modules.pop()
+
+    def _described(self, target: Any, samples: Any) -> GraphedCallable:
+        leaves = list(tensors_in(samples))
+        graphed = GraphedCallable(
+            samples=tuple(weakref.ref(tensor) for tensor in leaves),
+            static_keys=frozenset(key_of(tensor) for tensor in leaves),
+        )
+        if isinstance(target, torch.nn.Module):
+            graphed.module = weakref.ref(target)
+            graphed.training = target.training
+            graphed.trainable = {id(own): own.requires_grad for own in target.parameters()}
+            graphed.again = target.__dict__.get("forward") in self._wrappers
+        return graphed
+
+
+def observe_callables(script: ObservedScript, patches: Patches) -> None:
+    """``make_graphed_callables``, calls of what it returns, and their backwards.
+
+    Cost: two global module hooks; for each call of a graphed callable a look at its arguments and
+    a hook on its autograd node. Does not disturb the program: the graphs are PyTorch's own.
+    """
+    callables = _Callables(script)
+    for owner in (torch.cuda, torch.cuda.graphs):
+        patches.wrap(owner, "make_graphed_callables", callables.make)
+    script.subscribe(events.CaptureBegan, callables.capture_began)
+    script.subscribe(events.ReplayBegins, callables.replay_begins)
+    for handle in (
+        register_module_forward_pre_hook(callables.module_begins),
+        register_module_forward_hook(callables.module_ends, always_call=True),
+    ):
+        patches.callback(handle.remove)
 
 
 def observe_backward_warnings(script: ObservedScript, patches: Patches) -> None:
@@ -162,15 +326,15 @@ def observe_streams(script: ObservedScript, patches: Patches) -> None:
     def synchronize(_result: Any, *_args: Any, **_kwargs: Any) -> None:
         order.host_waits()
         if not called_by_pytorch():
-            script.host_synchronized("torch.cuda.synchronize")
+            script.publish(events.HostWaited("torch.cuda.synchronize", None))
 
     def synchronize_stream(_result: Any, self: Any) -> None:
         order.host_waits(self.cuda_stream)
-        script.host_synchronized("Stream.synchronize")
+        script.publish(events.HostWaited("Stream.synchronize", None))
 
     def synchronize_event(_result: Any, self: Any) -> None:
         order.host_waits_for_event(self)
-        script.host_synchronized("Event.synchronize")
+        script.publish(events.HostWaited("Event.synchronize", None))
 
     def query_stream(done: bool, self: Any) -> None:
         if done:

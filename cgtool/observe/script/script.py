@@ -1,8 +1,8 @@
 """A script under observation: its graphs, their memory, the order of its streams.
 
 ``ObservedScript`` is the state that observers keep and subscribers read. The observers beside it
-(``graphs``, ``callables``, ``ops``, ``libraries``) patch PyTorch and call its methods, which update
-the state and publish events.
+(``graphs``, ``calls``) patch PyTorch and call its methods, which update the state and publish
+events.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Device(Protocol):
 class CaptureWatcher(OpRecorder):
     """Records the ops of a capture on a GPU, which run as they are.
 
-    Not entered as a mode: ``ops.DispatchObserver`` passes ops to it.
+    Not entered as a mode: ``calls.DispatchObserver`` passes ops to it.
     """
 
     def __init__(self, annotations: Annotations, on_op: OnCapturedOp) -> None:
@@ -248,19 +248,9 @@ class ObservedScript(events.Publisher):
         op = Op(call, func, call.name, args, kwargs, result)
         self.publish(events.OpCaptured(graph, op, new_keys))
 
-    def ending_capture(self, cuda_graph: Any) -> None:
-        """``capture_end`` is about to run."""
-        graph = self.graph_of(cuda_graph)
-        if graph is not None and graph is self.capture:
-            # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
-            graph.device_ops = max(graph.device_ops, self.device.captured_nodes())
-
-    def end_capture(self, cuda_graph: Any) -> None:
+    def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
         """``capture_end`` has returned."""
-        graph = self.graph_of(cuda_graph)
         self._capture_over()
-        if graph is None:
-            return
         graph.state = "captured"
         graph.keep_graph = self.device.keeps_graph(cuda_graph)
         with contextlib.suppress(Exception):
@@ -268,13 +258,11 @@ class ObservedScript(events.Publisher):
         self.publish(events.CaptureEnded(graph))
 
     def fail_capture(
-        self, cuda_graph: Any, end_error: BaseException, code_error: BaseException | None
+        self, graph: WatchedGraph, end_error: BaseException, code_error: BaseException | None
     ) -> None:
         """``capture_end`` has raised, or ends a capture whose code has raised."""
         self._capture_over()
-        graph = self.graph_of(cuda_graph)
-        if graph is not None:
-            graph.state = "failed"
+        graph.state = "failed"
         self.publish(events.CaptureFailed(graph, end_error, code_error))
 
     def _capture_over(self) -> None:
@@ -283,24 +271,8 @@ class ObservedScript(events.Publisher):
 
     # Graphs.
 
-    def instantiated(self, cuda_graph: Any, by_script: bool = False) -> None:
-        """A graph is instantiated now: by ``instantiate()``, or by a replay."""
-        graph = self.graph_of(cuda_graph)
-        if graph is None or not graph.keep_graph:
-            return
-        graph.instantiated |= by_script
-        if by_script or graph.template is None:
-            graph.template = self.device.template(cuda_graph)
-
-    def begin_replay(self, cuda_graph: Any) -> None:
-        graph = self.graph_of(cuda_graph)
-        if graph is not None:
-            self.publish(events.ReplayBegins(graph))
-
-    def end_replay(self, cuda_graph: Any) -> None:
-        graph = self.graph_of(cuda_graph)
-        if graph is None:
-            return
+    def end_replay(self, graph: WatchedGraph) -> None:
+        """``replay`` has returned."""
         graph.replays += 1
         replay = graph.last_replay = self._access(graph)
         # Subscribers see who wrote each buffer before this replay.
@@ -349,10 +321,6 @@ class ObservedScript(events.Publisher):
         if self.capture is None and not self.closed:
             self.order.host_waits(self.device.stream())
             self.publish(events.HostWaited(call, tensor))
-
-    def host_synchronized(self, call: str) -> None:
-        """The script has called a function that waits, and that has updated ``order``."""
-        self.publish(events.HostWaited(call, None))
 
     def returned(self, tensor: torch.Tensor) -> None:
         """A function of PyTorch has returned a tensor to the script."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,8 +120,8 @@ class GraphedCallable:
     """The sample arguments, flattened: the static inputs of the graph."""
     static_keys: frozenset[int | None] = frozenset()
     """Keys of their storages."""
-    module: weakref.ref[torch.nn.Module] | None = None
-    """None for a function."""
+    module: Callable[[], torch.nn.Module | None] = lambda: None
+    """A weak reference; a function has no module."""
     training: bool = True
     trainable: dict[int, bool] = field(default_factory=dict)
     """``requires_grad`` of each parameter at the capture, by identity."""

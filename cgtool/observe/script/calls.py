@@ -1,0 +1,329 @@
+"""Observers of what a script calls, on its own thread and on those that it starts.
+
+Modes see the ops and the reads on the host. Patches see what no op shows: optimizers, modules,
+autocast, generators, collectives, the driver, ``torch.compile`` and the allocator; each costs some
+Python for each call, and none disturbs the program except ``observe_compile``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from cgtool.observe.frames import call_op, call_user
+from cgtool.observe.ops import left_alone, op_name
+from cgtool.observe.script import events
+from cgtool.observe.script.script import ObservedScript, called_by_pytorch
+from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import (
+    APPLY,
+    TorchDispatchMode,
+    load_dynamo,
+    no_torch_function,
+)
+
+_READS = frozenset(
+    (
+        torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__repr__,
+        torch.Tensor.__format__,
+    )
+)  # fmt: skip
+_MOVES = frozenset((torch.Tensor.cpu, torch.Tensor.to, torch.Tensor.copy_))
+_NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
+"""Ops that launch nothing and allocate nothing."""
+_COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "isend", "irecv",
+)  # fmt: skip
+_HOST_CALLBACKS = ("cuLaunchHostFunc", "cudaLaunchHostFunc", "cuStreamAddCallback")
+_CALLS: tuple[tuple[Any, str, type], ...] = (
+    (torch.autocast, "__enter__", events.AutocastEntered),
+    (torch.autocast, "__exit__", events.AutocastLeft),
+    (torch.cuda, "manual_seed", events.Seeded),
+    (torch.cuda, "manual_seed_all", events.Seeded),
+    (torch.cuda, "set_rng_state", events.Seeded),
+    (torch, "manual_seed", events.Seeded),
+    (torch.distributed, "destroy_process_group", events.ProcessGroupDestroyed),
+)
+
+
+class DispatchObserver(TorchDispatchMode):
+    """Every ATen op of the script's thread: captured ones go to the recorder of the device, eager
+    ones that touch a buffer of some graph are published.
+
+    Cost: some Python for each op, and what the recorder costs for a captured one. Disturbs:
+    ``torch.compile`` runs eagerly under a dispatch mode, and ATen takes other paths where it asks
+    ``isTensorSubclassLike``.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # As in observe.ops.OpRecorder: the wrapper would import torch._dynamo at its first call.
+        return False
+
+    def __init__(self, script: ObservedScript) -> None:
+        super().__init__()
+        self.script = script
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        recorder = self.script.device.recorder
+        if recorder is not None:
+            return recorder.observe(func, args, kwargs, func, sys._getframe().f_back)
+        result = call_op(func, args, kwargs)
+        self.script.eager_op(func, args, kwargs, result)
+        return result
+
+
+class FunctionObserver(TorchFunctionMode):
+    """Calls that read a tensor on the host and dispatch no op of their own.
+
+    Cost: some Python for each call of a torch function. Disturbs: ``has_torch_function`` is
+    true, so that some Python functions of PyTorch take another path.
+    """
+
+    def __init__(self, script: ObservedScript) -> None:
+        super().__init__()
+        self.script = script
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = call_op(func, args, kwargs)
+        if func in _READS or func in _MOVES:
+            self._note_read(func, args, kwargs, result)
+        elif isinstance(result, torch.Tensor):
+            self.script.returned(result)
+        return result
+
+    def _note_read(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if tensor is None:
+            return
+        place = self.script.device.place
+        with no_torch_function():
+            if func in _READS:
+                if place(tensor) == "device":
+                    self.script.host_waited(func.__name__, tensor)
+                return
+            source = args[1] if func is torch.Tensor.copy_ and len(args) > 1 else tensor
+            if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor):
+                return
+            target = place(result)
+            waits = target == "host" or (target == "pinned" and not kwargs.get("non_blocking"))
+            if waits and place(source) == "device":
+                self.script.host_waited(func.__name__, source)
+
+
+class ThreadObserver(DispatchObserver):
+    """Ops of a thread that the script started: eager ones as on the script's own thread, and work
+    on the device while another thread captures."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.script.capture is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        kwargs = kwargs or {}
+        if threading.get_ident() != self.script.capture_thread:
+            # Before the op: it may end the capture, and raise here too.
+            self._note_work(func, args, kwargs)
+        return call_op(func, args, kwargs)
+
+    def _note_work(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        script, graph = self.script, self.script.capture
+        device = kwargs.get("device")
+        uses_device = any(
+            script.device.place(tensor) == "device" for tensor in tensors_in((args, kwargs))
+        )
+        allocates = device is not None and str(device).startswith("cuda")
+        if script.device.simulated and not script.device.on_host:
+            # Its devices are all called cpu by the time that an op runs.
+            allocates = device is not None
+        if graph is None or not (uses_device or allocates) or op_name(func).startswith(_NO_WORK):
+            return
+        graph.disturbed |= graph.mode == "global"
+        script.publish(events.ThreadWorked(graph, threading.current_thread().name))
+
+
+def observe_threads(script: ObservedScript, patches: Patches) -> None:
+    """Threads that the script starts run under a ``ThreadObserver``.
+
+    Cost and disturbance are those of the ``ThreadObserver``.
+    """
+
+    def run(original: Any, thread: threading.Thread) -> None:
+        with contextlib.ExitStack() as modes:
+            for mode in script.device.thread_modes():
+                modes.enter_context(mode)
+            modes.enter_context(ThreadObserver(script))
+            call_user(original, thread)
+
+    patches.wrap(threading.Thread, "run", run)
+
+
+def observe_ops(script: ObservedScript, patches: Patches) -> None:
+    """Ops and host reads of the script's own thread: ``FunctionObserver``, ``DispatchObserver``."""
+    patches.enter_context(FunctionObserver(script))
+    patches.enter_context(DispatchObserver(script))
+
+
+def observe_calls(script: ObservedScript, patches: Patches) -> None:
+    """``_CALLS``, each of which publishes its event first."""
+
+    def call(event: type, original: Any, *args: Any, **kwargs: Any) -> Any:
+        script.publish(event())
+        return call_user(original, *args, **kwargs)
+
+    for owner, name, event in _CALLS:
+        if hasattr(owner, name):
+            patches.wrap(owner, name, functools.partial(call, event))
+
+
+def observe_optimizers(script: ObservedScript, patches: Patches) -> None:
+    """Steps of optimizers, and ``zero_grad``."""
+
+    def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        script.publish(events.OptimizerSteps(optimizer))
+
+    def zero_grad(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if script.capture is None:
+            script.publish(events.GradientsZeroed())
+        return call_user(original, *args, **kwargs)
+
+    patches.callback(register_optimizer_step_pre_hook(steps).remove)
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        patches.wrap(owner, "zero_grad", zero_grad)
+
+
+def observe_modules(script: ObservedScript, patches: Patches) -> None:
+    """Forwards in captures, and calls that change a module's mode or exchange its tensors."""
+
+    def runs(module: torch.nn.Module, _args: Any) -> None:
+        if script.capture is not None:
+            script.publish(events.ModuleRuns(module))
+
+    inside = False
+
+    def change(
+        method: str, original: Any, module: torch.nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        nonlocal inside
+        if inside:  # of a parent, whose call was published
+            return call_user(original, module, *args, **kwargs)
+        script.publish(events.ModuleChanged(module, method == "train"))
+        inside = True
+        try:
+            return call_user(original, module, *args, **kwargs)
+        finally:
+            inside = False
+
+    patches.callback(register_module_forward_pre_hook(runs).remove)
+    for owner, method in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
+        patches.wrap(owner, method, functools.partial(change, method))
+
+
+def observe_collectives(script: ObservedScript, patches: Patches) -> None:
+    """Collectives outside captures, and waits for them."""
+    if not torch.distributed.is_available():
+        return
+    distributed: Any = torch.distributed
+
+    def collective(original: Any, *args: Any, **kwargs: Any) -> Any:
+        work = call_user(original, *args, **kwargs)
+        if isinstance(work, distributed.Work) and script.capture is None:
+            script.publish(events.CollectiveStarted(work))
+        return work
+
+    def wait(original: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
+        script.publish(events.CollectiveDone(work))
+        return call_user(original, work, *args, **kwargs)
+
+    def is_completed(original: Any, work: Any) -> Any:
+        completed = call_user(original, work)
+        if completed:
+            script.publish(events.CollectiveDone(work))
+        return completed
+
+    for name in _COLLECTIVES:
+        patches.wrap(distributed, name, collective)
+    for name in ("wait", "synchronize"):
+        patches.wrap(distributed.Work, name, wait)
+    patches.wrap(distributed.Work, "is_completed", is_completed)
+
+
+def observe_driver(script: ObservedScript, patches: Patches) -> None:
+    """Driver functions that the script calls by ``ctypes`` to add a host callback in a capture."""
+
+    def look_up(original: Any, library: Any, name: str) -> Any:
+        if name in _HOST_CALLBACKS and script.capture is not None:
+            script.publish(events.HostCallbackAdded())
+        function = call_user(original, library, name)
+        if name in _HOST_CALLBACKS:
+            # CDLL keeps what it looked up; the next call must come here too.
+            library.__dict__.pop(name, None)
+        return function
+
+    patches.wrap(ctypes.CDLL, "__getattr__", look_up)
+
+
+def observe_compile(script: ObservedScript, patches: Patches) -> None:
+    """First calls in a capture of functions of ``torch.compile``; nothing on the simulated device.
+
+    Disturbs: code that is compiled while the script runs stays eager, because under a dispatch
+    mode it would be compiled to other kernels.
+    """
+    if script.device.simulated:
+        return
+
+    def compile_(original: Any, model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compile_(original, function, **options)
+        load_dynamo()
+        patches.enter_context(left_alone())
+        compiled = call_user(original, model, **options)
+        return compiled if isinstance(model, torch.nn.Module) else first_call(compiled)
+
+    def first_call(function: Callable[..., Any]) -> Callable[..., Any]:
+        warm = False
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal warm
+            if not warm and script.capture is not None:
+                script.publish(events.CompiledInCapture())
+            warm = True
+            return call_user(function, *args, **kwargs)
+
+        return call
+
+    patches.wrap(torch, "compile", compile_)
+
+
+def observe_allocator(script: ObservedScript, patches: Patches) -> None:
+    """``mem_get_info`` outside captures, and the script's own ``empty_cache``."""
+
+    def mem_get_info(original: Any, *args: Any, **kwargs: Any) -> Any:
+        free_and_total = call_user(original, *args, **kwargs)
+        if script.capture is None:
+            allocated = int(torch.cuda.memory_allocated())
+            script.publish(events.MemoryQueried(int(free_and_total[0]), allocated))
+        return free_and_total
+
+    def empty_cache(original: Any) -> None:
+        call_user(original)
+        if script.capture is None and not called_by_pytorch():
+            script.publish(events.CacheEmptied())
+
+    patches.wrap(torch.cuda, "mem_get_info", mem_get_info)
+    patches.wrap(torch.cuda, "empty_cache", empty_cache)

@@ -89,7 +89,7 @@ class Callables(Detector):
     def _look_for_duplicates(self, event: events.CallablesGraphed) -> None:
         """Each callable after the first copies the output of the one before into a buffer."""
         total = sum(
-            tensor.numel() * tensor.element_size()
+            tensor.nbytes
             for graphed in event.callables[1:]
             for reference in graphed.samples
             if (tensor := reference()) is not None

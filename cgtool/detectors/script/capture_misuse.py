@@ -81,8 +81,9 @@ class Misuse(Detector):
             )
 
 
-class Finalizers(Detector):
-    """A graph that dies while another one is captured."""
+class Disturbances(Detector):
+    """What disturbs a capture, or does not belong in one: a graph that dies, another thread, a host
+    callback, compilation."""
 
     @on(events.GraphDropped)
     def _drop(self, event: events.GraphDropped) -> None:
@@ -92,10 +93,6 @@ class Finalizers(Detector):
                 f"{event.graph.name} is destroyed while another graph is captured",
                 phase="capture",
             )
-
-
-class Threads(Detector):
-    """Work of another thread during a capture."""
 
     @on(events.ThreadWorked)
     def _look_at_work(self, event: events.ThreadWorked) -> None:
@@ -112,10 +109,6 @@ class Threads(Detector):
                 f"thread `{event.thread}` runs work on the device while another thread captures",
                 phase="capture",
             )
-
-
-class HostCalls(Detector):
-    """Host callbacks and compilation in a capture."""
 
     @on(events.HostCallbackAdded)
     def _look_at_callback(self, _event: events.HostCallbackAdded) -> None:
@@ -212,13 +205,11 @@ class Randomness(Detector):
         op = event.op
         if not op.name.startswith(("aten::equal", "aten::allclose", "aten::isclose")):
             return
-        buffers = [self.script.buffers.find(tensor) for tensor in tensors_in(op.args[:2])]
-        graphs = [
-            buffer.allocated_in
-            for buffer in buffers
-            if buffer is not None and buffer.allocated_in is not None
+        allocators = [
+            self.script.buffers.allocator_of(tensor) for tensor in tensors_in(op.args[:2])
         ]
-        if len(buffers) != 2 or len(graphs) != 1 or graphs[0].number not in self._random:
+        graphs = [graph for graph in allocators if graph is not None]
+        if len(allocators) != 2 or len(graphs) != 1 or graphs[0].number not in self._random:
             return
         if graphs[0].replays and self._seeds < 2:
             self.report(

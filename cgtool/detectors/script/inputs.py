@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import Counter
 from typing import Any
 
 import torch
@@ -16,14 +16,16 @@ from cgtool.model.finding import Finding
 from cgtool.observe.script import events
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
-from cgtool.observe.script.state import Buffer, ExternalUse, Op, WatchedGraph
+from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.private import no_dispatch, no_torch_function
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
+INPUT_COPY_DOMINATES = code("input-copy-dominates")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+PADDING_WASTE = code("padding-waste")
 PINNED_SOURCE_FROZEN = code("pinned-source-frozen")
 REPLAY_WITH_OTHER_SHAPE = code("replay-with-other-shape")
 _REBOUND = {
@@ -33,6 +35,12 @@ _REBOUND = {
     "parameter": code("parameter-rebound"),
 }
 """By kind of the path."""
+
+_REPLAYS = 3
+"""With a large copy, or mostly padding."""
+_LARGE_COPY_BYTES = 8 << 20
+_PADDING = 8
+"""One real row in so many."""
 
 
 class ModuleChanges:
@@ -227,57 +235,49 @@ def _is_cast(tensor: torch.Tensor) -> bool:
 
 
 class Copies(Detector):
-    """Copies into static inputs: broadcast, of a part only, or while a replay still reads."""
+    """Copies into static inputs: broadcast, of a part only, mostly padding, larger than the work of
+    the graph, or while a replay still reads."""
 
     def start(self) -> None:
         self._batches: dict[int, _Batch] = {}
         """By key of the static input."""
+        self._heavy: Counter[int] = Counter()
+        """By number of the graph: replays after a copy that costs more."""
+        self._padded: Counter[int] = Counter()
 
     @on(events.EagerOp)
     def _look_at_write(self, event: events.EagerOp) -> None:
         op = event.op
-        if not op.name.startswith("aten::copy_") or len(op.args) < 2:
-            self._look_at_other_write(op)
-            return
-        target, source = op.args[0], op.args[1]
-        buffer = self.script.buffers.find(target)
-        if buffer is None or not isinstance(source, torch.Tensor):
-            return
-        if buffer.place == "pinned":
-            self._look_at_pinned(buffer)
-            return
-        use = self._use(buffer)
-        if use is None:
-            return
-        if source.dim() and source.dim() == target.dim() and source.shape != target.shape:
-            self.report(
-                REPLAY_WITH_OTHER_SHAPE,
-                f"`copy_` broadcasts {list(source.shape)} to {list(target.shape)} of the static "
-                "input",
-            )
-            return
-        self._note_copy(buffer.key, use, target)
-
-    def _look_at_other_write(self, op: Op) -> None:
         name = op.name.partition(".")[0]
         if not name.endswith("_") or not op.args or not isinstance(op.args[0], torch.Tensor):
             return
-        buffer = self.script.buffers.find(op.args[0])
+        target = op.args[0]
+        buffer = self.script.buffers.find(target)
         if buffer is None:
             return
         if buffer.place == "pinned":
             self._look_at_pinned(buffer)
-        elif name == "aten::fill_":
-            use = self._use(buffer)
+        elif name in ("aten::copy_", "aten::fill_"):
+            uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
+            use = next((use for use in uses if use is not None), None)
             if use is not None:
-                self._note_copy(buffer.key, use, op.args[0])
+                batch = self._batches.setdefault(buffer.key, _Batch(use))
+                if name == "aten::copy_":
+                    batch.bytes, batch.frames = target.nbytes, self.script.place()
+                    if self._is_broadcast(op.args[1], target):
+                        return
+                batch.fill(target)
         elif buffer.key in self._batches:
             self._batches[buffer.key].rest_is_written = True
 
-    def _use(self, buffer: Buffer) -> ExternalUse | None:
-        """How the first graph that uses a buffer does so."""
-        uses = (graph.external.get(buffer.key) for graph in self.script.replayable())
-        return next((use for use in uses if use is not None), None)
+    def _is_broadcast(self, source: torch.Tensor, target: torch.Tensor) -> bool:
+        if not source.dim() or source.dim() != target.dim() or source.shape == target.shape:
+            return False
+        self.report(
+            REPLAY_WITH_OTHER_SHAPE,
+            f"`copy_` broadcasts {list(source.shape)} to {list(target.shape)} of the static input",
+        )
+        return True
 
     def _look_at_pinned(self, buffer: Buffer) -> None:
         read = buffer.last_read
@@ -288,15 +288,11 @@ class Copies(Detector):
                 evidence=("nothing has waited for the last replay that reads it",),
             )
 
-    def _note_copy(self, key: int, use: ExternalUse, target: torch.Tensor) -> None:
-        self._batches.setdefault(key, _Batch(use)).copy(target, self.script.place)
-
-    @on(events.ReplayBegins)
-    def _look_for_old_rows(self, event: events.ReplayBegins) -> None:
-        for key in event.graph.external:
-            batch = self._batches.get(key)
-            if batch is None:
-                continue
+    @on(events.ReplayEnded)
+    def _look_at_batches(self, event: events.ReplayEnded) -> None:
+        graph = event.graph
+        batches = [self._batches[key] for key in graph.external if key in self._batches]
+        for batch in batches:
             if 0 < batch.rows < batch.rows_before and not batch.rest_is_written:
                 self.report(
                     BUCKET_PADDING_GARBAGE,
@@ -304,6 +300,28 @@ class Copies(Detector):
                     "replay reads the others of an earlier batch",
                     batch.frames,
                 )
+        copied = [batch for batch in batches if batch.bytes]
+        total = sum(batch.bytes for batch in copied)
+        if total >= _LARGE_COPY_BYTES and graph.device_ops <= 2:
+            self._heavy[graph.number] += 1
+            if self._heavy[graph.number] == _REPLAYS:
+                self.report(
+                    INPUT_COPY_DOMINATES,
+                    f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
+                    max(copied, key=lambda batch: batch.bytes).frames,
+                )
+        partial = [batch for batch in copied if batch.rows]
+        if partial and all(batch.rows * _PADDING <= batch.size for batch in partial):
+            self._padded[graph.number] += 1
+            if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
+                largest = max(partial, key=lambda batch: batch.size)
+                self.report(
+                    PADDING_WASTE,
+                    f"{largest.rows} of {largest.size} rows are real; the graph computes all of "
+                    "them",
+                    graph.last_replay.frames,
+                )
+        for batch in batches:
             batch.next()
 
 
@@ -311,7 +329,8 @@ class _Batch:
     """How much of a static input each batch fills, from its first row on."""
 
     def __init__(self, use: ExternalUse) -> None:
-        self._size = use.shape[0] if use.shape else 0
+        self.size = use.shape[0] if use.shape else 0
+        """In rows."""
         self._start = use.data_ptr
         self.rows = 0
         """That the current batch fills."""
@@ -319,16 +338,17 @@ class _Batch:
         """That the batch before filled."""
         self.rest_is_written = True
         """Whatever else writes the buffer is taken to reset the other rows."""
+        self.bytes = 0
+        """Of the last copy of the current batch."""
         self.frames: tuple[Frame, ...] = ()
-        """Of the copy."""
+        """Of that copy."""
 
-    def copy(self, target: torch.Tensor, place: Callable[[], tuple[Frame, ...]]) -> None:
+    def fill(self, target: torch.Tensor) -> None:
         if target.dim() == 0 or target.data_ptr() != self._start:
             self.rest_is_written = True
             return
         self.rows = int(target.shape[0])
-        self.frames = place()
-        if self.rows >= self._size:
+        if self.rows >= self.size:
             self.rest_is_written = True
 
     def next(self) -> None:
@@ -336,4 +356,4 @@ class _Batch:
             self.rows_before = (
                 self.rows if self.rest_is_written else max(self.rows, self.rows_before)
             )
-        self.rows, self.rest_is_written = 0, False
+        self.rows, self.bytes, self.rest_is_written = 0, 0, False

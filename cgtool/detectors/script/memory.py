@@ -263,7 +263,7 @@ class Remains(Detector):
         tensor = event.tensor
         buffer = self.script.buffers.find(tensor)
         if buffer is not None and buffer.allocated_in is not None:
-            size = tensor.numel() * tensor.element_size()
+            size = tensor.nbytes
             if size * self._SMALL_PART <= buffer.bytes:
                 self._views.append((weakref.ref(tensor), buffer.key, self.script.place()))
 
@@ -295,7 +295,7 @@ class Remains(Detector):
             if buffer is None or owner is None or owner.replayable or owner.pool in pools:
                 continue
             if tensor is not None:
-                size = tensor.numel() * tensor.element_size()
+                size = tensor.nbytes
                 self.report(
                     LEAK_BY_LIVE_REFERENCES,
                     f"a view of {size} bytes keeps {buffer.bytes} bytes of the pool of a graph "

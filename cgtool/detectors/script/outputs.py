@@ -43,27 +43,19 @@ class Outputs(Detector):
 
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
-        op = event.op
-        if not reads_values(op.func, op.name):
-            return
-        written = {id(tensor) for tensor in written_by(op.func, op.args, op.kwargs)}
-        for value in (*op.args, *op.kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                if id(value) not in written:
-                    self._look_at_read(value)
-            elif isinstance(value, list | tuple):
-                tensors = [item for item in value if isinstance(item, torch.Tensor)]
-                for tensor in tensors:
-                    self._look_at_read(tensor)
-                self._look_for_one_buffer(tensors)
+        read, _ = _read_and_written(event.op)
+        for tensor in read:
+            self._look_at_read(tensor)
+        for value in (*event.op.args, *event.op.kwargs.values()):
+            if read and isinstance(value, list | tuple):
+                self._look_for_one_buffer(list(tensors_in(value)))
 
     @on(events.HostWaited)
     def _look_at_wait(self, event: events.HostWaited) -> None:
         if event.tensor is None:
             return
         self._look_at_read(event.tensor)
-        buffer = self.script.buffers.find(event.tensor)
-        graph = buffer.allocated_in if buffer is not None else None
+        graph = self.script.buffers.allocator_of(event.tensor)
         if graph is not None and graph.replays > 1:
             frames = self._kept_at(event.tensor)
             if frames is not None:
@@ -86,8 +78,7 @@ class Outputs(Detector):
         """Several outputs of replays that are one buffer, as in ``torch.stack(outputs)``."""
         first: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
         for tensor in tensors:
-            buffer = self.script.buffers.find(tensor)
-            graph = buffer.allocated_in if buffer is not None else None
+            graph = self.script.buffers.allocator_of(tensor)
             if graph is None or graph.replays < 2:
                 continue
             known = first.setdefault((tensor.data_ptr(), tuple(tensor.shape)), tensor)
@@ -197,8 +188,8 @@ class SharedPools(Detector):
     @on(events.ReplayBegins)
     def _look_at_replay(self, event: events.ReplayBegins) -> None:
         graph = event.graph
-        for key in graph.external:
-            self._look_at_read(key)
+        for use in graph.external.values():
+            self._look_at_read(use.buffer)
         stream = self.script.device.stream()
         for other in self._sharing(graph):
             last = other.last_replay
@@ -228,23 +219,17 @@ class SharedPools(Detector):
     def _look_at_op(self, event: events.EagerOp) -> None:
         if self._lost:
             for tensor in _read_and_written(event.op)[0]:
-                self._look_at_tensor(tensor)
+                self._look_at_read(self.script.buffers.find(tensor))
 
     @on(events.HostWaited)
     def _look_at_wait(self, event: events.HostWaited) -> None:
         if self._lost and event.tensor is not None:
-            self._look_at_tensor(event.tensor)
+            self._look_at_read(self.script.buffers.find(event.tensor))
 
-    def _look_at_tensor(self, tensor: torch.Tensor) -> None:
-        buffer = self.script.buffers.find(tensor)
-        if buffer is not None:
-            self._look_at_read(buffer.key)
-
-    def _look_at_read(self, key: int) -> None:
-        buffer = self.script.buffers.by_key(key)
-        if key not in self._lost or buffer is None or buffer.allocated_in is None:
+    def _look_at_read(self, buffer: Buffer | None) -> None:
+        if buffer is None or buffer.key not in self._lost or buffer.allocated_in is None:
             return
-        graph, frames = self._lost[key]
+        graph, frames = self._lost[buffer.key]
         if graph.callable is not None:
             # PyTorch captures these in the order in which they run.
             return

@@ -45,9 +45,9 @@ _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.Numbers, frozen_state.Modes,
     gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
     outputs.SharedPools, outputs.Unordered, capture_misuse.Misuse, capture_misuse.Randomness,
-    capture_misuse.Finalizers, capture_misuse.Templates, capture_misuse.Threads,
-    capture_misuse.HostCalls, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
-    memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures, speed.Feeding,
+    capture_misuse.Disturbances, capture_misuse.Templates, capture_misuse.Collectives,
+    memory.Workspaces, memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches,
+    speed.Captures,
 )  # fmt: skip
 """In the order in which they are called."""
 

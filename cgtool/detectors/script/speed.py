@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from cgtool.detectors.script.detector import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
@@ -17,8 +15,6 @@ from cgtool.torch_compat.private import is_profiler_enabled
 
 CAPTURE_TIME_NOT_AMORTISED = code("capture-time-not-amortised")
 FIRST_REPLAY_LATENCY = code("first-replay-latency")
-INPUT_COPY_DOMINATES = code("input-copy-dominates")
-PADDING_WASTE = code("padding-waste")
 PER_STEP_SYNC_AROUND_REPLAY = code("per-step-sync-around-replay")
 PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
 REPLAY_PLUS_HOST_SYNC_STALL = code("replay-plus-host-sync-stall")
@@ -30,11 +26,6 @@ _RECAPTURES = 5
 _SMALL_OPS = 8
 """A graph of so few ops costs as much to launch as it saves."""
 _SMALL_IN_A_ROW = 16
-_REPLAYS = 3
-"""With a large copy, or mostly padding."""
-_LARGE_COPY_BYTES = 8 << 20
-_PADDING = 8
-"""One real row in so many."""
 
 
 class Waits(Detector):
@@ -154,55 +145,3 @@ class Captures(Detector):
 def _signature(graph: WatchedGraph) -> tuple[Any, ...]:
     ops = tuple(call.name for call in graph.record.calls)
     return ops, tuple(use.shape for use in graph.external.values())
-
-
-class Feeding(Detector):
-    """Copies into static inputs that cost more than the graph, or are mostly padding."""
-
-    def start(self) -> None:
-        self._copied: dict[int, tuple[int, tuple[Frame, ...]]] = {}
-        """By key of the buffer: bytes copied since the last replay, and where."""
-        self._rows: dict[int, tuple[int, int]] = {}
-        """Rows written from the first on, of how many."""
-        self._heavy: Counter[int] = Counter()
-        self._padded: Counter[int] = Counter()
-
-    @on(events.EagerOp)
-    def _note_copy(self, event: events.EagerOp) -> None:
-        op = event.op
-        if not op.name.startswith("aten::copy_") or not isinstance(op.args[0], torch.Tensor):
-            return
-        target = op.args[0]
-        buffer = self.script.buffers.find(target)
-        if buffer is None or buffer.place != "device" or not target.dim():
-            return
-        size = target.numel() * target.element_size()
-        self._copied[buffer.key] = (size, self.script.place())
-        for graph in self.script.replayable():
-            use = graph.external.get(buffer.key)
-            if use is not None and use.shape and target.data_ptr() == use.data_ptr:
-                self._rows[buffer.key] = (int(target.shape[0]), use.shape[0])
-
-    @on(events.ReplayEnded)
-    def _compare_with_graph(self, event: events.ReplayEnded) -> None:
-        graph = event.graph
-        copies = [self._copied.pop(key) for key in graph.external if key in self._copied]
-        total = sum(size for size, _ in copies)
-        if total >= _LARGE_COPY_BYTES and graph.device_ops <= 2:
-            self._heavy[graph.number] += 1
-            if self._heavy[graph.number] == _REPLAYS:
-                self.report(
-                    INPUT_COPY_DOMINATES,
-                    f"{total >> 20} MiB are copied for a graph of {graph.device_ops} ops",
-                    max(copies, key=lambda copy: copy[0])[1],
-                )
-        rows = [self._rows.pop(key) for key in graph.external if key in self._rows]
-        if rows and all(0 < real * _PADDING <= size for real, size in rows):
-            self._padded[graph.number] += 1
-            if self._padded[graph.number] == _REPLAYS and graph.last_replay is not None:
-                real, size = max(rows, key=lambda row: row[1])
-                self.report(
-                    PADDING_WASTE,
-                    f"{real} of {size} rows are real; the graph computes all of them",
-                    graph.last_replay.frames,
-                )

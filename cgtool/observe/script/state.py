@@ -67,6 +67,11 @@ class Buffers:
         key = key_of(tensor)
         return None if key is None else self._buffers.get(key)
 
+    def allocator_of(self, tensor: torch.Tensor) -> WatchedGraph | None:
+        """The graph in whose capture the memory of a tensor was allocated, if one was."""
+        buffer = self.find(tensor)
+        return None if buffer is None else buffer.allocated_in
+
     def by_key(self, key: int) -> Buffer | None:
         return self._buffers.get(key)
 

@@ -55,7 +55,13 @@ class FunctionObserver(TorchFunctionMode):
         region, kwargs = self.region, kwargs or {}
         if not region.capturing:
             return call_op(func, args, kwargs)
-        self._apply_rules(func, args, kwargs)
+        rule = FUNCTIONS.get(func)
+        if rule is not None:
+            rule(region, args, kwargs)
+        if func in FROM_PYTHON and self._is_for_gpu(kwargs):
+            refuse_from_python(region, args, kwargs)
+        elif kwargs.get("pin_memory") is True:
+            note_pinning(region)
         before = region.function, region.fills_mask
         region.function = func
         region.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
@@ -63,22 +69,6 @@ class FunctionObserver(TorchFunctionMode):
             return call_op(func, args, kwargs)
         finally:
             region.function, region.fills_mask = before
-
-    def _apply_rules(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        region = self.region
-        rule = FUNCTIONS.get(func)
-        if rule is not None:
-            rule(region, args, kwargs)
-        if func in FROM_PYTHON and self._is_for_gpu(kwargs):
-            refuse_from_python(region, args, kwargs)
-        elif func is torch.Tensor.to:
-            refuse_move(region, place_of(args[0]), target_of(args, kwargs))
-        elif func is torch.Tensor.cuda:
-            refuse_move(region, place_of(args[0]), DEVICE)
-        elif func is torch.Tensor.cpu:
-            refuse_move(region, place_of(args[0]), HOST)
-        elif func is torch.Tensor.pin_memory or kwargs.get("pin_memory") is True:
-            note_pinning(region)
 
     @staticmethod
     def _is_for_gpu(kwargs: dict[str, Any]) -> bool:
@@ -88,7 +78,7 @@ class FunctionObserver(TorchFunctionMode):
         return is_cuda_device(device) or (isinstance(device, int) and not isinstance(device, bool))
 
 
-def target_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def target_of(args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """Where ``Tensor.to`` puts its result; None leaves it where it is."""
     for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.Tensor):
@@ -112,8 +102,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
-def refuse_move(region: CapturedRegion, source: str, target: str | None) -> None:
+def _refuse_move(region: CapturedRegion, tensor: torch.Tensor, target: str | None) -> None:
     """Report a copy between the device and pageable host memory by .to, .cuda or .cpu."""
+    source = place_of(tensor)
     crosses = target is not None and (source == DEVICE) != (target == DEVICE)
     if crosses and HOST in (source, target):
         to_host = target == HOST
@@ -238,6 +229,12 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,
     torch.Tensor.new_tensor: _new_tensor,
+    torch.Tensor.to: lambda region, args, kwargs: _refuse_move(
+        region, args[0], target_of(args, kwargs)
+    ),
+    torch.Tensor.cuda: lambda region, args, _kwargs: _refuse_move(region, args[0], DEVICE),
+    torch.Tensor.cpu: lambda region, args, _kwargs: _refuse_move(region, args[0], HOST),
+    torch.Tensor.pin_memory: lambda region, _args, _kwargs: note_pinning(region),
 }
 
 FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cgtool.detectors import function_rules as rules
-from cgtool.detectors.function_rules import is_number, refuse_move, target_of
+from cgtool.detectors.function_rules import is_number, target_of
 from cgtool.devices.simulated.device import Device
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
@@ -84,7 +84,6 @@ class FunctionMode(TorchFunctionMode):
         if func is torch.Tensor.cpu:
             return self._move(args[:1], {}, HOST, torch.Tensor.to)
         if func is torch.Tensor.pin_memory:
-            rules.note_pinning(self.device)
             return self._pinned(args[0])
         if func is torch.Tensor.is_pinned:
             return place_of(args[0]) == PINNED
@@ -147,7 +146,6 @@ class FunctionMode(TorchFunctionMode):
         tensor: torch.Tensor = args[0]
         source = place_of(tensor)
         crosses = target is not None and (source == DEVICE) != (target == DEVICE)
-        refuse_move(self.device, source, target)
         converted = tuple("cpu" if _names_gpu(value) else value for value in args[1:])
         kwargs = {key: "cpu" if _names_gpu(value) else value for key, value in kwargs.items()}
         kwargs.pop("non_blocking", None)

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cgtool.detectors.op_rules import library_code
+from cgtool.detectors.op_rules import read_by_library
 from cgtool.findings.registry import code, page
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import checkpointed_at
@@ -138,9 +138,9 @@ def _code_of_line(table: Lines, error: CaptureError) -> Code | None:
     """The code of the library that ran, else the first in ``table`` for the user's line."""
     if not table:
         return None
-    by_library = library_code(error.files)
+    by_library = read_by_library(error.files)
     if by_library is not None:
-        return by_library
+        return by_library[0]
     users = (
         line
         for line, name in zip(error.lines, error.files, strict=True)

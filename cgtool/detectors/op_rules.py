@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -37,18 +38,19 @@ KEEP_ON_DEVICE = "keep the value on the device and read it after the replay"
 _STATIC_SHAPE = (
     "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
 )
-_TRUTH = {torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero}
 _BOUNDS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
     torch.narrow, torch.Tensor.narrow, torch.split, torch.Tensor.split, torch.full, torch.zeros,
     torch.Tensor.expand, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.__index__,
     torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
 }  # fmt: skip
-_PRINTS = {torch.Tensor.__repr__, torch.Tensor.__format__}
 _MASKS = (torch.bool, torch.uint8)
 
-# By the name of the op without its overload: the code, the subject of the sentence, the fix.
-_OPS: dict[str, tuple[Code, str, str]] = {
+Refusal = tuple[Code, str, str]
+"""The code, the subject of the sentence, the fix."""
+
+# By the name of the op without its overload.
+_OPS: dict[str, Refusal] = {
     "aten::is_nonzero": (SYNC_TRUTH_VALUE, "the truth value of a tensor", "use torch.where"),
     "aten::equal": (
         SYNC_TRUTH_VALUE,
@@ -102,77 +104,89 @@ _OPS: dict[str, tuple[Code, str, str]] = {
     }.items()
 }
 
-# Who reads a value on the host, by a part of the file name of the innermost frame: the code, the
-# subject of the sentence, the fix.
-_LIBRARIES = (
-    (
-        "/torch/_tensor_str.py",
+# Who reads a value on the host, by a part of the file name of the innermost frame; in order.
+_LIBRARIES: dict[str, Refusal] = {
+    "/torch/_tensor_str.py": (
         SYNC_PRINT_OR_FORMAT,
         "printing a tensor",
         "print it after the replay",
     ),
-    (
-        "/torch/amp/grad_scaler.py",
+    "/torch/amp/grad_scaler.py": (
         NAN_GUARD_SYNC,
         "`GradScaler`, which reads `found_inf` on the host,",
         "capture forward, loss and backward, and run scaler.step eagerly; or use an optimizer "
         "with fused=True",
     ),
-    (
-        "/torch/nn/utils/clip_grad.py",
+    "/torch/nn/utils/clip_grad.py": (
         NAN_GUARD_SYNC,
         "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
         "omit error_if_nonfinite, and check the norm after the replay",
     ),
-    (
-        "/torch/optim/sgd.py",
+    "/torch/optim/sgd.py": (
         SGD_TENSOR_LR_SYNC,
         "SGD with a tensor learning rate, which it reads on the host,",
         "construct it with fused=True, which reads the tensor on the device",
     ),
-    (
-        "/torch/optim/",
+    "/torch/optim/": (
         OPTIMIZER_NOT_CAPTURABLE,
         "the optimizer, which reads its state on the host,",
         "construct it with capturable=True",
     ),
-    (
-        "/torch/distributions/",
+    "/torch/distributions/": (
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "`torch.distributions`, which checks its arguments on the host,",
         "construct the distribution with validate_args=False",
     ),
-    (
-        "/torch/nn/modules/batchnorm.py",
+    "/torch/nn/modules/batchnorm.py": (
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "batch norm with momentum=None, which reads its counter on the host,",
         "give it a fixed momentum",
     ),
-    (
-        "/torch/autograd/",
+    "/torch/autograd/": (
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "anomaly detection of autograd, which reads values on the host,",
         "do not use detect_anomaly in captured code",
     ),
-    (
-        "/torch/nn/",
+    "/torch/nn/": (
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a function of `torch.nn`, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
-    (
-        "/torch/functional.py",
+    "/torch/functional.py": (
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a function of `torch`, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
-    (
-        "/torch/_linalg_utils.py",
+    "/torch/_linalg_utils.py": (
         LINALG_ERROR_CHECK,
         "`torch.linalg`, which reads its error code on the host,",
         "use the _ex variant with check_errors=False",
     ),
-)
+}
+
+# Who reads a value on the host, by the torch function that the user called.
+_READS: dict[Any, Refusal] = {
+    **dict.fromkeys(
+        (torch.Tensor.__repr__, torch.Tensor.__format__),
+        (SYNC_PRINT_OR_FORMAT, "printing a tensor", "print it after the replay"),
+    ),
+    **dict.fromkeys(
+        (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
+        (
+            SYNC_TRUTH_VALUE,
+            "the truth value of a tensor (if, while, assert, bool())",
+            "use torch.where or torch.cond, or one graph for each branch, chosen outside",
+        ),
+    ),
+    **dict.fromkeys(
+        _BOUNDS,
+        (
+            SYNC_SLICE_WITH_TENSOR_BOUNDS,
+            "a tensor as a bound or size, which is read on the host,",
+            "gather with an index tensor of fixed length, or mask",
+        ),
+    ),
+}
 
 
 def is_host_work(args: Sequence[Any]) -> bool:
@@ -223,59 +237,36 @@ def refuse_op(
         )
 
 
-def library_code(files: Iterable[str]) -> Code | None:
-    """The code of the library that reads a value on the host, by the file names of a traceback
-    (``/torch/...``, innermost first); None where the user's own code does."""
+def read_by_library(files: Iterable[str]) -> Refusal | None:
+    """The read on the host of the library whose files (``/torch/...``) a traceback begins with,
+    innermost first; None where the user's own code reads."""
     for name in files:
         if not name.startswith("/torch/"):
             break
-        for part, library, _, _ in _LIBRARIES:
+        for part, refusal in _LIBRARIES.items():
             if part in name:
-                return library
+                return refusal
     return None
 
 
-def _host_read(function: Any) -> tuple[Code, str, str]:
-    """(code, subject of the sentence, fix) for a value that is read on the host.
-
-    ``function`` is the torch function that the user's code called, if it called one.
-    """
-    for name in _running_torch_files():
-        for part, library, subject, fix in _LIBRARIES:
-            if part in name:
-                return library, subject, fix
-    if function in _PRINTS:
-        return SYNC_PRINT_OR_FORMAT, "printing a tensor", "print it after the replay"
-    if function in _TRUTH:
-        return (
-            SYNC_TRUTH_VALUE,
-            "the truth value of a tensor (if, while, assert, bool())",
-            "use torch.where or torch.cond, or one graph for each branch, chosen outside",
-        )
-    if function in _BOUNDS:
-        return (
-            SYNC_SLICE_WITH_TENSOR_BOUNDS,
-            "a tensor as a bound or size, which is read on the host,",
-            "gather with an index tensor of fixed length, or mask",
-        )
-    return (
-        SYNC_ITEM,
-        "reading a tensor value on the host (.item(), int(), float())",
-        KEEP_ON_DEVICE,
-    )
+def _host_read(function: Any) -> Refusal:
+    """A read on the host; ``function`` is the torch function that the user called, if any."""
+    by_library = read_by_library(_running_files())
+    if by_library is not None:
+        return by_library
+    subject = "reading a tensor value on the host (.item(), int(), float())"
+    return _READS.get(function, (SYNC_ITEM, subject, KEEP_ON_DEVICE))
 
 
-def _running_torch_files() -> Iterator[str]:
-    """File names from the running frame outward, up to the first outside torch and cgtool."""
-    frame = sys._getframe(1)
+def _running_files() -> Iterator[str]:
+    """Files of the running frames outside cgtool, innermost first; empty for those of the user."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         name = package_part(file)
-        if name.startswith("/torch/"):
+        if not name.startswith("/cgtool/") and not file.startswith("<"):
             yield name
-        elif not name.startswith("/cgtool/") and not file.startswith("<"):
-            return
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None:

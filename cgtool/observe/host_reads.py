@@ -170,14 +170,6 @@ class HostReads:
                 reported.add(key)
                 yield Change(watched, old, new)
 
-    def uses_at(self, file: str, line: int) -> list[Watched]:
-        """All names that one line uses."""
-        return [
-            watched
-            for watched in self.watched
-            if watched.frame.line == line and watched.frame.file == file
-        ]
-
 
 def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
     return lambda: names.get(name, MISSING)

@@ -21,9 +21,10 @@ from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import frames_of, is_internal, line_of
-from cgtool.observe.host_reads import HostReads, Snapshot
+from cgtool.observe.host_reads import HostReads, Snapshot, Watched
 from cgtool.observe.script import events
 from cgtool.observe.script.names import CapturedName, captured_names, locals_of, stack_of
+from cgtool.observe.source import Use
 from cgtool.torch_compat.private import Dropout, pytree
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
@@ -33,9 +34,6 @@ TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
 
 _FULL_CHECKS = 32
 """Replays of a graph that are all looked at; of those after, one in as many."""
-
-_Line = tuple[str, int]
-"""File and number."""
 
 
 @dataclass
@@ -47,8 +45,12 @@ class _CaptureReads:
     snapshot: Snapshot = field(default_factory=dict)
     numbers: dict[tuple[str, str], set[Any]] = field(default_factory=dict)
     """Passed to ops, by the file and the function that called them."""
-    chains: dict[_Line, tuple[Frame, ...]] = field(default_factory=dict)
-    """By the line that called an op."""
+    chains: dict[tuple[str, int], tuple[Frame, ...]] = field(default_factory=dict)
+    """By the file and line that called an op."""
+
+    def passed(self, value: Any, frame: Frame) -> bool:
+        """The function of the frame passed the value to an op."""
+        return value in self.numbers.get((frame.file, frame.function), ())
 
 
 class Numbers(Detector):
@@ -105,19 +107,21 @@ class Numbers(Detector):
         ]
         capture.reads, capture.snapshot = numbers, numbers.snapshot()
 
-    def _look_at_counter(self, capture: _CaptureReads, written: Any) -> None:
+    def _look_at_counter(self, capture: _CaptureReads, written: Watched) -> None:
         """A number that the captured code changes itself, and that one of its ops reads."""
         text, line = written.use.text, written.frame
+        reads = [
+            watched
+            for watched in capture.reads.watched
+            if watched.use.text == text and not watched.use.written
+        ]
         reads_on_line = any(
-            watched.use.text == text and not watched.use.written
-            for watched in capture.reads.uses_at(line.file, line.line)
+            (watched.frame.file, watched.frame.line) == (line.file, line.line) for watched in reads
         )
         read_by_op = any(
-            watched.use.text == text
-            and watched.owner == written.owner
-            and not watched.use.written
+            watched.owner == written.owner
             and (watched.frame.file, watched.frame.line) in capture.chains
-            for watched in capture.reads.watched
+            for watched in reads
         )
         value = capture.snapshot.get(capture.reads.watched.index(written))
         if reads_on_line and read_by_op and value is not None and value.kind == "number":
@@ -144,47 +148,38 @@ class Numbers(Detector):
                 continue
             if before.kind == "number" and after.kind == "number":
                 frame = change.watched.frame
-                given = before.content in capture.numbers.get((frame.file, frame.function), ())
-                values = before.shown, after.shown
-                self._report(capture, use.text, use.tested, frame, given, values)
+                if use.tested or capture.passed(before.content, frame):
+                    self._report(capture, use, frame, before.shown, after.shown)
         if not capture.locals:
             return
         stack = stack_of(self.script.frame())
         for name in capture.locals:
-            now = name.look_up(stack)
-            if type(now) is type(name.value) and now != name.value:
-                frame = Frame(name.code.co_filename, name.use.line, name.code.co_qualname)
-                given = name.value in capture.numbers.get((frame.file, frame.function), ())
-                # An op on the line may get a number that is computed from this one.
-                given = given or (frame.file, frame.line) in capture.chains
-                values = repr(name.value), repr(now)
-                self._report(capture, name.use.text, name.use.tested, frame, given, values)
+            now, before, frame = name.look_up(stack), name.value, name.place
+            if type(now) is not type(before) or now == before:
+                continue
+            # An op on the line may get a number that is computed from this one.
+            calls_op = (frame.file, frame.line) in capture.chains
+            if name.use.tested or calls_op or capture.passed(before, frame):
+                self._report(capture, name.use, frame, repr(before), repr(now))
 
     def _report(
-        self,
-        capture: _CaptureReads,
-        text: str,
-        tested: bool,
-        frame: Frame,
-        given: bool,
-        values: tuple[str, str],
+        self, capture: _CaptureReads, use: Use, frame: Frame, before: str, now: str
     ) -> None:
-        """``given``: an op of the capture got the value."""
-        evidence = (f"{text} was {values[0]} when captured, and is {values[1]} now",)
         frames = capture.chains.get((frame.file, frame.line), (frame,))
-        if tested:
+        evidence = (f"{use.text} was {before} when captured, and is {now} now",)
+        if use.tested:
             self.report(
                 CONTROL_FLOW_FROZEN,
-                f"`{text}` decides which ops run here and has changed since the capture; the "
+                f"`{use.text}` decides which ops run here and has changed since the capture; the "
                 "replay repeats the captured ops",
                 frames if frames[0] == frame else (frame,),
                 evidence=evidence,
                 phase="replay",
             )
-        elif given:
+        else:
             self.report(
                 PYTHON_SCALAR_FROZEN,
-                f"`{text}` has changed since the capture; the replay uses the old value",
+                f"`{use.text}` has changed since the capture; the replay uses the old value",
                 frames,
                 evidence=evidence,
                 phase="replay",

@@ -282,6 +282,11 @@ class CapturedName:
     value: Any
     """At the capture."""
 
+    @property
+    def place(self) -> Frame:
+        """The line that reads it."""
+        return Frame(self.code.co_filename, self.use.line, self.code.co_qualname)
+
     def look_up(self, stack: Stack) -> Any:
         """The value now; ``MISSING`` once the frame has ended."""
         frame = stack.get(self.frame)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 
-import msgspec
 import torch
 
 from cgtool.detectors.preflight import hooks_of
@@ -32,8 +31,6 @@ class Callables(Detector):
     """Misuse when callables are graphed, and when they are called."""
 
     def start(self) -> None:
-        self._frames: tuple[Frame, ...] = ()
-        """Of the last ``make_graphed_callables``."""
         self._copies: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         """Buffers of the modules that are being graphed, with a copy from before the warm-up."""
         self._changed: list[tuple[tuple[Frame, ...], list[weakref.ref[torch.Tensor]]]] = []
@@ -44,7 +41,6 @@ class Callables(Detector):
 
     @on(events.CallablesGraphing)
     def _look_at_targets(self, event: events.CallablesGraphing) -> None:
-        self._frames = self.script.place()
         self._copies.clear()
         for target, graphed in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
@@ -60,13 +56,10 @@ class Callables(Detector):
             self.report(
                 GRAPHED_MODULE_MUTATED_IN_PLACE,
                 "the module is graphed already: make_graphed_callables has replaced its forward",
-                self._frames,
             )
         for name, child in module.named_modules():
             for finding in hooks_of(name, child) if child is not module else ():
-                self.findings.add(
-                    msgspec.structs.replace(finding, frames=self._frames, phase="script")
-                )
+                self.report(finding.code, finding.reason, module=name)
 
     @on(events.CallablesGraphed)
     def _look_at_result(self, event: events.CallablesGraphed) -> None:
@@ -76,18 +69,14 @@ class Callables(Detector):
             if (buffer := reference()) is not None and not _equal(buffer, before)
         ]
         self._copies.clear()
-        self._changed.append((self._frames, changed))
+        self._changed.append((self.script.place(), changed))
         if event.captures == len(event.callables):
             self.report(
                 NO_DIFFERENTIABLE_PARAMS,
                 "no output requires grad: there is no backward to capture, and "
                 "make_graphed_callables does nothing that torch.cuda.graph does not",
-                self._frames,
             )
-        self._look_for_duplicates(event)
-
-    def _look_for_duplicates(self, event: events.CallablesGraphed) -> None:
-        """Each callable after the first copies the output of the one before into a buffer."""
+        # Each callable after the first copies the output of the one before into a buffer.
         total = sum(
             tensor.nbytes
             for graphed in event.callables[1:]
@@ -99,7 +88,6 @@ class Callables(Detector):
                 STATIC_BUFFERS_DUPLICATED,
                 f"{len(event.callables)} callables keep {total >> 20} MiB of static inputs that "
                 "are copies of each other's outputs",
-                self._frames,
             )
 
     @on(events.GraphedCall)
@@ -143,22 +131,22 @@ class Callables(Detector):
         if module is None:
             return
         now = {id(own): own.requires_grad for own in module.parameters()}
-        if now.keys() != graphed.trainable.keys():
-            difference = "other parameters than at the capture"
-        elif now != graphed.trainable:
-            difference = "parameters whose `requires_grad` has changed since the capture"
-        else:
-            called = event.called
-            if called is not None and all(part is not module for part in called.modules()):
-                self.report(
-                    GRAPHED_MODULE_MUTATED_IN_PLACE,
-                    "this is a copy of a graphed module, and calls the graph of the original",
-                )
-            return
-        self.report(
-            PARAMETERS_ADDED_OR_REMOVED,
-            f"{type(module).__name__} has {difference}; the graph uses those of the capture",
-        )
+        called = event.called
+        if now != graphed.trainable:
+            difference = (
+                "parameters whose `requires_grad` has changed since the capture"
+                if now.keys() == graphed.trainable.keys()
+                else "other parameters than at the capture"
+            )
+            self.report(
+                PARAMETERS_ADDED_OR_REMOVED,
+                f"{type(module).__name__} has {difference}; the graph uses those of the capture",
+            )
+        elif called is not None and all(part is not module for part in called.modules()):
+            self.report(
+                GRAPHED_MODULE_MUTATED_IN_PLACE,
+                "this is a copy of a graphed module, and calls the graph of the original",
+            )
 
     @on(events.ScriptEnded)
     def _end(self, _event: events.ScriptEnded) -> None:

@@ -6,7 +6,6 @@ import threading
 import weakref
 from typing import Any
 
-import msgspec
 import torch
 
 from cgtool.detectors.preflight import disabled_caching
@@ -46,15 +45,12 @@ class Misuse(Detector):
     def _begin(self, event: events.CaptureBegan) -> None:
         graph = event.graph
         for finding in disabled_caching():
-            self.findings.add(
-                msgspec.structs.replace(finding, frames=graph.frames, phase="capture")
-            )
+            self.report(finding.code, finding.reason, evidence=finding.evidence, phase="capture")
         if graph.mode == "global" and any(map(pins_memory, threading.enumerate())):
             self.report(
                 DATALOADER_PIN_THREAD,
                 "a DataLoader with pin_memory=True has a thread that calls CUDA, which can end "
                 "this capture at any time",
-                graph.frames,
                 phase="capture",
             )
 
@@ -155,13 +151,12 @@ class Collectives(Detector):
             self._works.clear()
 
     @on(events.CaptureBegan)
-    def _begin(self, event: events.CaptureBegan) -> None:
+    def _begin(self, _event: events.CaptureBegan) -> None:
         # A work that nothing holds any more cannot be waited for.
         if any(reference() is not None for reference in self._works.values()):
             self.report(
                 CAPTURE_WAITS_FOR_NCCL,
                 "the capture begins while a collective is outstanding",
-                event.graph.frames,
                 phase="capture",
             )
             self._works.clear()

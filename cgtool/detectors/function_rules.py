@@ -58,7 +58,8 @@ class FunctionObserver(TorchFunctionMode):
         rule = FUNCTIONS.get(func)
         if rule is not None:
             rule(region, args, kwargs)
-        if func in FROM_PYTHON and self._is_for_gpu(kwargs):
+        device = kwargs.get("device")
+        if func in FROM_PYTHON and names_gpu(current_device() if device is None else device):
             refuse_from_python(region, args, kwargs)
         elif kwargs.get("pin_memory") is True:
             note_pinning(region)
@@ -70,12 +71,10 @@ class FunctionObserver(TorchFunctionMode):
         finally:
             region.function, region.fills_mask = before
 
-    @staticmethod
-    def _is_for_gpu(kwargs: dict[str, Any]) -> bool:
-        device = kwargs.get("device")
-        if device is None:
-            device = current_device()
-        return is_cuda_device(device) or (isinstance(device, int) and not isinstance(device, bool))
+
+def names_gpu(value: Any) -> bool:
+    """True for a CUDA device or its number."""
+    return is_cuda_device(value) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def target_of(args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
@@ -83,9 +82,7 @@ def target_of(args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     for argument in (*args[1:], kwargs.get("device"), kwargs.get("other")):
         if isinstance(argument, torch.Tensor):
             return DEVICE if place_of(argument) == DEVICE else HOST
-        if is_cuda_device(argument) or (
-            isinstance(argument, int) and not isinstance(argument, bool)
-        ):
+        if names_gpu(argument):
             return DEVICE
         if is_cpu_device(argument):
             return HOST

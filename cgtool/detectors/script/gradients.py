@@ -62,10 +62,9 @@ class Gradients(Detector):
                 key = key_of(leaf.grad)
                 if key is None:
                     continue
-                if key in graph.allocated:
-                    self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds=False))
-                elif key in graph.external and graph.external[key].written:
-                    adds = not graph.external[key].first_is_write
+                outside = graph.external.get(key)
+                if key in graph.allocated or (outside is not None and outside.written):
+                    adds = outside is not None and not outside.first_is_write
                     self._gradients.append(_Gradient(graph, weakref.ref(leaf), key, adds))
 
     @on(events.EagerOp)

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cgtool.detectors import function_rules as rules
-from cgtool.detectors.function_rules import is_number, target_of
+from cgtool.detectors.function_rules import is_number, names_gpu, target_of
 from cgtool.devices.simulated.device import Device
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
@@ -146,8 +146,8 @@ class FunctionMode(TorchFunctionMode):
         tensor: torch.Tensor = args[0]
         source = place_of(tensor)
         crosses = target is not None and (source == DEVICE) != (target == DEVICE)
-        converted = tuple("cpu" if _names_gpu(value) else value for value in args[1:])
-        kwargs = {key: "cpu" if _names_gpu(value) else value for key, value in kwargs.items()}
+        converted = tuple("cpu" if names_gpu(value) else value for value in args[1:])
+        kwargs = {key: "cpu" if names_gpu(value) else value for key, value in kwargs.items()}
         kwargs.pop("non_blocking", None)
         before, self.device.on_host = self.device.on_host, source != DEVICE and target != DEVICE
         try:
@@ -164,10 +164,6 @@ class FunctionMode(TorchFunctionMode):
         pinned = tensor.clone()
         put(pinned, PINNED)
         return pinned
-
-
-def _names_gpu(value: Any) -> bool:
-    return is_cuda_device(value) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _one_hot(mode: FunctionMode, tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

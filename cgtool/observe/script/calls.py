@@ -84,7 +84,7 @@ class DispatchObserver(TorchDispatchMode):
         if recorder is not None:
             return recorder.observe(func, args, kwargs, func, sys._getframe().f_back)
         result = call_op(func, args, kwargs)
-        self.script.eager_op(func, args, kwargs, result)
+        self.script.eager_op(func, args, kwargs)
         return result
 
 

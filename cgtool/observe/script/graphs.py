@@ -38,8 +38,12 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
     """
     graph_class = script.device.graph_class
 
-    def raised(error: Exception, phase: str) -> None:
-        script.publish(events.CallRaised(error, phase))
+    def guarded(phase: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call_user(original, *args, **kwargs)
+        except Exception as error:
+            script.publish(events.CallRaised(error, phase))
+            raise
 
     def instantiated(watched: WatchedGraph, graph: Any, by_script: bool) -> None:
         if watched.keep_graph:
@@ -48,11 +52,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
                 watched.template = script.device.template(graph)
 
     def capture_begin(original: Any, graph: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            call_user(original, graph, *args, **kwargs)
-        except Exception as error:
-            raised(error, "script")
-            raise
+        guarded("script", original, graph, *args, **kwargs)
         pool = args[0] if args else kwargs.get("pool")
         mode = args[1] if len(args) > 1 else kwargs.get("capture_error_mode", "global")
         script.begin_capture(graph, pool, mode)
@@ -71,7 +71,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
             if ending is not None:
                 script.fail_capture(ending, error, code_error)
             else:
-                raised(error, "script")
+                script.publish(events.CallRaised(error, "script"))
             raise
         if watched is not None and code_error is not None:
             script.fail_capture(watched, code_error, code_error)
@@ -82,11 +82,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         watched = script.graph_of(graph)
         if watched is not None:
             script.publish(events.ReplayBegins(watched))
-        try:
-            call_user(original, graph)
-        except Exception as error:
-            raised(error, "replay")
-            raise
+        guarded("replay", original, graph)
         if watched is not None:
             instantiated(watched, graph, by_script=False)
             script.end_replay(watched)
@@ -97,27 +93,22 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
             script.drop(watched)
         call_user(original, graph)
 
-    def other(original: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return call_user(original, graph, *args, **kwargs)
-        except Exception as error:
-            raised(error, "script")
-            raise
-
     def instantiate(original: Any, graph: Any) -> None:
-        other(original, graph)
+        guarded("script", original, graph)
         watched = script.graph_of(graph)
         if watched is not None:
             instantiated(watched, graph, by_script=True)
 
     def raw_cuda_graph(original: Any, graph: Any) -> Any:
-        handle = other(original, graph)
+        handle = guarded("script", original, graph)
         watched = script.graph_of(graph)
         if watched is not None:
             watched.handle_taken = True
         return handle
 
-    wrappers: dict[str, Callable[..., Any]] = dict.fromkeys(_OTHER_METHODS, other)
+    wrappers: dict[str, Callable[..., Any]] = dict.fromkeys(
+        _OTHER_METHODS, functools.partial(guarded, "script")
+    )
     for wrapper in (capture_begin, capture_end, replay, reset, instantiate, raw_cuda_graph):
         wrappers[wrapper.__name__] = wrapper
     for name, wrapper in wrappers.items():

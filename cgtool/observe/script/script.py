@@ -25,7 +25,7 @@ from cgtool.observe.effects import overwrites, written_by
 from cgtool.observe.frames import Site, chain_of, frames_of, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.names import region_of
+from cgtool.observe.script.names import region_of, stack_of
 from cgtool.observe.script.state import (
     Access,
     Buffers,
@@ -174,7 +174,8 @@ class ObservedScript(events.Publisher):
 
     def begin_capture(self, cuda_graph: Any, pool: Any, mode: str) -> None:
         """``capture_begin`` has returned."""
-        frame = self.frame()
+        stack = stack_of(self.frame())
+        innermost = next(iter(stack.values()), None)
         graph = WatchedGraph(
             number=len(self.graphs) + 1,
             graph=weakref.ref(cuda_graph, lambda _: self.drop(graph)),
@@ -184,13 +185,9 @@ class ObservedScript(events.Publisher):
             mode=mode,
             stream=self.device.stream(),
             began=self.clock,
+            outer_frames={number: frame.f_lasti for number, frame in stack.items()},
+            lines=(0, 0) if innermost is None else region_of(innermost),
         )
-        while frame is not None:
-            if not is_internal(frame.f_code):
-                if not graph.outer_frames:
-                    graph.lines = region_of(frame)
-                graph.outer_frames[id(frame)] = frame.f_lasti
-            frame = frame.f_back
         self.graphs.append(graph)
         self._by_object[cuda_graph] = graph
         self.capture, self.capture_thread = graph, threading.get_ident()
@@ -213,39 +210,27 @@ class ObservedScript(events.Publisher):
         graph.device_ops += 1
         new_keys: list[int] = []
         written = {key_of(tensor) for tensor in written_by(func, args, kwargs)}
-        arguments: set[int] = set()
-        for tensor in tensors_in((args, kwargs)):
-            storage = storage_of(tensor)
-            if storage is None:
-                continue
-            key = storage_key(storage)
-            arguments.add(key)
-            if key in graph.allocated:
-                continue
-            known = graph.external.get(key)
-            if known is not None:
-                known.written |= key in written
-                continue
-            new_keys.append(key)
-            graph.external[key] = ExternalUse(
-                self.buffers.add(storage, self.device.place(tensor), self.device.address(storage)),
-                call,
-                weakref.ref(tensor),
-                tuple(tensor.shape),
-                tensor.data_ptr(),
-                key in written,
-                key in written and overwrites(call.name),
-            )
-        for tensor in tensors_in(result):
-            storage = storage_of(tensor)
-            if storage is None:
-                continue
-            key = storage_key(storage)
-            if key not in arguments and key not in graph.allocated and key not in graph.external:
+        for key, storage, tensor in _storages_in((args, kwargs)):
+            if key in graph.external:
+                graph.external[key].written |= key in written
+            elif key not in graph.allocated:
+                new_keys.append(key)
+                place, address = self.device.place(tensor), self.device.address(storage)
+                graph.external[key] = ExternalUse(
+                    self.buffers.add(storage, place, address),
+                    call,
+                    weakref.ref(tensor),
+                    tuple(tensor.shape),
+                    tensor.data_ptr(),
+                    key in written,
+                    key in written and overwrites(call.name),
+                )
+        for key, storage, _ in _storages_in(result):
+            if key not in graph.external and key not in graph.allocated:
                 buffer = self.buffers.add(storage, "device", self.device.address(storage))
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
-        op = Op(call, func, call.name, args, kwargs, result)
+        op = Op(call, func, call.name, args, kwargs)
         self.publish(events.OpCaptured(graph, op, new_keys))
 
     def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
@@ -295,15 +280,13 @@ class ObservedScript(events.Publisher):
 
     # Between captures.
 
-    def eager_op(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def eager_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An op outside captures has run."""
         if self.closed or self.capture is not None or not len(self.buffers):
             return
         name = op_name(func)
         if any(self.buffers.find(tensor) for tensor in tensors_in((args, kwargs))):
-            self.publish(events.EagerOp(Op(None, func, name, args, kwargs, result)))
+            self.publish(events.EagerOp(Op(None, func, name, args, kwargs)))
             written = [
                 buffer
                 for tensor in written_by(func, args, kwargs)
@@ -336,6 +319,14 @@ class ObservedScript(events.Publisher):
         stream = self.device.stream()
         self.clock += 1
         return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
+
+
+def _storages_in(value: Any) -> Iterator[tuple[int, torch.UntypedStorage, torch.Tensor]]:
+    """(key, storage, tensor) of the tensors in arguments or results."""
+    for tensor in tensors_in(value):
+        storage = storage_of(tensor)
+        if storage is not None:
+            yield storage_key(storage), storage, tensor
 
 
 def called_by_pytorch() -> bool:

@@ -99,7 +99,6 @@ class Op:
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    result: Any = None
 
 
 @dataclass(slots=True)

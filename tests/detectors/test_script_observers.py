@@ -276,7 +276,8 @@ def test_a_capture_publishes_its_ops(script: ObservedScript, published: list[Any
     assert began.graph is op.graph is ended.graph
     assert op.op.name == "aten::mul.Tensor"
     (use,) = op.graph.external.values()
-    assert op.new_keys == [use.buffer.key] == [script.buffers.find(outside).key]
+    assert op.first_uses == [use]
+    assert use.buffer is script.buffers.find(outside)
     assert (use.written, use.shape) == (False, (2,))
     assert len(op.graph.allocated) == 1
 

@@ -17,7 +17,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.storage import key_of
 from cgtool.torch_compat.private import no_dispatch, no_torch_function
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
@@ -66,17 +66,16 @@ class Inputs(Detector):
     """Names that are bound to another tensor, tensors that are freed, and numbers that changed."""
 
     def start(self) -> None:
-        self._paths: dict[tuple[int, int], list[Path]] = {}
-        """By number of the graph and key of the buffer."""
+        self._paths: dict[ExternalUse, list[Path]] = {}
         self._modules = Modules()
-        self._values: dict[tuple[int, int], Any] = {}
+        self._values: dict[ExternalUse, Any] = {}
         """Of host tensors that a kernel took as a number."""
         self._moved = ModuleChanges()
         """Modules whose tensors were exchanged."""
         self._autocasts: list[tuple[Frame, ...]] = []
         """Where each autocast region was entered, outermost first."""
-        self._casts: set[tuple[int, int]] = set()
-        """Buffers that are reported as casts of a weight."""
+        self._casts: set[ExternalUse] = set()
+        """Reported as casts of a weight."""
 
     @on(events.ModuleChanged)
     def _module_changed(self, event: events.ModuleChanged) -> None:
@@ -89,18 +88,13 @@ class Inputs(Detector):
 
     @on(events.OpCaptured)
     def _note_inputs(self, event: events.OpCaptured) -> None:
-        graph = event.graph
-        if not event.new_keys:
-            return
-        frame = self.script.frame()
-        for key in event.new_keys:
-            use = graph.external[key]
-            if use.buffer.place == "host":
-                tensor = use.tensor()
-                if tensor is not None and tensor.numel() == 1:
-                    self._values[graph.number, key] = _value(tensor)
-            else:
-                self._paths[graph.number, key] = paths_to(key, frame, self._modules)
+        for use in event.first_uses:
+            tensor = use.tensor()
+            if use.buffer.place != "host":
+                frame = self.script.frame()
+                self._paths[use] = paths_to(use.buffer.key, frame, self._modules)
+            elif tensor is not None and tensor.numel() == 1:
+                self._values[use] = _value(tensor)
 
     @on(events.ReplayBegins)
     def _compare_with_capture(self, event: events.ReplayBegins) -> None:
@@ -108,21 +102,21 @@ class Inputs(Detector):
         stack = stack_of(self.script.frame())
         for key, use in graph.external.items():
             if use.buffer.place == "host":
-                self._compare_value(graph, key, use)
+                self._compare_value(graph, use)
                 continue
             if graph.callable is not None and key in graph.callable.static_keys:
                 continue
-            rebound = self._is_rebound(graph, key, use, stack)
+            rebound = self._is_rebound(graph, use, stack)
             # What another graph allocated lies in its pool, which keeps it.
-            own = use.buffer.allocated_in is None and (graph.number, key) not in self._casts
+            own = use.buffer.allocated_in is None and use not in self._casts
             if not rebound and own and self.script.device.is_dead(use.buffer.ref):
                 self._report_freed(graph, use)
 
-    def _is_rebound(self, graph: WatchedGraph, key: int, use: ExternalUse, stack: Stack) -> bool:
-        for path in self._paths.get((graph.number, key), ()):
+    def _is_rebound(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> bool:
+        for path in self._paths.get(use, ()):
             now = path.look(stack)
             new_key = key_of(now) if isinstance(now, torch.Tensor) else None
-            if new_key is None or new_key == key:
+            if new_key is None or new_key == use.buffer.key:
                 continue
             if path.kind != "parameter" and not self._replaces(graph, use, now, new_key):
                 continue
@@ -172,8 +166,8 @@ class Inputs(Detector):
         )
         self.findings.add(at_call(finding, use.call, graph.record))
 
-    def _compare_value(self, graph: WatchedGraph, key: int, use: ExternalUse) -> None:
-        tensor, before = use.tensor(), self._values.get((graph.number, key))
+    def _compare_value(self, graph: WatchedGraph, use: ExternalUse) -> None:
+        tensor, before = use.tensor(), self._values.get(use)
         if tensor is None or before is None:
             return
         now = _value(tensor)
@@ -200,13 +194,13 @@ class Inputs(Detector):
 
     @on(events.OpCaptured)
     def _look_for_casts(self, event: events.OpCaptured) -> None:
-        if not event.new_keys or not self._autocasts or not torch.is_autocast_cache_enabled():
+        if not self._autocasts or not torch.is_autocast_cache_enabled():
             return
-        for tensor in tensors_in((event.op.args, event.op.kwargs)):
-            key = key_of(tensor)
-            if key is None or key not in event.new_keys or not _is_cast(tensor):
+        for use in event.first_uses:
+            tensor = use.tensor()
+            if tensor is None or not _is_cast(tensor):
                 continue
-            self._casts.add((event.graph.number, key))
+            self._casts.add(use)
             self.report(
                 AUTOCAST_WEIGHT_CACHE,
                 "the graph reads a cast of a weight that autocast made before the capture; it "

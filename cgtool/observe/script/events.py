@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from cgtool.observe.script.state import GraphedCallable, Op, WatchedGraph
+from cgtool.observe.script.state import ExternalUse, GraphedCallable, Op, WatchedGraph
 
 Event = TypeVar("Event")
 
@@ -48,8 +48,8 @@ class OpCaptured(NamedTuple):
 
     graph: WatchedGraph
     op: Op
-    new_keys: list[int]
-    """Keys in ``graph.external`` of the buffers that this op is the first to touch."""
+    first_uses: list[ExternalUse]
+    """Those in ``graph.external`` whose first op this is."""
 
 
 class PyTorchWarned(NamedTuple):

@@ -208,13 +208,12 @@ class ObservedScript(events.Publisher):
         if self.device.on_host:
             return
         graph.device_ops += 1
-        new_keys: list[int] = []
+        first_uses: list[ExternalUse] = []
         written = {key_of(tensor) for tensor in written_by(func, args, kwargs)}
         for key, storage, tensor in _storages_in((args, kwargs)):
             if key in graph.external:
                 graph.external[key].written |= key in written
             elif key not in graph.allocated:
-                new_keys.append(key)
                 place, address = self.device.place(tensor), self.device.address(storage)
                 graph.external[key] = ExternalUse(
                     self.buffers.add(storage, place, address),
@@ -225,13 +224,14 @@ class ObservedScript(events.Publisher):
                     key in written,
                     key in written and overwrites(call.name),
                 )
+                first_uses.append(graph.external[key])
         for key, storage, _ in _storages_in(result):
             if key not in graph.external and key not in graph.allocated:
                 buffer = self.buffers.add(storage, "device", self.device.address(storage))
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
         op = Op(call, func, call.name, args, kwargs)
-        self.publish(events.OpCaptured(graph, op, new_keys))
+        self.publish(events.OpCaptured(graph, op, first_uses))
 
     def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
         """``capture_end`` has returned."""

@@ -101,7 +101,7 @@ class Op:
     kwargs: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ExternalUse:
     """How a graph uses a buffer that it did not allocate."""
 

@@ -20,10 +20,10 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.placement import on_host
 from cgtool.observe.source import Use, uses_of
+from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     MODULE_TABLES,
     children_of,
-    no_dispatch,
     no_torch_function,
     version_of_tensor,
 )
@@ -276,7 +276,7 @@ def _tensor(value: torch.Tensor) -> Value | None:
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         return None
     shape = tuple(value.shape)
-    with no_dispatch(), no_torch_function():
+    with unobserved(), no_torch_function():
         if on_host(value):
             content = (
                 value.detach().tolist() if value.numel() <= _SMALL else version_of_tensor(value)

@@ -267,6 +267,8 @@ def observe(
     """Run one eager iteration; ``inputs`` are keys of the storages of the callables' arguments."""
     iteration = Iteration()
     recorder = _Recorder(roots, annotations, iteration, inputs)
+    # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
+    torch.clear_autocast_cache()
     with without_collector(), recorder, _CallProfile(reads, iteration):
         run()
     iteration.state = reads.snapshot()

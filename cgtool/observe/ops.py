@@ -28,7 +28,6 @@ from cgtool.observe.frames import Site, call_op, chain_of
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
-    TorchDispatchMode,
     dynamo_is_loaded,
     load_dynamo,
     next_sequence_number,
@@ -197,40 +196,15 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
         yield
 
 
-class _Mode(TorchDispatchMode):
-    """Hands every op to a recorder, where a PyTorch has no key for it."""
-
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # PyTorch would wrap __torch_dispatch__ in a guard against torch.compile whose first call
-        # imports torch._dynamo: more than a second, and a frame between the op and its caller.
-        return False
-
-    def __init__(self, recorder: OpRecorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
-        return self._recorder.observe(func, args, kwargs or {}, func, sys._getframe().f_back)
-
-
 class OpRecorder:
     """Records every ATen call that runs while it is entered, on this thread and on autograd's.
 
     ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
     op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
 
-    Costs a few microseconds an op. ``by_key`` watches a dispatch key above autograd
-    (``torch_compat.op_key``), where this PyTorch can: the program runs the ops of plain eager.
-    Otherwise a ``TorchDispatchMode`` is active, which disturbs the program: ``torch.compile`` runs
-    eagerly, and some derivatives and fused kernels are made of other ops. What keeps or replaces
-    the results of ops needs the mode: it lies below autograd, so a result is complete before
-    autograd's hooks run, which may raise (checkpointing stops its recomputation so).
+    Costs a few microseconds an op. It watches a dispatch key (``torch_compat.op_key``), so the
+    program runs the ops of plain eager; code of ``torch.compile`` runs eagerly, because Dynamo's
+    guards see the thread's keys.
     """
 
     def __init__(
@@ -239,11 +213,8 @@ class OpRecorder:
         annotations: Annotations,
         launch_count: Callable[[], int] = lambda: 0,
         accesses: AccessLog | None = None,
-        *,
-        by_key: bool = False,
     ) -> None:
         self.record = Record()
-        self._by_key = by_key
         self.modules = ModuleStack(roots)
         self.annotations = annotations
         self.launch_count = launch_count
@@ -293,8 +264,7 @@ class OpRecorder:
         return call
 
     def _note_made(self, call: OpCall) -> None:
-        """The call made an autograd node if the next number has changed: before the op runs where
-        a mode observes it, after it where a kernel above autograd does."""
+        """The call made an autograd node if the next number has changed."""
         following = next_sequence_number()
         before = getattr(self._counted, "next", following)
         self._counted.next = following
@@ -333,11 +303,9 @@ class OpRecorder:
             entering.enter_context(self.modules)
             self._counted.next = next_sequence_number()
             self._home = threading.get_ident()
-            # One observer at a time has the key: a recorder inside another one is a mode.
-            by_key = self._by_key and op_key.is_supported() and not op_key.is_watching()
             # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
-            entering.enter_context(left_alone(first_use=by_key))
-            entering.enter_context(op_key.watch(self.observe) if by_key else _Mode(self))
+            entering.enter_context(left_alone(first_use=op_key.is_supported()))
+            entering.enter_context(op_key.watch(self.observe))
             self._entered = entering.pop_all()
         return self
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     is_traceable_wrapper_subclass,
-    no_dispatch,
     pytree,
     sparse_indices,
     sparse_values,
@@ -37,7 +37,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     layouts, functorch's wrappers, fake and meta tensors)."""
     if tensor.is_meta:
         return []
-    with no_dispatch():
+    with unobserved():
         readers = _COMPRESSED.get(tensor.layout)
         if readers is not None:
             return [(f".{one.__name__.lstrip('_')}", one(tensor)) for one in readers]

@@ -1,7 +1,7 @@
 """The boundary to the user's code: whose fault an exception is, and the failure that it becomes.
 
 The frames of ``call_user`` and ``call_op`` in a traceback mark where cgtool calls the user's code,
-and where it runs an op that somebody else called (below a dispatch key: ``op_key.run_op``).
+and where it runs an op that somebody else called (below a dispatch key: ``op_key.RUN_CODE``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cgtool.observe.frames import call_op, call_user, exception_frames, is_inter
 from cgtool.observe.script.events import Publisher
 from cgtool.program.objects import short, text_of
 from cgtool.program.workload import Part
-from cgtool.torch_compat.op_key import KERNEL_CODE, run_op
+from cgtool.torch_compat.op_key import KERNEL_CODES, RUN_CODE
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
 _STATEFUL = tuple(
@@ -31,7 +31,7 @@ _STATEFUL = tuple(
 )
 """Folders of PyTorch's classes that hold the user's state: an exception there is the user's."""
 _MODE_METHODS = ("__torch_function__", "__torch_dispatch__")
-_RUN_OP = (call_op.__code__, run_op.__code__)
+_RUN_OP = (call_op.__code__, RUN_CODE)
 _NO_STORAGE = {
     "Cannot access storage of SparseCsr": "a compressed sparse tensor (CSR, CSC, BSR, BSC)",
     "Cannot access storage of Sparse": "a sparse tensor",
@@ -95,7 +95,7 @@ def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
         if code is Publisher.publish.__code__:
             return False
     is_called_by_user = bool(callers) and not is_internal(callers[-1])
-    is_entry = code.co_name in _MODE_METHODS or code is KERNEL_CODE
+    is_entry = code.co_name in _MODE_METHODS or code in KERNEL_CODES
     return is_called_by_user and not is_entry
 
 

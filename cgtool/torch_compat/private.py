@@ -176,41 +176,38 @@ BACKWARD = _patch_point(
 )
 
 
-DispatchKey: Any = _private("torch._C.DispatchKey", _OPS, "ops are watched by a mode")
+_WATCHED_BY_A_MODE = "ops are watched by a mode, which disturbs the program"
+parse_key: Callable[[str], Any] = _private("torch._C._dispatch_key_parse", _OPS, _WATCHED_BY_A_MODE)
+"""The dispatch key of a name."""
 dispatch_library: Callable[..., Any] = _private(
-    "torch._C._dispatch_library", _OPS, "ops are watched by a mode"
+    "torch._C._dispatch_library", _OPS, _WATCHED_BY_A_MODE
 )
 """``(kind, namespace, key, file, line)``: a library of kernels, which goes when it is dropped."""
 has_kernel: Callable[[str, str], bool] = _private(
-    "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, "ops are watched by a mode"
+    "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, _WATCHED_BY_A_MODE
 )
 """``has_kernel("aten::add.Tensor", "CPU")``"""
-op_names: Callable[[], list[str]] = _private(
-    "torch._C._dispatch_get_all_op_names", _OPS, "ops are watched by a mode"
-)
 exclude_key: Callable[[Any, bool], None] = _private(
-    "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, "ops are watched by a mode"
+    "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
 )
 """Turn a dispatch key off or on again for this thread; exclusion wins over inclusion."""
 key_is_excluded: Callable[[Any], bool] = _private(
-    "torch._C._dispatch_tls_is_dispatch_key_excluded", _OPS, "ops are watched by a mode"
+    "torch._C._dispatch_tls_is_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
 )
 include_key: Callable[[Any, bool], None] = _private(
-    "torch._C._dispatch_tls_set_dispatch_key_included", _OPS, "ops are watched by a mode"
+    "torch._C._dispatch_tls_set_dispatch_key_included", _OPS, _WATCHED_BY_A_MODE
 )
 higher_order_ops: Mapping[str, Any] = _private(
-    "torch._ops._higher_order_ops", _OPS, "ops are watched by a mode"
+    "torch._ops._higher_order_ops", _OPS, _WATCHED_BY_A_MODE
 )
 """``torch.cond`` and its like, by name."""
-FUNCTORCH_LEVELS = tuple(
-    _patch_point(f"torch._functorch.eager_transforms.{name}", _OPS, "ops are watched by a mode")
-    for name in ("grad_increment_nesting", "jvp_increment_nesting")
+force_keys: Any = _private("torch._C._ForceDispatchKeyGuard", _OPS, _WATCHED_BY_A_MODE)
+"""While entered, this thread includes and excludes the keys of two sets, and no others."""
+included_keys: Callable[[], Any] = _private(
+    "torch._C._dispatch_tls_local_include_set", _OPS, _WATCHED_BY_A_MODE
 )
-"""Context managers around what ``torch.func`` differentiates."""
-PUSH_SAVED_TENSORS_HOOKS = _patch_point(
-    "torch._C._autograd._push_saved_tensors_default_hooks",
-    _OPS,
-    "ops of saved-tensor hooks count as part of the op that saves",
+excluded_keys: Callable[[], Any] = _private(
+    "torch._C._dispatch_tls_local_exclude_set", _OPS, _WATCHED_BY_A_MODE
 )
 
 

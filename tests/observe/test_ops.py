@@ -11,6 +11,7 @@ import torch
 
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder
+from cgtool.torch_compat import op_key
 
 
 def on_another_thread(function):
@@ -88,11 +89,17 @@ def test_a_number_that_two_threads_gave_says_nothing():
     assert recorder.record.maker_of(0) is None
 
 
-@pytest.mark.parametrize("by_key", [True, False])
-def test_a_recorder_sees_forward_and_backward_either_way(by_key):
+@pytest.fixture(params=["key", "mode"])
+def either_way(request, monkeypatch):
+    """On the dispatch key, and with the mode that takes its place."""
+    monkeypatch.setattr(op_key, "is_supported", lambda: request.param == "key")
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_recorder_sees_forward_and_backward_either_way():
     layer = torch.nn.Linear(4, 4)
     x = torch.ones(2, 4)
-    recorder = OpRecorder({"layer": layer}, Annotations(), by_key=by_key)
+    recorder = OpRecorder({"layer": layer}, Annotations())
     with recorder:
         layer(x).sin().sum().backward()
     calls = {call.name: call for call in recorder.record.calls}
@@ -110,6 +117,7 @@ def test_a_recorder_sees_forward_and_backward_either_way(by_key):
     assert calls["aten::addmm"].innermost[0].co_filename.endswith("torch/nn/modules/linear.py")
 
 
+@pytest.mark.usefixtures("either_way")
 def test_the_first_op_of_a_custom_function_makes_its_node_either_way():
     class Custom(torch.autograd.Function):
         @staticmethod
@@ -121,30 +129,30 @@ def test_the_first_op_of_a_custom_function_makes_its_node_either_way():
             return gradient.cos()
 
     x = torch.ones(2, requires_grad=True)
-    for by_key in (True, False):
-        recorder = OpRecorder({}, Annotations(), by_key=by_key)
-        with recorder:
-            Custom.apply(x).sum().backward()
-        calls = {call.name: call for call in recorder.record.calls}
-        assert recorder.record.forward_of(calls["aten::cos"]) is calls["aten::exp"]
+    recorder = OpRecorder({}, Annotations())
+    with recorder:
+        Custom.apply(x).sum().backward()
+    calls = {call.name: call for call in recorder.record.calls}
+    assert recorder.record.forward_of(calls["aten::cos"]) is calls["aten::exp"]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_recorder_inside_another_one_sees_the_same_ops():
-    outer = OpRecorder({}, Annotations(), by_key=True)
-    inner = OpRecorder({}, Annotations(), by_key=True)
+    outer = OpRecorder({}, Annotations())
+    inner = OpRecorder({}, Annotations())
     with outer, inner:
         torch.ones(2).sin()
     names = [call.name for call in inner.record.calls]
     assert names == ["aten::ones", "aten::sin"] == [call.name for call in outer.record.calls]
 
 
+@pytest.mark.usefixtures("either_way")
 def test_launches_belong_to_the_innermost_op_either_way():
-    for by_key in (True, False):
-        count = iter(range(100))
-        recorder = OpRecorder({}, Annotations(), lambda count=count: next(count), by_key=by_key)
-        with recorder:
-            torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
-        assert [call.launches for call in recorder.record.calls if "mm" in call.name] == [(6, 7)]
+    count = iter(range(100))
+    recorder = OpRecorder({}, Annotations(), lambda: next(count))
+    with recorder:
+        torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2))
+    assert [call.launches for call in recorder.record.calls if "mm" in call.name] == [(6, 7)]
 
 
 COMPILES_FIRST = """
@@ -154,7 +162,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.torch_compat.private import dynamo_is_loaded
 
 assert not dynamo_is_loaded()
-recorder = OpRecorder({}, Annotations(), by_key=True)
+recorder = OpRecorder({}, Annotations())
 x = torch.ones(4, requires_grad=True)
 with recorder:
     torch.compile(lambda x: (x * 2).sin())(x).sum().backward()

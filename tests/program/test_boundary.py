@@ -92,11 +92,18 @@ def in_thread(function, *args):
         return pool.submit(function, *args).result()
 
 
-@pytest.mark.parametrize("by_key", [False, True], ids=["mode", "key"])
+@pytest.fixture(params=["key", "mode"])
+def either_way(request, monkeypatch):
+    """Ops are observed on the dispatch key, and by the mode that takes its place."""
+    assert op_key.is_supported()
+    monkeypatch.setattr(op_key, "is_supported", lambda: request.param == "key")
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
-def test_an_op_that_is_observed_belongs_to_its_caller(run, by_key):
+def test_an_op_that_is_observed_belongs_to_its_caller(run):
     def recorder():
-        return ops.OpRecorder({}, annotations.Annotations(), by_key=by_key)
+        return ops.OpRecorder({}, annotations.Annotations())
 
     def f(x):
         return x @ x
@@ -121,14 +128,13 @@ def test_an_op_that_is_observed_belongs_to_its_caller(run, by_key):
     assert boundary.own_fault(error)
 
 
-@pytest.mark.parametrize("by_key", [False, True], ids=["mode", "key"])
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("run", [lambda f, *a: f(*a), in_thread], ids=["here", "in a thread"])
-def test_an_observer_that_fails_is_a_bug(run, by_key, monkeypatch):
-    assert op_key.is_supported()
+def test_an_observer_that_fails_is_a_bug(run, monkeypatch):
     monkeypatch.setattr(ops, "op_name", None)
 
     def f(x):
-        with ops.OpRecorder({}, annotations.Annotations(), by_key=by_key):
+        with ops.OpRecorder({}, annotations.Annotations()):
             return torch.mm(x, x)
 
     error = raised(run, phases.call, part(f, torch.ones(2, 2)))

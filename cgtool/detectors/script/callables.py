@@ -12,7 +12,8 @@ from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable
-from cgtool.torch_compat.private import no_dispatch, no_torch_function
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
 
 ARG_ORDER_OR_KWARGS_CHANGED = code("arg-order-or-kwargs-changed")
 GRAPHED_CALLABLE_CALLED_TWICE = code("graphed-callable-called-twice")
@@ -45,7 +46,7 @@ class Callables(Detector):
         for target, graphed in zip(event.targets, event.callables, strict=False):
             if isinstance(target, torch.nn.Module):
                 self._look_at_module(target, graphed)
-                with no_dispatch():
+                with unobserved():
                     self._copies += [
                         (weakref.ref(buffer), buffer.detach().clone())
                         for buffer in target.buffers()
@@ -198,5 +199,5 @@ class Callables(Detector):
 
 
 def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    with no_dispatch(), no_torch_function():
+    with unobserved(), no_torch_function():
         return tensor.shape == other.shape and bool(torch.equal(tensor, other))

@@ -14,7 +14,8 @@ from cgtool.observe.effects import written_by
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.storage import key_of, tensors_in
-from cgtool.torch_compat.private import no_dispatch, no_torch_function
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
 
 ACCUMULATE_GRAD_CROSS_STREAM_GROWTH = code("accumulate-grad-cross-stream-growth")
 GRAD_SET_TO_NONE_BETWEEN_REPLAYS = code("grad-set-to-none-between-replays")
@@ -54,7 +55,7 @@ class Gradients(Detector):
     @on(events.CaptureEnded)
     def _note_gradients(self, event: events.CaptureEnded) -> None:
         graph = event.graph
-        with no_dispatch(), no_torch_function():
+        with unobserved(), no_torch_function():
             for use in graph.external.values():
                 leaf = use.tensor()
                 if leaf is None or not leaf.requires_grad or not leaf.is_leaf or leaf.grad is None:

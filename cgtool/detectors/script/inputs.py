@@ -18,7 +18,8 @@ from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.storage import key_of
-from cgtool.torch_compat.private import no_dispatch, no_torch_function
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 BUCKET_PADDING_GARBAGE = code("bucket-padding-garbage")
@@ -212,7 +213,7 @@ class Inputs(Detector):
 
 
 def _value(tensor: torch.Tensor) -> Any:
-    with no_dispatch(), no_torch_function():
+    with unobserved(), no_torch_function():
         return tensor.detach().reshape(-1).tolist()[0]
 
 

@@ -114,10 +114,10 @@ def _op_recorder(_torch: Any) -> str:
 
     if not is_supported():
         raise Missing(
-            "a TorchDispatchMode, under which torch.compile runs eagerly",
-            "a PyTorch with an unused autocast key",
+            "a TorchDispatchMode, under which some ops are replaced by others",
+            "a PyTorch with an unused dispatch key",
         )
-    return "a dispatch key above autograd"
+    return "a dispatch key below autograd"
 
 
 def _annotations(torch: Any) -> str:

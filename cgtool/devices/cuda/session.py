@@ -117,7 +117,7 @@ class CudaSession(Session[CudaGraph]):
     def _record(self, annotations: Annotations, part: Part) -> None:
         """One warm-up iteration under the op recorder, its launches logged."""
         log = LaunchLog()
-        recorder = OpRecorder(part.modules, annotations, log.count, self.accesses, by_key=True)
+        recorder = OpRecorder(part.modules, annotations, log.count, self.accesses)
         log.recorder = recorder
         forward_phase = "step" if self.workload.kind == "step" else "forward"
         phases: dict[str, Recorded] = {}

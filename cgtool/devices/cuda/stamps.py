@@ -212,7 +212,7 @@ class InCaptureRecorder(OpRecorder):
         accesses: AccessLog | None = None,
     ) -> None:
         """``stream`` is the handle of the capturing stream."""
-        super().__init__(roots, annotations, partial(captured_nodes, stream), accesses, by_key=True)
+        super().__init__(roots, annotations, partial(captured_nodes, stream), accesses)
         self._device = device
 
     def execute(

@@ -21,7 +21,8 @@ from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import here
-from cgtool.torch_compat.private import generator_key, no_dispatch, no_torch_function
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import generator_key, no_torch_function
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
@@ -158,7 +159,7 @@ class CUDAGraph:
                 "a graph is replayed while a stream is capturing",
                 fix="replay it outside the capture",
             )
-        with no_dispatch(), no_torch_function():
+        with unobserved(), no_torch_function():
             self._graph.replay()
 
     def reset(self) -> None:

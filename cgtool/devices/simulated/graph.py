@@ -22,7 +22,8 @@ from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
 from cgtool.observe.storage import strided_parts
-from cgtool.torch_compat.private import dispatches_to_python, no_dispatch, pytree
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import dispatches_to_python, pytree
 
 
 @dataclass
@@ -152,7 +153,7 @@ class CaptureRecorder(OpRecorder):
         results = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
         # Aliases: what the caller does to its tensor objects later (set_, resize_,
         # requires_grad_) must not affect the record.
-        with no_dispatch():
+        with unobserved():
             kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
         self.graph.steps.append(Step(func, held_args, held_kwargs, kept))

@@ -19,13 +19,14 @@ import torch
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
 from cgtool.program.workload import Workload, inputs_of, named_tensors
+from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
     """Read and write tensors directly: without autograd, recorders and the simulated device."""
-    with disable_current_modes(), torch.inference_mode(), no_torch_function():
+    with disable_current_modes(), unobserved(), torch.inference_mode(), no_torch_function():
         yield
 
 

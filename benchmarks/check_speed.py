@@ -39,8 +39,8 @@ def run(spec, device):
 if torch.cuda.is_available():
     run(sys.argv[1], "cuda")
 else:
-    from cgtool.devices.simulated import capture as simulated_capture
-    with simulated_capture.open_device():
+    from cgtool.devices.simulated.device import SimulatedDevice
+    with SimulatedDevice("").active():
         run(sys.argv[1], "cuda")
 """
 

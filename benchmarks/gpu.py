@@ -23,6 +23,7 @@ from cuda.bindings import driver as cu
 
 from cgtool.devices.cuda import bench
 from cgtool.devices.cuda import capture as cuda_capture
+from cgtool.devices.cuda.device import CudaDevice
 from cgtool.model.options import BenchOptions, CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
@@ -90,7 +91,7 @@ def nodes() -> list[dict[str, object]]:
     for name in SAMPLES:
         spec = str(ROOT / "samples" / f"{name}.py:build")
         plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
-        capture, _ = cuda_capture.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
+        capture, _ = CudaDevice().capture(load(spec, device="cuda"), CaptureOptions(), quiet)
         ours = [Counter(node.type for node in graph.nodes) for graph in capture.graphs]
         every = [(graph, node) for graph in capture.graphs for node in graph.nodes]
         origins = [
@@ -175,14 +176,14 @@ def ops() -> list[dict[str, object]]:
         for number, op in enumerate(OPS):
             file = Path(folder) / f"alone{number}.py"
             file.write_text(f"{OPS_HEAD}\ndef step():\n    {op}\n    return y\n")
-            captured, _ = cuda_capture.capture(
+            captured, _ = CudaDevice().capture(
                 load(f"{file}:step", device="cuda"), CaptureOptions(), quiet
             )
             alone.append(launches_of(captured, captured.graphs[0]))
         file = Path(folder) / "together.py"
         body = "".join(f"    {op}\n" for op in OPS)
         file.write_text(f"{OPS_HEAD}\ndef step():\n{body}    return y\n")
-        captured, _ = cuda_capture.capture(
+        captured, _ = CudaDevice().capture(
             load(f"{file}:step", device="cuda"), CaptureOptions(), quiet
         )
         first = OPS_HEAD.count("\n") + 3
@@ -223,7 +224,7 @@ def recorder() -> list[dict[str, object]]:
         plain_s.append(time.perf_counter() - clock)
         del graph
         gc.collect()
-        session = cuda_capture.open_session(workload, CaptureOptions())
+        session = cuda_capture.open_session(CudaDevice(), workload, CaptureOptions())
         with watch() as ranges:
             clock = time.perf_counter()
             session.warm_up(1, ranges, quiet)
@@ -290,7 +291,9 @@ def bench_accuracy() -> list[dict[str, object]]:
     rows = []
     for name in ("mlp", "transformer", "convnet", "train_step"):
         spec = str(ROOT / "samples" / f"{name}.py:build")
-        session = cuda_capture.prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+        session = cuda_capture.prepare(
+            CudaDevice(), load(spec, device="cuda"), CaptureOptions(), quiet
+        )
         phases = bench.sides_of(session)
         phase = "step" if "step" in phases else "both"
         graphs = [one.graph for one in session.captured]

@@ -36,6 +36,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.analysis.timing import gaps
     from cgtool.devices.cuda import node_times, profile
     from cgtool.devices.cuda.capture import assemble, prepare, time_launches
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.devices.cuda.timing import empty_ns
     from cgtool.model.measurements import Profile
     from cgtool.model.options import CaptureOptions
@@ -43,7 +44,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
 
     def quiet(_text: str) -> None: ...
 
-    session = prepare(load(spec, device="cuda"), CaptureOptions(), quiet)
+    session = prepare(CudaDevice(), load(spec, device="cuda"), CaptureOptions(), quiet)
     time_launches(session)
     alone = tuple(profile._times(session, [None] * len(session.captured), REPLAYS))
     timed = node_times.record(session, quiet)

@@ -103,10 +103,11 @@ def ready(load: Callable[[], Any]) -> Ready:
     lie in what came back."""
     from cgtool.devices.cuda.bench import sides_of
     from cgtool.devices.cuda.capture import prepare
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.measurements import whole
     from cgtool.model.options import CaptureOptions
 
-    session = prepare(load(), CaptureOptions(), lambda _text: None)
+    session = prepare(CudaDevice(), load(), CaptureOptions(), lambda _text: None)
     phases = sides_of(session)
     found = phases[whole(phases)]
     return Ready(session, next(side for side in found if side.name == "replay"))

@@ -1,8 +1,9 @@
 """A device, a workload's session on it, and the one loop that captures.
 
-``cgtool.devices.cuda`` and ``cgtool.devices.simulated`` implement both classes. Every command that
-captures goes through ``Session.capture_phases``: a plain capture, one with a recorder inside, the
-dry run of ``check``, the captures of ``bench --against`` and those of ``verify``.
+``cgtool.devices.cuda`` and ``cgtool.devices.simulated`` implement these classes, so that a job does
+not ask which device it has. Every command that captures goes through ``Session.capture_phases``: a
+plain capture, one with a recorder inside, the dry run of ``check``, the captures of ``bench
+--against`` and those of ``verify``.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.model.capture import Environment
-from cgtool.model.failure import user_code
-from cgtool.model.options import Progress
+from cgtool.model.capture import Capture, Environment
+from cgtool.model.failure import machine, user_code
+from cgtool.model.finding import Finding
+from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpCall, Record
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Phases, name_of, run_phases
-from cgtool.program.workload import Part
+from cgtool.program.objects import reach, short, type_name
+from cgtool.program.phases import Phases, name_of, run_phases, seed_all, warm_up, warmup_iters
+from cgtool.program.workload import Part, Workload, inputs_of
+
+Captured = tuple[Capture, dict[str, str]]
+"""A capture, and the driver's DOT texts by part name."""
+Checked = tuple[tuple[Finding, ...], tuple[str, ...]]
+"""All findings, and what was looked at."""
 
 
 def quiet(_text: str) -> None:
@@ -33,9 +44,47 @@ def quiet(_text: str) -> None:
 class Device(ABC):
     """A GPU, or the model of one on CPU tensors."""
 
-    simulated: bool
     factory_device: str
     """What a factory gets as ``device``."""
+    simulated_because: str | None = None
+    """Why the device is simulated; None for a GPU."""
+
+    @property
+    @abstractmethod
+    def index(self) -> int:
+        """CUDA's number of the device."""
+
+    def require_gpu(self, command: str, fix: str | None = None) -> None:
+        """Raises CgtoolError (exit 3) on the simulated device, which has no times."""
+        if self.simulated_because is not None:
+            raise machine(f"{command} needs a GPU ({self.simulated_because})", fix=fix)
+
+    @abstractmethod
+    def active(self) -> AbstractContextManager[object]:
+        """``torch.cuda`` is this device while entered; to be entered before the user's file is
+        loaded."""
+
+    @abstractmethod
+    def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
+        """Capture a workload. Raises CgtoolError when the user's code cannot be captured."""
+
+    @abstractmethod
+    def check(
+        self, workload: Workload, options: CaptureOptions, progress: Progress
+    ) -> tuple[Checked, Captured | None]:
+        """What would fail when a workload is captured, and the capture when it succeeded.
+
+        Raises CgtoolError when the code fails in eager mode already.
+        """
+
+    @abstractmethod
+    def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
+        """Run a script that captures and replays graphs itself, under observation; it is not
+        ``active`` meanwhile. Raises CgtoolError for what the script raises."""
+
+    @abstractmethod
+    def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
+        """The session in which replays of a workload are compared with eager."""
 
     @abstractmethod
     def environment(self) -> Environment:
@@ -105,6 +154,10 @@ class Session(Phases, ABC, Generic[GraphT]):
     warmup_iters: int = 0
     warmup_ns: int = 0
 
+    def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
+        """Run eager iterations. Raises CgtoolError for what the user's code raises."""
+        warm_up(self, iterations, progress, explain)
+
     @abstractmethod
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> GraphT:
         """An empty graph for a phase of callable ``index``; the device is idle on return."""
@@ -131,9 +184,16 @@ class Session(Phases, ABC, Generic[GraphT]):
         if not self.is_empty():
             return
         why, fix = self.why_empty()
+        part = self.workload.parts[0]
+        if not any(map(_has_tensors, self.workload.parts)):
+            why = (
+                "no argument is a tensor, and no op launched work: "
+                f"{part.name} is given {_arguments_of(part)}"
+            )
+            fix = "pass the tensors that it works on, on the device that the factory is given"
         raise user_code(
             f"{self.workload.spec}: nothing was captured, the graph is empty",
-            frames=self.workload.parts[0].frames,
+            frames=part.frames,
             why=why,
             fix=fix,
             phase="capture",
@@ -175,3 +235,69 @@ class Session(Phases, ABC, Generic[GraphT]):
             return result
 
         run_phases(self, run)
+
+
+def _has_tensors(part: Part) -> bool:
+    reached = reach(part.function)
+    return bool(inputs_of(part) or part.modules or reached.modules or reached.tensors)
+
+
+def _arguments_of(part: Part) -> str:
+    arguments = [*part.args, *part.kwargs.values()]
+    if not arguments:
+        return "no arguments"
+    shown = ", ".join(f"{short(argument)} ({type_name(argument)})" for argument in arguments[:3])
+    return f"only {shown}" + (" and more" if len(arguments) > 3 else "")
+
+
+class Probes(Protocol):
+    """A second capture that keeps the results of every op."""
+
+    record: Record
+
+    def replay(self) -> None: ...
+    def results(self) -> list[tuple[OpCall, list[torch.Tensor]]]:
+        """Every op that launches work, and what it wrote in the last replay; empty where that was
+        not kept."""
+
+
+class VerifyTarget(ABC):
+    """A workload's session on a device, and what verification needs beyond a capture."""
+
+    def __init__(self, device: Device, session: Session[Any]) -> None:
+        self.device = device
+        self.session = session
+        self.workload: Workload = session.workload
+        self.options: CaptureOptions = session.options
+        self.has_kernels = device.simulated_because is None
+        """Replays run kernels, which may round differently from those of eager, and graphs that
+        share a pool overwrite each other's memory."""
+
+    def warm_up(self, progress: Progress) -> int:
+        """Run eager iterations; how many. Raises CgtoolError for what the user's code raises."""
+        seed_all(self.options.seed)
+        iterations, _ = warmup_iters(self.workload, self.options)
+        with watch_annotations(self.options.annotations) as annotations:
+            self.session.warm_up(iterations, annotations, progress)
+        return iterations
+
+    @abstractmethod
+    def capture(self, progress: Progress) -> None:
+        """Capture every graph of the workload. Raises CgtoolError."""
+
+    @abstractmethod
+    def in_graph_memory(self, tensor: torch.Tensor) -> bool:
+        """True for a tensor that an op of a capture made."""
+
+    @abstractmethod
+    def uncaptured_work(self, differs: bool) -> list[Finding]:
+        """Work that the capture did not record, each with its line. ``differs``: replay and eager
+        differ, so that a count alone is reason enough."""
+
+    @abstractmethod
+    def freed_inputs(self) -> list[Finding]:
+        """Freed memory that the graphs point into. Nothing can be replayed afterwards."""
+
+    @abstractmethod
+    def probe(self) -> Probes:
+        """Capture once more, with every op's results kept."""

@@ -1,35 +1,192 @@
-"""Runs a request: the one place that knows all jobs."""
+"""Runs a request: one function a job, on the device that the request names.
+
+A job does not ask which device it has: what only a GPU can do, it requires.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cgtool.jobs import against, bench, capture, check, profile, script
-from cgtool.jobs.context import Answer, Context, choose_device
-from cgtool.jobs.verify import job as verify
-from cgtool.model import jobs
-from cgtool.model.jobs import Request
-from cgtool.model.options import Progress
+import msgspec
 
-RUN: dict[type[jobs.Job], Callable[[Any, Context], Answer]] = {
-    jobs.CaptureJob: capture.run,
-    jobs.BenchJob: bench.run,
-    jobs.AgainstJob: against.run,
-    jobs.ProfileJob: profile.run,
-    jobs.CheckJob: check.run,
-    jobs.ScriptJob: script.run,
-    jobs.VerifyJob: verify.run,
-}
+import cgtool
+from cgtool.devices.device import Captured, Checked, Device
+from cgtool.devices.open import open_device
+from cgtool.model import capture_file
+from cgtool.model.capture import Caveat, Entry
+from cgtool.model.files import atomic
+from cgtool.model.finding import Report
+from cgtool.model.jobs import (
+    AgainstJob,
+    BenchJob,
+    CaptureJob,
+    CheckJob,
+    Job,
+    ProfileJob,
+    Request,
+    ScriptJob,
+    VerifyJob,
+    capture_beside,
+)
+from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe import call_sites
+from cgtool.program.import_isolation import ImportIsolation
+from cgtool.program.load import load
+from cgtool.program.phases import seed_all
+from cgtool.program.spec import parse_entry
+from cgtool.program.workload import Workload, entry_of
+
+
+class Answer(NamedTuple):
+    """A capture, or a report and the capture behind it."""
+
+    captured: Captured | None
+    report: Report | None = None
 
 
 def run(request: Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
-    job = request.job
-    context = Context(*choose_device(job.capture.device), progress)
+    job, output = request.job, Path(request.output)
+    context = Context(open_device(job.capture.device), progress)
     if job.capture.times:
-        context.require_gpu("--times", fix="leave out --times: the graph is the same")
-    answer = RUN[type(job)](job, context)
+        context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
+    captured, report = RUN[type(job)](job, context)
     progress("write")
-    answer.write(Path(request.output))
+    if captured is not None:
+        capture_file.write(output if report is None else capture_beside(output), *captured)
+    if report is not None:
+        with atomic(output) as temporary:
+            temporary.write_bytes(msgspec.json.encode(report))
+
+
+@dataclass
+class Context:
+    """What a job runs on, and what it reports its progress to."""
+
+    device: Device
+    progress: Progress
+    started_ns: int = field(default_factory=time.perf_counter_ns)
+
+    def load(self, job: Job) -> Workload:
+        """Raises CgtoolError for what the user's code raises or returns."""
+        self.progress("load")
+        return self.load_spec(job.spec, job.capture)
+
+    def load_spec(self, spec: str, options: CaptureOptions) -> Workload:
+        """Without reporting it."""
+        device = self.device.factory_device
+        return load(spec, device=device, inputs=options.input, seed=options.seed)
+
+    def report(self, command: str, entry: Entry, checked: Checked) -> Report:
+        """``elapsed_ns`` counts from ``started_ns``."""
+        findings, looked_at = checked
+        notes: tuple[Caveat, ...] = ()
+        if (why := self.device.simulated_because) is not None:
+            notes = (Caveat("simulated", f"simulated on CPU tensors ({why})"),)
+        return Report(
+            command=command,
+            entry=entry,
+            environment=self.device.environment(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            cgtool=cgtool.__version__,
+            findings=findings,
+            looked_at=looked_at,
+            notes=notes,
+            elapsed_ns=time.perf_counter_ns() - self.started_ns,
+        )
+
+
+def _capture(job: CaptureJob, context: Context) -> Answer:
+    with context.device.active(), call_sites.recorded():
+        return Answer(context.device.capture(context.load(job), job.capture, context.progress))
+
+
+def _check(job: CheckJob, context: Context) -> Answer:
+    with context.device.active(), call_sites.recorded():
+        workload = context.load(job)
+        checked, captured = context.device.check(workload, job.capture, context.progress)
+        entry = entry_of(workload, job.capture)
+        return Answer(captured, context.report("check", entry, checked))
+
+
+def _check_script(job: ScriptJob, context: Context) -> Answer:
+    seed_all(job.capture.seed)
+    checked = context.device.check_script(job.spec, job.arguments, context.progress)
+    entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
+    return Answer(None, context.report("check", entry, checked))
+
+
+def _verify(job: VerifyJob, context: Context) -> Answer:
+    from cgtool.jobs.verify.procedure import verify
+
+    with context.device.active(), call_sites.recorded():
+        workload = context.load(job)
+        target = context.device.verify_target(workload, job.capture)
+        outcome = verify(target, job.options, context.progress)
+        entry = entry_of(workload, job.capture)
+        report = context.report("verify", entry, (outcome.findings, outcome.looked_at))
+    notes = (*report.notes, *outcome.notes)
+    report = msgspec.structs.replace(report, comparisons=outcome.comparisons, notes=notes)
+    return Answer(None, report)
+
+
+def _bench(job: BenchJob, context: Context) -> Answer:
+    # A wrong ENTRY is reported before a missing GPU.
+    parse_entry(job.spec)
+    context.device.require_gpu("bench")
+    from cgtool.devices.cuda import bench
+
+    workload = context.load(job)
+    return Answer(bench.run(context.device, workload, job.capture, job.options, context.progress))
+
+
+def _profile(job: ProfileJob, context: Context) -> Answer:
+    parse_entry(job.spec)
+    context.device.require_gpu(
+        "profile",
+        fix="run it on a machine with an NVIDIA GPU; the capture that it saves can be shown here",
+    )
+    from cgtool.devices.cuda import profile
+
+    workload = context.load(job)
+    return Answer(profile.run(context.device, workload, job.capture, job.options, context.progress))
+
+
+def _against(job: AgainstJob, context: Context) -> Answer:
+    """Replays of two ENTRIES, side by side in one process."""
+    parse_entry(job.spec)
+    context.device.require_gpu("bench")
+    from cgtool.devices.cuda import pairs
+
+    isolation = ImportIsolation(job.spec, job.against)
+
+    def entry(name: str, spec: str) -> pairs.Entry:
+        def load_again() -> Workload:
+            isolation.switch_to(spec)
+            # An ENTRY is loaded hundreds of times; what it prints is not repeated.
+            with contextlib.redirect_stdout(io.StringIO()):
+                return context.load_spec(spec, job.capture)
+
+        return pairs.Entry(name, load_again, job.capture)
+
+    entries = entry("replay", job.spec), entry("against", job.against)
+    with isolation.checked():
+        return Answer(pairs.run(context.device, entries, job.options, context.progress))
+
+
+RUN: dict[type[Job], Callable[[Any, Context], Answer]] = {
+    CaptureJob: _capture,
+    BenchJob: _bench,
+    AgainstJob: _against,
+    ProfileJob: _profile,
+    CheckJob: _check,
+    ScriptJob: _check_script,
+    VerifyJob: _verify,
+}

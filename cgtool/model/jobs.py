@@ -14,7 +14,7 @@ from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, V
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="job"):
-    """The part that all jobs share. ``cgtool.jobs`` has one file a job, which runs it."""
+    """The part that all jobs share. ``cgtool.jobs.dispatch`` has one function a job."""
 
     spec: str
     """An ENTRY, or the path of a script."""

@@ -226,21 +226,21 @@ def _no_gpu_for(config: pytest.Config) -> str | None:
     return config.stash[_NO_GPU]
 
 
-_CHOOSE_DEVICE = """
+_WHY_NO_GPU = """
 import json
-from cgtool.jobs.context import choose_device
-print(json.dumps(choose_device(None)))
+from cgtool.devices.open import why_no_gpu
+print(json.dumps(why_no_gpu()))
 """
 
 
 def _why_no_gpu() -> str | None:
     """None where there is a GPU. In a process of its own, because it imports torch."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _CHOOSE_DEVICE], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", _WHY_NO_GPU], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         return (done.stderr.strip().splitlines() or ["torch cannot be imported"])[-1]
-    reason: str | None = json.loads(done.stdout.splitlines()[-1])[1]
+    reason: str | None = json.loads(done.stdout.splitlines()[-1])
     return reason
 
 

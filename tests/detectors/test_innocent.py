@@ -9,8 +9,8 @@ import pytest
 
 from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.check import check
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from tests.detectors import innocent_code
@@ -31,9 +31,11 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found(name):
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         workload = load(f"{FILE}:{name}", device="cuda")
-        found, looked, captured = check(device, workload, CaptureOptions(), lambda _text: None, "")
+        (found, looked), captured = check(
+            device, workload, CaptureOptions(), lambda _text: None, ""
+        )
     assert captured is not None, looked
     more = graph_findings(captured)
     shown = explain_findings((*found, *more))

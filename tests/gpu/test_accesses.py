@@ -42,11 +42,11 @@ def test_a_chain_by_hand(warmup_iters):
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_every_call_of_a_sample_is_known_and_its_data_keeps_the_order_that_it_needs(sample):
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.options import CaptureOptions
     from cgtool.program.load import load
 
-    captured, _ = cuda_capture.capture(
+    captured, _ = CudaDevice().capture(
         load(f"{sample}:build", device="cuda"), CaptureOptions(), quiet
     )
     for index, graph in enumerate(captured.graphs):

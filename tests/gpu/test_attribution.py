@@ -48,13 +48,13 @@ def build(device):
 
 def test_a_hand_written_kernel_beside_backward_has_its_own_line(tmp_path):
     pytest.importorskip("triton")
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.program.load import load
 
     file = tmp_path / "halving_step.py"
     file.write_text(TRITON_STEP)
     workload = load(f"{file}:build", device="cuda")
-    captured, _ = cuda_capture.capture(workload, CaptureOptions(), quiet)
+    captured, _ = CudaDevice().capture(workload, CaptureOptions(), quiet)
     places = Places(captured)
     functions = captured.functions
     graph = captured.graphs[0]
@@ -229,18 +229,18 @@ def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_p
 
 
 def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
-    from cgtool.devices.cuda import capture as cuda_capture
     from cgtool.devices.cuda import nodes
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.failure import CgtoolError
     from cgtool.program.workload import Part, Workload
 
     x = torch.zeros(64, device="cuda")
     workload = Workload("test", "callable", (Part("test", lambda x: x + 1, (x,)),))
     options = CaptureOptions(check_input_liveness=True)
-    assert cuda_capture.capture(workload, options, quiet)[0].graphs[0].nodes
+    assert CudaDevice().capture(workload, options, quiet)[0].graphs[0].nodes
     monkeypatch.delattr(nodes.cu, "cuFuncGetParamInfo")
     with pytest.raises(CgtoolError) as raised:
-        cuda_capture.capture(workload, options, quiet)
+        CudaDevice().capture(workload, options, quiet)
     assert raised.value.failure.exit_code == 5
 
 

@@ -25,10 +25,10 @@ def quiet(_text: str) -> None:
 
 
 def capture(function, args=(), modules=None, kind="callable", **options):
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
 
     workload = Workload("test", kind, (Part("test", function, args, {}, modules or {}),))
-    return cuda_capture.capture(workload, CaptureOptions(**options), quiet)[0]
+    return CudaDevice().capture(workload, CaptureOptions(**options), quiet)[0]
 
 
 def ops_of(captured, graph=0):
@@ -44,12 +44,12 @@ def lines_of(captured, graph=0):
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_sample_equals_plain_capture_and_every_node_has_a_place(sample):
     from benchmarks.gpu import plain_capture, types_of
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.program.load import load
 
     spec = f"{sample}:build"
     plain = [types_of(graph) for _, graph in plain_capture(load(spec, device="cuda"))]
-    captured, _ = cuda_capture.capture(load(spec, device="cuda"), CaptureOptions(), quiet)
+    captured, _ = CudaDevice().capture(load(spec, device="cuda"), CaptureOptions(), quiet)
     assert [Counter(node.type for node in graph.nodes) for graph in captured.graphs] == plain
     places = Places(captured)
     for graph in captured.graphs:
@@ -115,10 +115,10 @@ def test_triton_kernel_outside_any_op_has_a_line(tmp_path):
         "def build(device):\n"
         "    return run, (torch.randn(1024, device=device),)\n"
     )
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.program.load import load
 
-    captured, _ = cuda_capture.capture(
+    captured, _ = CudaDevice().capture(
         load(f"{file}:build", device="cuda"), CaptureOptions(), quiet
     )
     assert lines_of(captured) == [9, 10]
@@ -129,7 +129,7 @@ def test_triton_kernel_outside_any_op_has_a_line(tmp_path):
 
 def test_compiled_code_is_captured_as_it_would_be_by_hand():
     from benchmarks.gpu import launches_of, plain_capture
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
 
     def make():
         torch.manual_seed(0)
@@ -154,7 +154,7 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
 
     plain = [kernels(graph) for _, graph in plain_capture(make())]
     torch.compiler.reset()
-    captured, _ = cuda_capture.capture(make(), CaptureOptions(), quiet)
+    captured, _ = CudaDevice().capture(make(), CaptureOptions(), quiet)
     assert any("triton" in name for name in plain[0])
     assert [launches_of(captured, graph) for graph in captured.graphs] == plain
     places = Places(captured)
@@ -232,10 +232,13 @@ def test_memory_agrees_with_the_allocator_to_the_byte():
 
 def test_dropout_is_captured_with_its_random_state_and_differs_between_replays():
     from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
 
     x = torch.ones(4096, device="cuda")
     part = Part("dropout", lambda x: torch.nn.functional.dropout(x, 0.5), (x,))
-    session = cuda_capture.prepare(Workload("test", "callable", (part,)), CaptureOptions(), quiet)
+    session = cuda_capture.prepare(
+        CudaDevice(), Workload("test", "callable", (part,)), CaptureOptions(), quiet
+    )
     output = session.outputs[0][0][1]
     session.captured[0].graph.replay()
     first = output.clone()
@@ -374,7 +377,7 @@ def test_two_streams_have_a_fork_and_a_join(tmp_path):
 def test_pools_shared_and_separate():
     generator = torch.nn.Linear(8, 64).cuda()
     critic = torch.nn.Linear(64, 1).cuda()
-    from cgtool.devices.cuda import capture as cuda_capture
+    from cgtool.devices.cuda.device import CudaDevice
 
     def run(pool):
         workload = Workload(
@@ -385,7 +388,7 @@ def test_pools_shared_and_separate():
                 Part("c", critic, (torch.randn(4, 64, device="cuda"),), {}, {"": critic}),
             ),
         )
-        return cuda_capture.capture(workload, CaptureOptions(pool=pool), quiet)[0]
+        return CudaDevice().capture(workload, CaptureOptions(pool=pool), quiet)[0]
 
     shared, separate = run("shared"), run("separate")
     names = ["forward 0", "forward 1", "backward 1", "backward 0"]

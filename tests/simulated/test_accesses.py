@@ -10,6 +10,7 @@ import torch
 
 from cgtool.analysis.graph import overlap
 from cgtool.devices.simulated import capture as simulated_capture
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model import capture_file
 from cgtool.model.capture import Call, Capture, Graph
 from cgtool.model.options import CaptureOptions
@@ -18,7 +19,7 @@ from cgtool.program.workload import Part, Workload
 
 def capture(build: Any, kind: str = "callable") -> Capture:
     """``build(device)`` returns a callable and its arguments."""
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         function, arguments = build("cuda")
         modules = {"": function} if isinstance(function, torch.nn.Module) else {}
         workload = Workload("test", kind, (Part("test", function, arguments, modules=modules),))

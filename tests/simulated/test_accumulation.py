@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.simulated import capture as simulated_capture
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
 from tests.forked_workers import run_cgtool
@@ -41,7 +42,7 @@ def test_check_finds_nothing(tmp_path: Path) -> None:
 def test_the_graph_adds_in_place() -> None:
     names: dict[str, Any] = {}
     exec(STEP, names)
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         step, arguments = names["build"]("cuda")
         workload = Workload("test", "step", (Part("step", step, arguments),))
         session = simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)[

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from cgtool.devices.simulated import capture as simulated_capture
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
@@ -76,7 +77,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_waiting_for_the_device_is_refused_at_the_users_line(name):
     function = REFUSED[name]
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         with pytest.raises(CgtoolError) as caught:
             captured(device, function, x)
@@ -109,7 +110,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_a_gpu_captures_is_captured(name):
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = captured(device, ALLOWED[name], x)
         session.captured[0].graph.replay()
@@ -126,7 +127,7 @@ def test_a_sync_in_backward_names_the_users_line():
         def backward(ctx, gradient):
             return gradient * gradient.sum().item()
 
-    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         captured(device, Bad.apply, torch.ones(3, device="cuda", requires_grad=True))
     failure = caught.value.failure
     line = Bad.backward.__code__.co_firstlineno + 2
@@ -145,14 +146,14 @@ def test_the_users_own_backward_may_name_the_gpu():
             assert gradient.is_cuda
             return gradient * torch.full((3,), 2.0, device="cuda")
 
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda", requires_grad=True)
         session = captured(device, Doubled.apply, x)
     assert session.gradients[0][0].tolist() == [2, 2, 2]
 
 
 def failure_of(function, *args, **options):
-    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         captured(device, function, *[make() for make in args], **options)
     return caught.value.failure
 
@@ -175,7 +176,7 @@ def test_an_unjoined_stream_is_named_with_its_last_line():
 
 
 def test_waiting_for_work_from_before_the_capture_is_refused():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         side = torch.cuda.Stream()
         ready = side.record_event()
 
@@ -227,7 +228,7 @@ def test_random_state_belongs_to_the_graph():
 
 
 def test_an_optimizer_that_is_not_capturable_is_refused():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
         optimizer = torch.optim.AdamW([weight])
 
@@ -249,6 +250,7 @@ def test_a_graph_inside_the_workload_is_refused():
 
 
 def test_work_on_host_tensors_alone_is_an_empty_graph():
-    failure = failure_of(lambda: torch.ones(3) * 2, kind="step")
+    x = torch.ones(3)
+    failure = failure_of(lambda: x * 2, kind="step")
     assert "nothing was captured" in failure.what
     assert "CPU" in failure.why

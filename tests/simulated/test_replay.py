@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from cgtool.devices.simulated import capture as simulated_capture
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -31,7 +32,7 @@ def prepared(device, function, *args, kind="callable", **options):
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_replay_equals_eager_to_the_last_bit(name):
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         workload = load(f"{SAMPLES / name}.py:build", device="cuda")
         session = simulated_capture.prepare(device, workload, CaptureOptions(), quiet)[0]
         for one in session.captured:
@@ -66,7 +67,7 @@ def test_a_training_step_replays_as_eager_steps_do():
 
         return model, step
 
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         model, step = make()
         session = prepared(device, step, kind="step")
         before = [p.clone() for p in model.parameters()]
@@ -82,7 +83,7 @@ def test_a_training_step_replays_as_eager_steps_do():
 
 
 def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_anew():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = prepared(device, lambda x: x * 2, x)
         output = session.outputs[0][0][1]
@@ -98,7 +99,7 @@ def test_a_python_number_is_frozen():
         state["scale"] += 1
         return x * state["scale"]
 
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         session = prepared(device, function, torch.ones(2, device="cuda"))
         output = session.outputs[0][0][1]
         first = output.clone()
@@ -108,7 +109,7 @@ def test_a_python_number_is_frozen():
 
 
 def test_dropout_differs_between_replays():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         session = prepared(
             device, lambda x: torch.nn.functional.dropout(x, 0.5), torch.ones(4096, device="cuda")
         )
@@ -136,7 +137,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_wait_for_the_device_is_refused(name):
     function = REFUSED[name]
-    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         prepared(device, function, torch.ones(3, device="cuda"))
     failure = caught.value.failure
     assert failure.exit_code == 4
@@ -154,7 +155,7 @@ def test_a_sync_in_backward_names_the_users_line():
         def backward(ctx, gradient):
             return gradient * gradient.sum().item()
 
-    with simulated_capture.open_device() as device, pytest.raises(CgtoolError) as caught:
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         prepared(device, Bad.apply, torch.ones(3, device="cuda", requires_grad=True))
     failure = caught.value.failure
     line = Bad.backward.__code__.co_firstlineno + 2
@@ -162,7 +163,7 @@ def test_a_sync_in_backward_names_the_users_line():
 
 
 def test_fork_and_join_are_edges():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         side = torch.cuda.Stream()
 
         def function(x):
@@ -184,7 +185,7 @@ def test_the_session_gives_torch_back_as_it_was():
     names = ("Stream", "Event", "synchronize", "is_available", "current_stream", "manual_seed")
     before = {name: getattr(torch.cuda, name) for name in names}
     kept = (torch.Generator, torch.autocast, torch.nn.Module.cuda)
-    with simulated_capture.open_device():
+    with SimulatedDevice("test").active():
         assert torch.cuda.is_available()
         assert torch.zeros(3, device="cuda").is_cuda
     assert {name: getattr(torch.cuda, name) for name in names} == before
@@ -192,7 +193,7 @@ def test_the_session_gives_torch_back_as_it_was():
 
 
 def test_compiled_code_runs_unfused():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = prepared(device, torch.compile(lambda x: x.sin().cos()), x)
     assert [node.call.name for node in session.captured[0].graph.nodes] == [
@@ -209,7 +210,7 @@ def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
     def function(x):
         return checkpoint(block, x, use_reentrant=False, preserve_rng_state=preserve)
 
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.ones(4096, device="cuda", requires_grad=True)
         session = prepared(device, function, x)
         masks = []
@@ -279,7 +280,7 @@ def jagged():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("make", [lambda: packed, wrapped, compressed, jagged])
 def test_tensors_that_are_made_of_others_replay_as_eager(make):
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         function = make()
         x = torch.randn(2, 3, 4, device="cuda", requires_grad=make is jagged)
         session = prepared(device, function, x)
@@ -291,7 +292,7 @@ def test_tensors_that_are_made_of_others_replay_as_eager(make):
 
 
 def test_histograms_of_integers_are_counted_as_on_a_gpu():
-    with simulated_capture.open_device() as device:
+    with SimulatedDevice("test").active() as device:
         x = torch.tensor([0, 1, 1, 3], dtype=torch.int32, device="cuda")
         session = prepared(device, lambda x: torch.histc(x, bins=4, min=0, max=3), x)
     (_, found) = session.outputs[0][0]
@@ -299,7 +300,7 @@ def test_histograms_of_integers_are_counted_as_on_a_gpu():
 
 
 def test_annotations_may_name_the_classes_of_torch_cuda():
-    with simulated_capture.open_device():
+    with SimulatedDevice("test").active():
         assert torch.cuda.CUDAGraph | None and torch.cuda.device | None
         with torch.cuda.device(0):
             pass

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cgtool.devices.simulated import capture as simulated_capture
-from cgtool.jobs.verify.on_simulated import Simulated
+from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.jobs.verify.procedure import verify
 from cgtool.model.options import CaptureOptions, VerifyOptions
 from cgtool.program.load import load
@@ -33,9 +32,10 @@ def verified(autocast_off):
 
     def run(spec, capture=None, **options):
         torch.manual_seed(0)
-        with simulated_capture.open_device() as device:
+        device = SimulatedDevice("test")
+        with device.active():
             workload = load(str(FOLDER / spec), device="cuda")
-            target = Simulated(device, workload, capture or CaptureOptions())
+            target = device.verify_target(workload, capture or CaptureOptions())
             return verify(target, VerifyOptions(**options), silent)
 
     return run
@@ -44,10 +44,11 @@ def verified(autocast_off):
 @pytest.fixture
 def target(autocast_off):
     """A target that is warmed up and captured nowhere yet, inside the session of the test."""
-    with simulated_capture.open_device() as device:
+    device = SimulatedDevice("test")
+    with device.active():
 
         def make(spec):
             workload = load(str(FOLDER / spec), device="cuda")
-            return Simulated(device, workload, CaptureOptions())
+            return device.verify_target(workload, CaptureOptions())
 
         yield make

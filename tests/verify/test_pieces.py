@@ -257,7 +257,7 @@ def after_replay(graph, action):
 
 def as_on_a_gpu(target, changed):
     """Kernels may differ, memory is shared; ``changed`` gets the graphs once they are captured."""
-    target.simulated = False
+    target.has_kernels = True
     capture = target.capture
 
     def captured(progress):
@@ -351,7 +351,7 @@ def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
     ],
 )
 def test_launches_without_a_node(capturing, stream, nodes, sure, codes):
-    missed = pytest.importorskip("cgtool.jobs.verify.on_cuda")
+    missed = pytest.importorskip("cgtool.devices.cuda.verify")
     recorder = missed.MissedRecorder(workload(lambda: None), None, 1)
     recorder.missed = [missed.Missed(None, None, 2, nodes, stream, capturing)]
     assert [finding.code for finding in missed.findings_of(recorder, sure_only=sure)] == codes

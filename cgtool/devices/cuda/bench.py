@@ -27,7 +27,8 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
-from cgtool.model.capture import Capture, Caveat
+from cgtool.devices.device import Captured, Device
+from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
@@ -189,16 +190,17 @@ def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
 
 
 def run(
+    device: Device,
     workload: Workload,
     capture_options: CaptureOptions,
     options: BenchOptions,
     progress: Progress,
-) -> tuple[Capture, dict[str, str]]:
+) -> Captured:
     """Capture, time, and return the capture with its raw samples.
 
     Raises CgtoolError: exit 2 for a phase that the workload does not have.
     """
-    session = prepare(workload, capture_options, progress)
+    session = prepare(device, workload, capture_options, progress)
     time_launches(session)
     phases = sides_of(session)
     if options.phase is not None:

@@ -15,7 +15,6 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import node_times
 from cgtool.devices.cuda.capabilities import keeps_graphs
 from cgtool.devices.cuda.cupti import CuptiUnavailable
-from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.memory import FREED, AddressBook, cublas_workspaces, require_live_inputs
 from cgtool.devices.cuda.nodes import (
     RAW_DOT_NODES,
@@ -27,6 +26,7 @@ from cgtool.devices.cuda.nodes import (
 )
 from cgtool.devices.cuda.provenance import Joined, join
 from cgtool.devices.cuda.session import CudaSession
+from cgtool.devices.device import Captured, Device
 from cgtool.model.capture import Allocation, Capture, Caveat, Graph, Memory, Stream, Tensor
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import CaptureOptions, Progress
@@ -48,13 +48,13 @@ LAUNCHES = 20
 
 
 def capture(
-    workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[Capture, dict[str, str]]:
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+) -> Captured:
     """Capture a workload on a GPU: the capture, and the driver's DOT texts by part name.
 
     Raises CgtoolError when the user's code cannot be captured.
     """
-    session = prepare(workload, options, progress)
+    session = prepare(device, workload, options, progress)
     progress("replay")
     time_launches(session)
     timed: node_times.NodeTimes | None = None
@@ -72,27 +72,28 @@ def capture(
     return captured, raw
 
 
-def open_session(workload: Workload, options: CaptureOptions) -> CudaSession:
-    """Choose device and stream. Raises CgtoolError for what this machine or PyTorch lacks."""
+def open_session(device: Device, workload: Workload, options: CaptureOptions) -> CudaSession:
+    """A session with a stream of its own. Raises CgtoolError for what this PyTorch lacks."""
     if not keeps_graphs(torch):
         raise machine(
             f"PyTorch {torch.__version__} cannot keep a captured graph",
             why="cgtool reads the nodes of the template that CUDAGraph(keep_graph=True) keeps",
             fix="install torch 2.8 or later",
         )
-    device = CudaDevice(options.device or "cuda")
     torch.cuda.set_device(device.index)
     priority = {"normal": 0, "high": -1}[options.stream]
     stream = torch.cuda.Stream(device.index, priority=priority)
     return CudaSession(workload, options, device=device, stream=stream)
 
 
-def prepare(workload: Workload, options: CaptureOptions, progress: Progress) -> CudaSession:
+def prepare(
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+) -> CudaSession:
     """Warm up, capture and instantiate: a session whose graphs can be replayed.
 
     Raises CgtoolError.
     """
-    session = open_session(workload, options)
+    session = open_session(device, workload, options)
     seed_all(options.seed)
     iterations, note = warmup_iters(workload, options)
     if note is not None:
@@ -141,7 +142,7 @@ def _replay_failed(session: CudaSession, error: RuntimeError) -> CgtoolError:
     )
 
 
-def assemble(session: CudaSession) -> tuple[Capture, dict[str, str]]:
+def assemble(session: CudaSession) -> Captured:
     """The capture as plain data, and the driver's DOT texts by part name.
 
     Nothing can be replayed afterwards: finding the cuBLAS workspaces frees them.

@@ -24,11 +24,11 @@ from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
 from cgtool.devices.cuda.memory import keeps_history
-from cgtool.devices.device import CapturedGraph, Session
+from cgtool.devices.device import Captured, CapturedGraph, Checked, Device, Session
 from cgtool.findings.registry import code
-from cgtool.model.capture import Capture, Frame
+from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Code, Finding
+from cgtool.model.finding import Code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
@@ -233,14 +233,14 @@ def _host_waits(dry: Dry) -> Iterator[None]:
 
 
 def check(
-    workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[Capture, dict[str, str]] | None]:
-    """All findings, what was looked at, and the capture with its raw texts when it succeeded.
+    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+) -> tuple[Checked, Captured | None]:
+    """The dry run, and the capture when it succeeded.
 
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
     dry = Dry()
-    open_session(workload, options)
+    open_session(device, workload, options)
     seed_all(options.seed)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -250,12 +250,13 @@ def check(
         with torch.cuda.stream(side):
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)
-    captured: tuple[Capture, dict[str, str]] | None = None
+    captured: Captured | None = None
     if not keeps_history():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
-        return dry.findings.all(), (*looked, "no capture: the allocator is cudaMallocAsync"), None
+        looked = (*looked, "no capture: the allocator is cudaMallocAsync")
+        return (dry.findings.all(), looked), None
     try:
-        captured = capture(workload, options, progress)
+        captured = capture(device, workload, options, progress)
         looked = (*looked, "a capture")
     except CgtoolError as error:
         for finding in error.failure.findings:
@@ -269,7 +270,7 @@ def check(
         if not len(dry.findings):
             raise
         looked = (*looked, f"a capture, which failed: {error.failure.what}")
-    return dry.findings.all(), looked, captured
+    return (dry.findings.all(), looked), captured
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,7 @@
-"""A GPU: its streams, generators and free memory."""
+"""A GPU: its streams, generators and free memory, and what jobs do on it.
+
+A method imports what it needs: a capture does not wait for the rules of ``check``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +17,11 @@ import torch
 
 from cgtool.devices.cuda.capabilities import version_of
 from cgtool.devices.cuda.driver import cu
-from cgtool.devices.device import Device
+from cgtool.devices.device import Captured, Checked, Device, VerifyTarget
 from cgtool.model.capture import Environment
+from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.host import processor, processors
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import pytree
 
 _MOST_BLOCKS = 4096
@@ -26,15 +32,39 @@ class CudaDevice(Device):
     """One CUDA device. CUDA is initialised by the first use of ``index``, never before the user's
     file was loaded."""
 
-    simulated = False
-
     def __init__(self, factory_device: str = "cuda") -> None:
         """``factory_device``: ``cuda`` or ``cuda:N``."""
         self.factory_device = factory_device
 
+    def active(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
+        from cgtool.devices.cuda.capture import capture
+
+        return capture(self, workload, options, progress)
+
+    def check(
+        self, workload: Workload, options: CaptureOptions, progress: Progress
+    ) -> tuple[Checked, Captured | None]:
+        from cgtool.devices.cuda.check import check
+
+        return check(self, workload, options, progress)
+
+    def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
+        from cgtool.devices.cuda.script import check
+
+        if torch.device(self.factory_device).index is not None:
+            torch.cuda.set_device(self.index)
+        return check(path, arguments, progress)
+
+    def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
+        from cgtool.devices.cuda.verify import CudaVerifyTarget
+
+        return CudaVerifyTarget(self, workload, options)
+
     @cached_property
     def index(self) -> int:
-        """CUDA's number of the device."""
         index = torch.device(self.factory_device).index
         return index if index is not None else torch.cuda.current_device()
 

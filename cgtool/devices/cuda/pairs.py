@@ -27,11 +27,10 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, repeats_for, replays
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
-from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.cuda.timing import ClockWatch
-from cgtool.devices.device import quiet
-from cgtool.model.capture import Capture, Caveat
+from cgtool.devices.device import Captured, Device, quiet
+from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
@@ -77,15 +76,14 @@ class Entry:
 
 
 def run(
-    entries: tuple[Entry, Entry], options: BenchOptions, progress: Progress
-) -> tuple[Capture, dict[str, str]]:
+    device: Device, entries: tuple[Entry, Entry], options: BenchOptions, progress: Progress
+) -> Captured:
     """Capture the first entry, and time replays of both; the capture with the raw samples.
 
     Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.
     """
     first = entries[0]
-    session = prepare(first.load(), first.options, progress)
-    device = session.device
+    session = prepare(device, first.load(), first.options, progress)
     time_launches(session)
     capture, raw = assemble(session)
     del session
@@ -96,7 +94,7 @@ def run(
 
 def measure(
     entries: tuple[Entry, Entry],
-    device: CudaDevice,
+    device: Device,
     options: BenchOptions,
     caveats: list[Caveat],
     progress: Progress,
@@ -153,7 +151,7 @@ def measure(
     )
 
 
-def once(entry: Entry, stream: Any, device: CudaDevice, options: BenchOptions) -> None:
+def once(entry: Entry, stream: Any, device: Device, options: BenchOptions) -> None:
     """Load, capture, time and drop an entry."""
     workload = entry.load()
     seed_all(entry.options.seed)

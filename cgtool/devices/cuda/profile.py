@@ -23,7 +23,7 @@ from cgtool.devices.cuda.node_times import INSTALL
 from cgtool.devices.cuda.nodes import nodes_of, type_of
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.timing import device_ns, empty_ns, once_ns
-from cgtool.model.capture import Capture
+from cgtool.devices.device import Captured, Device
 from cgtool.model.failure import machine
 from cgtool.model.measurements import GraphTimes, InputCopy, Peak, Profile
 from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, Progress
@@ -42,13 +42,17 @@ _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
 
 
 def run(
-    workload: Workload, options: CaptureOptions, profile_options: ProfileOptions, progress: Progress
-) -> tuple[Capture, dict[str, str]]:
+    device: Device,
+    workload: Workload,
+    options: CaptureOptions,
+    profile_options: ProfileOptions,
+    progress: Progress,
+) -> Captured:
     """Capture, measure, and return the capture with times on its nodes.
 
     Raises CgtoolError: exit 3 when no profiler can record on this machine.
     """
-    session = prepare(workload, options, progress)
+    session = prepare(device, workload, options, progress)
     started = time.perf_counter()
     with user_errors(workload.parts[0], "profile", explain):
         progress("first replay")

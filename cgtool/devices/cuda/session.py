@@ -21,10 +21,9 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import cupti, memory
-from cgtool.devices.cuda.device import CudaDevice
 from cgtool.devices.cuda.driver import check, cu, node_count
 from cgtool.devices.cuda.stamps import InCaptureRecorder, Launch, LaunchLog, Stamp, watch_capture
-from cgtool.devices.device import CapturedGraph, Recorder, Session, quiet
+from cgtool.devices.device import CapturedGraph, Device, Recorder, Session, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError, machine, user_code
 from cgtool.model.options import Progress
@@ -78,7 +77,7 @@ class CudaGraph(CapturedGraph):
 class CudaSession(Session[CudaGraph]):
     """All that one attempt on a GPU holds alive."""
 
-    device: CudaDevice
+    device: Device
     stream: Any
     """The capturing stream."""
     keep_graph: bool = True

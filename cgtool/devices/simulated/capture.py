@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
 from cgtool.devices.device import CapturedGraph, Session, quiet
-from cgtool.devices.simulated import device as simulated_device
 from cgtool.devices.simulated import memory
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.devices.simulated.device_model import Stream as SimulatedStream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import LifetimeRecorder
-from cgtool.devices.simulated.redirect import redirected
-from cgtool.model.capture import Capture, Caveat, Edge, Graph, Node, Stream
+from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.host import processor, processors
 from cgtool.observe.ops import Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import user_errors
@@ -34,19 +37,9 @@ from cgtool.program.phases import (
     roots_of,
     run_phases,
     seed_all,
-    warm_up,
     warmup_iters,
 )
 from cgtool.program.workload import Part, Workload, describe_tensors, entry_of
-
-
-@contextlib.contextmanager
-def open_device() -> Iterator[Device]:
-    """Make ``torch.cuda`` the simulated device while entered; to be entered before the user's file
-    is loaded."""
-    device = Device()
-    with redirected(device):
-        yield device
 
 
 @dataclass
@@ -63,22 +56,18 @@ class CapturedOps(CapturedGraph):
 class SimulatedSession(Session[CapturedOps]):
     """All that one attempt on the simulated device holds alive."""
 
-    device: Device
+    model: DeviceModel
     record: Record = field(default_factory=Record)
     """One record for all captures: a backward op finds its forward call in it, and storages."""
-    stream: simulated_device.Stream = field(init=False)
+    stream: SimulatedStream = field(init=False)
     """The stream of the last ``capture``."""
-
-    def warm_up(self, iterations: int, progress: Progress) -> None:
-        """Raises CgtoolError for what the user's code raises."""
-        warm_up(self, iterations, progress, explain)
 
     def follow_lifetimes(self, annotations: Annotations) -> tuple[LifetimeRecorder, dict[int, str]]:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
 
         Returns the recorder, and the labels of outputs and gradients by index of the life.
         """
-        recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.device)
+        recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
 
         def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
             with user_errors(part, "warm-up", explain), recorder:
@@ -101,11 +90,11 @@ class SimulatedSession(Session[CapturedOps]):
 
     @contextlib.contextmanager
     def capturing(self, graph: CapturedOps) -> Iterator[None]:
-        with capturing(self.device, self.stream, self.activity(graph.name)):
+        with capturing(self.model, self.stream, self.activity(graph.name)):
             yield
-            self.device.check_joins()
-        graph.graph.stream_names = [stream.name for stream in self.device.streams]
-        graph.lanes = self.device.nodes
+            self.model.check_joins()
+        graph.graph.stream_names = [stream.name for stream in self.model.streams]
+        graph.lanes = self.model.nodes
 
     def capture(
         self,
@@ -118,13 +107,13 @@ class SimulatedSession(Session[CapturedOps]):
 
         Raises CgtoolError for what the user's code raises.
         """
-        self.stream = self.device.stream_class(name="capture stream")
+        self.stream = self.model.stream_class(name="capture stream")
         states, accesses = RandomStates(), AccessLog()
 
         @contextlib.contextmanager
         def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
             roots = roots_of(self.workload)
-            recorder = make_recorder(roots, annotations, self.device, states, accesses)
+            recorder = make_recorder(roots, annotations, self.model, states, accesses)
             recorder.record, recorder.graph = self.record, graph.graph
             yield recorder
 
@@ -146,16 +135,16 @@ class SimulatedSession(Session[CapturedOps]):
 
 
 def prepare(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+    model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress
 ) -> tuple[SimulatedSession, int, LifetimeRecorder, dict[int, str]]:
     """Warm up, follow lifetimes, capture: a session that can replay, the number of warm-up
     iterations, the lifetimes and their labels. Raises CgtoolError."""
-    session = SimulatedSession(workload, options, device=device)
+    session = SimulatedSession(workload, options, model=model)
     seed_all(options.seed)
     iterations, _ = warmup_iters(workload, options)
     begin = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        session.warm_up(max(0, iterations - 1), progress)
+        session.warm_up(max(0, iterations - 1), annotations, progress)
         gc.collect()
         recorder, labels = session.follow_lifetimes(annotations)
         session.warmup_ns = time.perf_counter_ns() - begin
@@ -165,14 +154,27 @@ def prepare(
 
 
 def capture(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+    model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress, why: str
 ) -> Capture:
     """Capture on the simulated device; ``why`` is the reason why it is not a GPU.
 
     Raises CgtoolError when a GPU would refuse to capture the user's code.
     """
-    session, iterations, recorder, labels = prepare(device, workload, options, progress)
+    session, iterations, recorder, labels = prepare(model, workload, options, progress)
     return build(session, iterations, recorder, labels, why)
+
+
+def environment() -> Environment:
+    """The software that the model runs on."""
+    return Environment(
+        device="simulated",
+        simulated=True,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=processor(),
+        cpus=processors(),
+    )
 
 
 def build(
@@ -218,7 +220,7 @@ def build(
     )
     return Capture(
         entry=entry_of(workload, options),
-        environment=session.device.environment(),
+        environment=environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
         graphs=graphs,

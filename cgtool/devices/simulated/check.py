@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
+from cgtool.devices.device import Checked
 from cgtool.devices.simulated.capture import SimulatedSession, build
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Capture
-from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
@@ -19,13 +19,14 @@ from cgtool.program.workload import Workload
 
 
 def check(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress, why: str
-) -> tuple[tuple[Finding, ...], tuple[str, ...], Capture | None]:
-    """All findings, what was looked at, and the capture when there was one.
+    model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> tuple[Checked, Capture | None]:
+    """All hazards, and the capture when there was one; ``why`` is the reason why the device is
+    simulated.
 
     Raises CgtoolError when the code fails in eager mode already.
     """
-    session = SimulatedSession(workload, options, device=device)
+    session = SimulatedSession(workload, options, model=model)
     captures: list[Capture] = []
     if options.seed is not None:
         torch.manual_seed(options.seed)
@@ -35,10 +36,10 @@ def check(
         session.capture(annotations, progress)
         for graph in session.captured:
             for finding in findings_of_graph(graph.lanes, graph.record):
-                device.findings.add(finding)
+                model.findings.add(finding)
         captures.append(build(session, 1, recorder, labels, why))
         return session.captured[0].record.calls if session.captured else ()
 
     with watch_annotations(options.annotations) as annotations:
-        looked = check_entry(device, workload, options, progress, annotations, dry)
-    return device.findings.all(), looked, captures[0] if captures else None
+        looked = check_entry(model, workload, options, progress, annotations, dry)
+    return (model.findings.all(), looked), captures[0] if captures else None

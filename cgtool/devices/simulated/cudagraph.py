@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated.device import Stream
+from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.recording import Owners, Places, ScriptRecorder

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from cgtool.detectors import function_rules as rules
 from cgtool.detectors.function_rules import is_number, names_gpu, target_of
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (
     DEVICE,
@@ -63,7 +63,7 @@ def _cpu(value: Any) -> Any:
 class FunctionMode(TorchFunctionMode):
     """Replaces ``cuda`` devices among arguments by ``cpu``, and marks the place of results."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceModel) -> None:
         super().__init__()
         self.device = device
 

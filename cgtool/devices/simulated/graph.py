@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.op_rules import is_host_work, refuse_op
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
@@ -121,7 +121,7 @@ class CaptureRecorder(OpRecorder):
         self,
         roots: Any,
         annotations: Any,
-        device: Device,
+        device: DeviceModel,
         states: RandomStates,
         accesses: AccessLog | None = None,
     ) -> None:

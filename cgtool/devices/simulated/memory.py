@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.op_rules import is_host_work
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.origins import OriginTable
@@ -279,7 +279,7 @@ class Life:
 class LifetimeRecorder(OpRecorder):
     """Follows every storage that ops make until it is freed, and holds none."""
 
-    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
+    def __init__(self, roots: Any, annotations: Any, device: DeviceModel) -> None:
         super().__init__(roots, annotations)
         self.device = device
         self.lives: list[Life] = []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
@@ -65,7 +65,7 @@ def _refused(name: str) -> Callable[..., Any]:
     return call
 
 
-def memory_calls(device: Device) -> dict[str, Any]:
+def memory_calls(device: DeviceModel) -> dict[str, Any]:
     """Replacements by their names in ``torch.cuda`` and ``torch.cuda.memory``."""
 
     def answers(value: Any) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import note_record_stream
-from cgtool.devices.simulated.device import Device, Stream
+from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.memory_calls import memory_calls
 from cgtool.findings.registry import code
@@ -54,7 +54,7 @@ class _CudaAutocast(_Autocast):
         super().__init__("cuda", dtype, enabled, cache_enabled)
 
 
-def _generator_class(device: Device) -> type[torch.Generator]:
+def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     class Generator(torch.Generator):
         """``torch.Generator("cuda")`` as a generator of the CPU."""
 
@@ -112,7 +112,7 @@ def _guard() -> type:
     return Guard
 
 
-def _cuda(device: Device) -> dict[str, Any]:
+def _cuda(device: DeviceModel) -> dict[str, Any]:
     """Replacements by their names in ``torch.cuda``."""
 
     def enter(stream: Stream | None) -> Any:
@@ -200,7 +200,7 @@ def _cuda(device: Device) -> dict[str, Any]:
     }
 
 
-def _accelerator(device: Device) -> dict[str, Any]:
+def _accelerator(device: DeviceModel) -> dict[str, Any]:
     def set_stream(stream: Stream) -> None:
         device.current = stream
 
@@ -232,7 +232,7 @@ def _optimizers() -> list[Any]:
 
 
 @contextlib.contextmanager
-def redirected(device: Device) -> Iterator[None]:
+def redirected(device: DeviceModel) -> Iterator[None]:
     """``torch.cuda`` answers as one simulated GPU while the context is entered."""
     mode = FunctionMode(device)
     run_backward = getattr(*BACKWARD)

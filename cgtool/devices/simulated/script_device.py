@@ -28,7 +28,7 @@ from cgtool.detectors.streams import (
     UNJOINED_SIDE_STREAM,
     WAIT_ON_PRECAPTURE_WORK,
 )
-from cgtool.devices.simulated.device import Device, Event, Stream
+from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
@@ -107,7 +107,7 @@ def known(error: RuntimeError) -> RuntimeError:
     return error
 
 
-class ScriptDevice(Device):
+class ScriptDevice(DeviceModel):
     """Raises the errors of CUDA and collects their findings."""
 
     def __init__(self) -> None:

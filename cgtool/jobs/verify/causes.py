@@ -23,11 +23,11 @@ from cgtool.detectors.compare_iterations import (
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
 from cgtool.detectors.preflight import captured_step, stepping_optimizers
 from cgtool.detectors.reporting import at_call
+from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify.runs import (
     Trial,
     TrialRunner,
-    VerifyTarget,
     autocast_caches,
     eager_iteration,
 )

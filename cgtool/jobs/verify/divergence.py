@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import torch
 
 from cgtool.detectors.reporting import at_call
+from cgtool.devices.device import Probes, VerifyTarget
+from cgtool.devices.op_results import OpResults, ResultRecorder
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
-from cgtool.jobs.verify.runs import Probes, Trial, TrialRunner, VerifyTarget, eager_iteration
-from cgtool.jobs.verify.watching import EMPTY, ProbeRecorder, recording
+from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
+from cgtool.jobs.verify.watching import recording
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
+from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, Record
+from cgtool.program.phases import roots_of
 
 _TRIES = 3
 """Runs that are compared with the first, because two runs can have the same noise."""
-
-OpResults = list[tuple[OpCall, list[torch.Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def _eager(
     for _ in range(iteration):
         eager_iteration(target)
     with recording(target) as annotations:
-        recorder = ProbeRecorder(target, annotations)
+        recorder = ResultRecorder(roots_of(target.workload), annotations, target.device)
         eager_iteration(target, recorder)
     target.device.synchronize()
-    return recorder.seen, recorder.record
+    return recorder.results, recorder.record
 
 
 def first_noisy(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Finding | None:
@@ -70,7 +72,7 @@ def first_noisy(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Find
     for _ in range(_TRIES):
         second_run, _record = _eager(target, runner, trial, 0)
         for (call, values), (_, others) in zip(first_run, second_run, strict=False):
-            if not call.name.startswith(EMPTY) and _apart(values, others, others, 0.0):
+            if not call.name.startswith(UNINITIALISED) and _apart(values, others, others, 0.0):
                 return _place(call, record)
     return None
 
@@ -90,11 +92,7 @@ class Divergence:
             self.probes.replay()
         self.probes.replay()
         self.target.device.synchronize()
-        values = self.probes.values()
-        return [
-            (call, kept if kept is not None else [])
-            for call, kept in zip(self.probes.calls, values, strict=True)
-        ]
+        return self.probes.results()
 
     def _eager(self, trial: Trial, iteration: int) -> tuple[OpResults, Record]:
         return _eager(self.target, self.runner, trial, iteration)
@@ -115,7 +113,7 @@ class Divergence:
                     _node(eager_call, number, record),
                     f"eager runs {eager_call.name}, the capture ran {call.name}",
                 )
-            if call.name.startswith(EMPTY) or not values:
+            if call.name.startswith(UNINITIALISED) or not values:
                 continue
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
@@ -130,7 +128,7 @@ class Divergence:
     def first_not_finite(self, trial: Trial, iteration: int) -> Node | None:
         """The first op of a replay whose results are not finite."""
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
-            if call.name.startswith(EMPTY):
+            if call.name.startswith(UNINITIALISED):
                 continue
             if not all(is_finite(tensor) for tensor in values):
                 return _node(call, number, self.probes.record)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cgtool.detectors.reporting import FindingLog
+from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import CapturingQueries
 from cgtool.jobs.verify.compare import TrialResult, is_finite
 from cgtool.jobs.verify.divergence import Divergence, Node, first_noisy
-from cgtool.jobs.verify.runs import Run, Trial, TrialRunner, VerifyTarget
+from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.model.capture import Caveat, Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from cgtool.jobs.verify.runs import Trial, TrialRunner, VerifyTarget, float_parameters
+from cgtool.devices.device import VerifyTarget
+from cgtool.jobs.verify.runs import Trial, TrialRunner, float_parameters
 from cgtool.jobs.verify.state import raw
 
 

@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from cgtool.detectors import compare_iterations
+from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.causes import watch_capturing_queries
@@ -20,7 +21,6 @@ from cgtool.jobs.verify.runs import (
     ReplayFailedError,
     Trial,
     TrialRunner,
-    VerifyTarget,
     autocast_caches,
     closed_over,
     eager_iteration,
@@ -216,8 +216,8 @@ class _Procedure:
     def _rounds(self, facts: VerifyState) -> bool:
         """The replay may run other kernels than eager, which round differently. The simulated
         device runs the same ones, unless the code asks whether it is being captured."""
-        same = self.target.simulated and not facts.queries.chains
-        return facts.noise_counts and not same
+        may_differ = self.target.has_kernels or bool(facts.queries.chains)
+        return facts.noise_counts and may_differ
 
     def _by_distribution(self, facts: VerifyState, result: TrialResult) -> TrialResult:
         """Where random draws differ, compare their distributions."""
@@ -310,7 +310,8 @@ class _Procedure:
 
     def _try_another_order(self, facts: VerifyState) -> None:
         target = self.target
-        if target.simulated or len(target.workload.parts) < 2 or target.options.pool != "shared":
+        shared = target.options.pool == "shared" and len(target.workload.parts) > 1
+        if not target.has_kernels or not shared:
             return
         trial = Trial("another order", order=_one_by_one)
         backward = any(graph.phase == "backward" for graph in target.session.captured)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify.compare import dense_numbers
 from cgtool.jobs.verify.runs import (
     Results,
     Trial,
     TrialRunner,
-    VerifyTarget,
     eager_iteration,
     results_of,
 )

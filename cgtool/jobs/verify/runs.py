@@ -4,74 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.device import Device, Session
+from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
 from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
-from cgtool.model.finding import Finding
-from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe.ops import OpCall, Record
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phases, run_phases
 from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
 
 Results = dict[tuple[str, str], torch.Tensor]
 """Live tensors by (kind, name): outputs and gradients."""
-
-
-class Probes(Protocol):
-    """A second capture that keeps the results of every op."""
-
-    record: Record
-    calls: list[OpCall]
-    """The ops that launch work, in order."""
-
-    def replay(self) -> None: ...
-    def values(self) -> list[list[torch.Tensor] | None]:
-        """The results of each of ``calls`` in the last replay; None where they were not kept."""
-
-
-class VerifyTarget(ABC):
-    """A workload's session on a device, and what verification needs beyond a capture."""
-
-    def __init__(self, device: Device, session: Session[Any]) -> None:
-        self.device = device
-        self.session = session
-        self.workload: Workload = session.workload
-        self.options: CaptureOptions = session.options
-        self.simulated = device.simulated
-
-    @abstractmethod
-    def warm_up(self, progress: Progress) -> int:
-        """Run eager iterations; how many. Raises CgtoolError for what the user's code raises."""
-
-    @abstractmethod
-    def capture(self, progress: Progress) -> None:
-        """Capture every graph of the workload. Raises CgtoolError."""
-
-    @abstractmethod
-    def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        """True for a tensor that an op of a capture made."""
-
-    @abstractmethod
-    def uncaptured_work(self, differs: bool) -> list[Finding]:
-        """Work that the capture did not record, each with its line. ``differs``: replay and eager
-        differ, so that a count alone is reason enough."""
-
-    @abstractmethod
-    def freed_inputs(self) -> list[Finding]:
-        """Freed memory that the graphs point into. Nothing can be replayed afterwards."""
-
-    @abstractmethod
-    def probe(self) -> Probes:
-        """Capture once more, with every op's results kept."""
 
 
 def _prefixed(workload: Workload, part: Part, name: str) -> str:

@@ -14,13 +14,14 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.reporting import at_call
+from cgtool.devices.device import VerifyTarget
+from cgtool.devices.op_results import strided
 from cgtool.findings.registry import code
 from cgtool.jobs.verify.compare import SLACK, difference
 from cgtool.jobs.verify.runs import (
     Results,
     Trial,
     TrialRunner,
-    VerifyTarget,
     autocast_caches,
     eager_iteration,
     fill_sentinel,
@@ -28,37 +29,11 @@ from cgtool.jobs.verify.runs import (
 from cgtool.jobs.verify.state import raw
 from cgtool.model.finding import Finding
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.storage import tensors_in
 from cgtool.program.phases import roots_of
-from cgtool.torch_compat.private import pytree, schema_of, storage_key
-
-EMPTY = ("aten::empty", "aten::new_empty")
-"""Ops that return uninitialised memory."""
-_NOTHING = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def strided(value: Any) -> list[torch.Tensor]:
-    return [tensor for tensor in tensors(value) if tensor.layout == torch.strided]
-
-
-def written(func: Any, args: Any, output: Any) -> list[torch.Tensor] | None:
-    """The tensors that an op writes; None for an op that launches nothing."""
-    schema = schema_of(func)
-    if schema is not None:
-        if schema.name.startswith(_NOTHING) or torch.Tag.inplace_view in func.tags:
-            return None
-        writes = any(
-            argument.alias_info and argument.alias_info.is_write for argument in schema.arguments
-        )
-        if not writes and any(result.alias_info for result in schema.returns):
-            return None
-    results = strided(output)
-    # Multi-tensor ops return nothing and write their first argument.
-    return results or strided(args[:1])
+from cgtool.torch_compat.private import storage_key
 
 
 def _held() -> dict[int, StorageWeakRef]:
@@ -99,13 +74,13 @@ class LivenessRecorder(OpRecorder):
         given = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
         known = {storage_key(storage) for storage in given}
         output = self.run(func, args, kwargs)
-        self.uses_empty |= call.name.startswith(EMPTY)
+        self.uses_empty |= call.name.startswith(UNINITIALISED)
         for tensor in strided(output):
             storage = tensor.untyped_storage()
             if storage_key(storage) not in known:
                 # The weak reference keeps the identity from being reused.
                 self._made[storage_key(storage)] = StorageWeakRef(storage)
-        if self.target.device.is_host_work(output if tensors(output) else args):
+        if self.target.device.is_host_work(list(tensors_in(output)) or args):
             return output
         for tensor in strided((args, kwargs)):
             storage = tensor.untyped_storage()
@@ -129,26 +104,6 @@ class LivenessRecorder(OpRecorder):
         return [read for read in self.outside.values() if read.reference.expired()]
 
 
-class ProbeRecorder(OpRecorder):
-    """Keeps a copy of what every op wrote."""
-
-    def __init__(self, target: VerifyTarget, annotations: Any) -> None:
-        super().__init__(roots_of(target.workload), annotations)
-        self.target = target
-        self.seen: list[tuple[OpCall, list[torch.Tensor]]] = []
-
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        output = self.run(func, args, kwargs)
-        if not self.target.device.is_host_work(output if tensors(output) else args):
-            results = written(func, args, output)
-            if results is not None:
-                with torch.no_grad():
-                    self.seen.append((call, [tensor.detach().clone() for tensor in results]))
-        return output
-
-
 class SpoilRecorder(OpRecorder):
     """Fills the memory that ``torch.empty`` returns with a sentinel or with zeros, so that results
     that depend on it change."""
@@ -163,7 +118,7 @@ class SpoilRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         output = self.run(func, args, kwargs)
-        if call.name.startswith(EMPTY):
+        if call.name.startswith(UNINITIALISED):
             for tensor in strided(output):
                 if self.only is None or self.only == len(self.calls):
                     fill_sentinel(tensor)

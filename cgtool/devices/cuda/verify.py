@@ -17,16 +17,16 @@ from cgtool.devices.cuda.driver import capturing_graph, check, cu
 from cgtool.devices.cuda.memory import require_live_inputs
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
+from cgtool.devices.device import Device, VerifyTarget
+from cgtool.devices.op_results import OpResults, ResultRecorder
 from cgtool.findings.registry import code
-from cgtool.jobs.verify.runs import VerifyTarget
-from cgtool.jobs.verify.watching import strided, tensors, written
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.program.phases import roots_of, seed_all, warmup_iters
+from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -34,20 +34,13 @@ KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
 SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 
 
-class Cuda(VerifyTarget):
+class CudaVerifyTarget(VerifyTarget):
     """Verification on a GPU."""
 
-    def __init__(self, workload: Workload, options: CaptureOptions) -> None:
-        self._session = open_session(workload, options)
-        super().__init__(self._session.device, self._session)
+    def __init__(self, device: Device, workload: Workload, options: CaptureOptions) -> None:
+        self._session = open_session(device, workload, options)
+        super().__init__(device, self._session)
         self._pools: list[range] = []
-
-    def warm_up(self, progress: Progress) -> int:
-        seed_all(self.options.seed)
-        iterations, _ = warmup_iters(self.workload, self.options)
-        with watch_annotations(self.options.annotations) as annotations:
-            self._session.warm_up(iterations, annotations, progress)
-        return iterations
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
@@ -95,8 +88,8 @@ class Cuda(VerifyTarget):
         return CudaSession(
             self.workload,
             msgspec.structs.replace(self.options, pool="shared"),
-            device=self._session.device,
-            stream=torch.cuda.Stream(self._session.device.index),
+            device=self.device,
+            stream=torch.cuda.Stream(self.device.index),
             keep_graph=False,
         )
 
@@ -124,62 +117,34 @@ class Cuda(VerifyTarget):
         return _Probes(self, self._again())
 
 
-class _ProbeRecorder(OpRecorder):
-    """Adds a copy of what each op wrote to the graph, while there is memory."""
-
-    def __init__(self, target: Cuda, annotations: Any, budget: list[int]) -> None:
-        super().__init__(roots_of(target.workload), annotations)
-        self.target = target
-        self.budget = budget
-        self.seen: list[tuple[OpCall, list[torch.Tensor] | None]] = []
-
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        output = self.run(func, args, kwargs)
-        if self.target.device.is_host_work(output if tensors(output) else args):
-            return output
-        results = written(func, args, output)
-        if results is None:
-            return output
-        size = sum(tensor.nbytes for tensor in strided(results))
-        kept = None
-        if size <= self.budget[0]:
-            self.budget[0] -= size
-            with torch.no_grad():
-                kept = [tensor.detach().clone() for tensor in results]
-        self.seen.append((call, kept))
-        return output
-
-
 class _Probes:
     """A second capture that copies what every op wrote, and replays of it."""
 
-    def __init__(self, target: Cuda, again: CudaSession) -> None:
+    def __init__(self, target: CudaVerifyTarget, again: CudaSession) -> None:
         free, _ = torch.cuda.mem_get_info(again.device.index)
         # Half of it: the intermediate results themselves need memory too.
         budget = [free // 2]
         self.record = Record()
-        self._recorders: list[_ProbeRecorder] = []
+        self._recorders: list[ResultRecorder] = []
+        self._session = again
 
         @contextlib.contextmanager
-        def observe(_graph: CudaGraph) -> Iterator[_ProbeRecorder]:
+        def observe(_graph: CudaGraph) -> Iterator[ResultRecorder]:
             with watch_annotations(target.options.annotations) as annotations:
-                recorder = _ProbeRecorder(target, annotations, budget)
+                roots = roots_of(target.workload)
+                recorder = ResultRecorder(roots, annotations, target.device, budget)
                 recorder.record = self.record
                 self._recorders.append(recorder)
                 yield recorder
 
         again.capture_phases(observe)
-        self._session = again
-        self.calls = [call for recorder in self._recorders for call, _ in recorder.seen]
 
     def replay(self) -> None:
         for graph in self._session.captured:
             graph.graph.replay()
 
-    def values(self) -> list[list[torch.Tensor] | None]:
-        return [kept for recorder in self._recorders for _, kept in recorder.seen]
+    def results(self) -> OpResults:
+        return [result for recorder in self._recorders for result in recorder.results]
 
 
 @dataclass

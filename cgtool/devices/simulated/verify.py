@@ -6,35 +6,31 @@ from typing import Any
 
 import torch
 
+from cgtool.devices.device import Device, VerifyTarget
+from cgtool.devices.op_results import OpResults
 from cgtool.devices.simulated.capture import SimulatedSession
-from cgtool.devices.simulated.device import Device
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
-from cgtool.jobs.verify.runs import VerifyTarget
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall
-from cgtool.observe.storage import strided_parts
-from cgtool.program.phases import seed_all, warmup_iters
+from cgtool.observe.storage import strided_parts, tensors_in
 from cgtool.program.workload import Workload
-from cgtool.torch_compat.private import pytree, schema_of
+from cgtool.torch_compat.private import schema_of
 
 
-class Simulated(VerifyTarget):
+class SimulatedVerifyTarget(VerifyTarget):
     """Verification on the simulated device."""
 
-    def __init__(self, device: Device, workload: Workload, options: CaptureOptions) -> None:
-        self._session = SimulatedSession(workload, options, device=device)
+    def __init__(
+        self, device: Device, model: DeviceModel, workload: Workload, options: CaptureOptions
+    ) -> None:
+        self._session = SimulatedSession(workload, options, model=model)
         super().__init__(device, self._session)
         self._written: set[int] = set()
         """Addresses of the storages that ops of the captures made."""
-
-    def warm_up(self, progress: Progress) -> int:
-        seed_all(self.options.seed)
-        iterations, _ = warmup_iters(self.workload, self.options)
-        self._session.warm_up(iterations, progress)
-        return iterations
 
     def capture(self, progress: Progress) -> None:
         with watch_annotations(self.options.annotations) as annotations:
@@ -91,27 +87,22 @@ class _Probes:
             self._recorders.append(recorder)
             return recorder
 
-        again = SimulatedSession(session.workload, session.options, device=session.device)
+        again = SimulatedSession(session.workload, session.options, model=session.model)
         with watch_annotations(session.options.annotations) as annotations:
             again.capture(annotations, make_recorder=make_recorder)
         self._again = again
         """Holds the tensors that the graphs replay on."""
         self.record = again.record
-        self._values: list[list[torch.Tensor] | None] = []
-        self.calls = [call for recorder in self._recorders for call in recorder.owners]
+        self._results: OpResults = []
 
     def replay(self) -> None:
-        self._values = []
+        self._results = []
         for recorder in self._recorders:
-            for step in recorder.graph.steps[: len(recorder.owners)]:
+            for call, step in zip(recorder.owners, recorder.graph.steps, strict=False):
                 SimulatedGraph(steps=[step]).replay()
                 with torch.inference_mode():
-                    written = step.results or [
-                        leaf
-                        for leaf in pytree.tree_leaves(step.args[:1])
-                        if isinstance(leaf, torch.Tensor)
-                    ]
-                    self._values.append([tensor.clone() for tensor in written])
+                    written = step.results or tensors_in(step.args[:1])
+                    self._results.append((call, [tensor.clone() for tensor in written]))
 
-    def values(self) -> list[list[torch.Tensor] | None]:
-        return self._values
+    def results(self) -> OpResults:
+        return self._results

@@ -1,0 +1,114 @@
+"""The model behind the simulated device: its streams and events follow order, forks and joins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
+from cgtool.findings.registry import code
+from cgtool.model.failure import user_code
+from cgtool.observe.frames import chain_of, here
+
+EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
+EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
+
+
+class DeviceModel(CaptureInProgress):
+    """The simulated GPU: its classes of streams and events, and the capture in progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Subclasses per device: user code uses torch.cuda.Stream in annotations and isinstance.
+        self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
+        self.event_class: type[Event] = type("Event", (Event,), {"device": self})
+        self.default: Stream = self.stream_class(name="default stream")
+        self.current: Stream = self.default
+        self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
+        """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
+
+    def end(self) -> None:
+        super().end()
+        self.random_state = lambda _what, _state: None
+
+
+class Stream(Lane):
+    """Replaces ``torch.cuda.Stream``."""
+
+    _next = 0
+    owner: DeviceModel
+
+    def __init__(self, device: Any = None, priority: int = 0, *, name: str = "", **_: Any) -> None:
+        Stream._next += 1
+        self.number = Stream._next
+        super().__init__(name or f"stream {self.number}", chain_of(sys._getframe(1)))
+        self.priority = priority
+        self.device, self.device_index = torch.device("cuda", 0), 0
+        self.cuda_stream = self.stream_id = self.number
+
+    def wait_stream(self, stream: Stream) -> None:
+        self.owner.wait(self, stream.joined, stream.frontier)
+
+    def wait_event(self, event: Event) -> None:
+        # An event that was not recorded is not waited for.
+        if event.recorded:
+            self.owner.wait(self, event.joined, event.frontier)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or self.owner.event_class()
+        event.record(self)
+        return event
+
+    def is_capturing(self) -> bool:
+        return self.owner.capturing and self.joined == self.owner.capture_id
+
+    def synchronize(self) -> None:
+        self.owner.refuse(EXPLICIT_SYNCHRONIZE, "Stream.synchronize()")
+
+    def query(self) -> bool:
+        self.owner.refuse(EVENT_OR_STREAM_QUERY, "Stream.query()")
+        return True
+
+    def __enter__(self) -> Stream:
+        self._before = self.owner.current
+        self.owner.current = self
+        return self
+
+    def __exit__(self, *_exc: Any) -> None:
+        self.owner.current = self._before
+
+
+class Event:
+    """Replaces ``torch.cuda.Event``."""
+
+    device: DeviceModel
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        self.recorded = False
+        self.joined: int | None = None
+        self.frontier: Frontier = frozenset()
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or self.device.current
+        self.recorded = True
+        self.joined, self.frontier = stream.joined, stream.frontier
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or self.device.current).wait_event(self)
+
+    def synchronize(self) -> None:
+        self.device.refuse(EXPLICIT_SYNCHRONIZE, "Event.synchronize()")
+
+    def query(self) -> bool:
+        self.device.refuse(EVENT_OR_STREAM_QUERY, "Event.query()")
+        return True
+
+    def elapsed_time(self, _end: Event) -> float:
+        raise user_code(
+            "the simulated device has no clock for Event.elapsed_time()",
+            frames=here(),
+            fix="measure times on a GPU",
+        )

@@ -59,22 +59,14 @@ class _Ledger:
 
     def use(self, user: int, reads: Sequence[int], writes: Sequence[int]) -> set[int]:
         """Those that must end first."""
-        first: set[int] = set()
-        for key in reads:
-            if key in self.writer:
-                first.add(self.writer[key])
+        first = {self.writer[key] for key in reads if key in self.writer}
         for key in writes:
-            readers = self.readers.get(key)
-            if readers:
-                first.update(readers)
+            if key in self.readers:
+                first.update(self.readers[key])
             elif key in self.writer:
                 first.add(self.writer[key])
         for key in reads:
-            readers = self.readers.get(key)
-            if readers is None:
-                self.readers[key] = [user]
-            else:
-                readers.append(user)
+            self.readers.setdefault(key, []).append(user)
         for key in writes:
             self.writer[key] = user
             self.readers.pop(key, None)

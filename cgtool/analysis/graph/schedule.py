@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 
 import msgspec
 
-from cgtool.model.capture import Capture, Graph, Node, topological
+from cgtool.model.capture import Capture, Graph, topological
 
 Lags = Mapping[tuple[int, int], int]
 """(source, target) of a dependency that overlaps, to how long after the source's start the target
@@ -85,8 +86,12 @@ def schedule(
             elif own > behind[source]:
                 behind[source] = own
     slack = [length - finish - rest for finish, rest in zip(end, behind, strict=True)]
-    path = _path(end, cause, length)
-    return Schedule(durations, start, end, slack, length, path)
+    path: list[int] = []
+    node = end.index(length) if end else -1
+    while node >= 0:
+        path.append(node)
+        node = cause[node]
+    return Schedule(durations, start, end, slack, length, tuple(reversed(path)))
 
 
 def longest(order: Sequence[int], durations: Sequence[int], before: Sequence[Sequence[int]]) -> int:
@@ -99,15 +104,6 @@ def longest(order: Sequence[int], durations: Sequence[int], before: Sequence[Seq
                 latest = end[source]
         end[node] = latest + durations[node]
     return max(end, default=0)
-
-
-def _path(end: Sequence[int], cause: Sequence[int], length: int) -> tuple[int, ...]:
-    node = end.index(length) if end else -1
-    nodes: list[int] = []
-    while node >= 0:
-        nodes.append(node)
-        node = cause[node]
-    return tuple(reversed(nodes))
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -172,15 +168,11 @@ def critical_path(capture: Capture, index: int) -> Path:
 def durations(capture: Capture, graph: Graph) -> list[int]:
     """By node id: its time, 0 where none is known. A child node without a time of its own has that
     of the critical path of its body."""
-    return [_duration(capture, node) for node in graph.nodes]
-
-
-def _duration(capture: Capture, node: Node) -> int:
-    if node.duration_ns is not None:
-        return node.duration_ns
-    if node.type == "child" and len(node.body) == 1:
-        return critical_path(capture, node.body[0]).length_ns
-    return 0
+    times = [node.duration_ns or 0 for node in graph.nodes]
+    for node in graph.nodes:
+        if node.duration_ns is None and node.type == "child" and len(node.body) == 1:
+            times[node.id] = critical_path(capture, node.body[0]).length_ns
+    return times
 
 
 def weights(graph: Graph) -> list[int]:
@@ -242,11 +234,7 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
         if nodes[index].type != "empty":
             change[node_level] += 1
             change[end[index]] -= 1
-    widest = now = 0
-    for difference in change:
-        now += difference
-        widest = max(widest, now)
-    return widest
+    return max(accumulate(change))
 
 
 _CHAINS = 64
@@ -282,11 +270,21 @@ def node_order(
     of_stream: dict[int | None, list[int]] = {}
     for node in order:
         sources, stream = before[node], graph.nodes[node].stream
-        clock = clocks[sources[0]] if len(sources) == 1 else _latest(sources, clocks)
+        if len(sources) == 1:
+            clock = clocks[sources[0]]
+        else:
+            known_clocks = (clocks[source] for source in sources)
+            clock = [max(positions) for positions in zip_longest(*known_clocks, fillvalue=-1)]
         # The chain of the stream whose end is right before this node goes on here.
         known = of_stream.setdefault(stream, [])
-        ends_before = (chain[one] for one in sources if position[one] == ends[chain[one]])
-        own = next((source for source in ends_before if source in known), None)
+        own = next(
+            (
+                chain[source]
+                for source in sources
+                if position[source] == ends[chain[source]] and chain[source] in known
+            ),
+            None,
+        )
         if len(sources) > 1 or (sources and own is None):
             clock = [*clock, *[-1] * (len(ends) - len(clock))]
             for source in sources:
@@ -302,12 +300,3 @@ def node_order(
         ends[own] += 1
         chain[node], position[node], clocks[node] = own, ends[own], clock
     return NodeOrder(chain, position, clocks)
-
-
-def _latest(nodes: Sequence[int], clocks: Sequence[list[int]]) -> list[int]:
-    latest: list[int] = []
-    for node in nodes:
-        clock = clocks[node]
-        shorter, longer = sorted((latest, clock), key=len)
-        latest = [*map(max, shorter, longer), *longer[len(shorter) :]]
-    return latest

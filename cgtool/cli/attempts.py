@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from msgspec import Struct, structs
 
-from cgtool.analysis.findings import place_of
 from cgtool.analysis.graph.summary import graph_findings
+from cgtool.analysis.reports import place_of
 from cgtool.cli.output import console
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read

@@ -51,7 +51,7 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
-    from cgtool.analysis.findings import explain_findings, is_hazard
+    from cgtool.analysis.reports import explain_findings, is_hazard
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
     from cgtool.model.jobs import check_job
@@ -83,7 +83,7 @@ def verify(
     """Compare replays of ENTRY with eager; exit 1 when they differ, 5 when eager is too noisy."""
     from msgspec import structs
 
-    from cgtool.analysis.verify import exit_code, noise
+    from cgtool.analysis.reports import exit_code, noise_findings
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
     from cgtool.model.jobs import VerifyJob
@@ -92,7 +92,7 @@ def verify(
     check_place(output, entry)
     job = VerifyJob(entry, capture_options, VerifyOptions(replays, trials))
     report = report_of(job, timeout=timeout, quiet=quiet)
-    report = structs.replace(report, findings=(*report.findings, *noise(report)))
+    report = structs.replace(report, findings=(*report.findings, *noise_findings(report)))
     _print(
         report, format_, output, lambda report: render_verify(report, explain=explain), quiet=quiet
     )
@@ -107,7 +107,7 @@ def _print(
     *,
     quiet: bool,
 ) -> None:
-    from cgtool.analysis.findings import explain_findings
+    from cgtool.analysis.reports import explain_findings
     from cgtool.cli.output import show_report, write_bytes
 
     if format_ is FindingsFormat.SARIF:

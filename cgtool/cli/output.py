@@ -167,7 +167,7 @@ def show_failure(failure: Failure) -> None:
 
 def _shown_findings(findings: Sequence[Finding]) -> list[str]:
     """The code of the cause, and the other findings of a dry run, one a line."""
-    from cgtool.analysis.findings import explain_findings
+    from cgtool.analysis.reports import explain_findings
 
     first, *more = explain_findings(findings[:1]) + explain_findings(findings[1:])
     lines = [f"  code: {first.code} (cgtool explain {first.code})"]

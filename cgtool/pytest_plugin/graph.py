@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.gate.budgets import Budgets, nearest
 from cgtool.analysis.gate.judge import GateReport
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.analysis.verify import exit_code, noise
+from cgtool.analysis.reports import exit_code, explain_findings, is_hazard, noise_findings
 from cgtool.findings.registry import codes, page
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, CgtoolError, usage
@@ -151,7 +150,7 @@ class Graph:
         arguments = {"replays": replays, "trials": trials}
         options = typed("graph.verify()", arguments, VerifyArguments)
         report = self._workers.verify(self.entry, VerifyOptions(options.replays, options.trials))
-        report = replace(report, findings=(*report.findings, *noise(report)))
+        report = replace(report, findings=(*report.findings, *noise_findings(report)))
         code = exit_code(report)
         if code == EXIT_OK:
             return report

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 import cgtool
-from cgtool.analysis.findings import ExplainedFinding
+from cgtool.analysis.reports import ExplainedFinding
 from cgtool.findings.registry import page
 from cgtool.model.capture import Frame
 from cgtool.model.files import encode_json

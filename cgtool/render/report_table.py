@@ -23,8 +23,13 @@ from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from cgtool.analysis.findings import ExplainedFinding, explain_findings
-from cgtool.analysis.verify import Row, exit_code, rows
+from cgtool.analysis.reports import (
+    ComparisonRow,
+    ExplainedFinding,
+    comparison_rows,
+    exit_code,
+    explain_findings,
+)
 from cgtool.findings.registry import Page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
@@ -160,7 +165,7 @@ def render_verify(report: Report, *, explain: bool = False) -> Screen:
     with ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
     title = f"Replay compared with eager, {report.entry.spec}"
-    compared = rows(report.comparisons)
+    compared = comparison_rows(report.comparisons)
     screen.parts.append(Table(title, COMPARISONS, compared, simulated=screen.simulated))
     screen.legend()
     findings = _blocks(explain_findings(report.findings))
@@ -180,7 +185,7 @@ def _relative_text(value: float | None) -> str:
     return f"{value:.2%}" if value < 10 else f"{value:.3g}x"
 
 
-COMPARISONS: Sequence[Column[Row]] = (
+COMPARISONS: Sequence[Column[ComparisonRow]] = (
     Column("tensor", lambda row: row.name),
     Column("trial", lambda row: row.trial),
     Column(

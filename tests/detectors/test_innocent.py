@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.analysis.findings import explain_findings, is_hazard
 from cgtool.analysis.graph.summary import graph_findings
+from cgtool.analysis.reports import explain_findings, is_hazard
 from cgtool.devices.simulated.check import check
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.options import CaptureOptions

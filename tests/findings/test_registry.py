@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cgtool.analysis.findings import explain_findings
+from cgtool.analysis.reports import explain_findings
 from cgtool.findings.registry import code, codes, page
 from cgtool.model.finding import Finding
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.findings import explain_findings
+from cgtool.analysis.reports import explain_findings
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.render.json import encode, plain, sarif

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.findings import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.graph.places import WORK, Places, file_line
 from cgtool.analysis.pools import peak_of
+from cgtool.analysis.reports import ExplainedFinding, explain_findings, is_hazard
 from cgtool.analysis.units import count_text
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Entry, Frame

@@ -13,11 +13,10 @@ from operator import truediv
 
 import msgspec
 
-from cgtool.analysis.findings import explain_findings
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
 from cgtool.analysis.pools import live_bytes, reserved_bytes
-from cgtool.analysis.verify import TOO_NOISY
+from cgtool.analysis.reports import TOO_NOISY, explain_findings
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import ERROR, Report

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from statistics import median
 
 import msgspec
 
-from cgtool.analysis.graph.places import WORK, Place, Places, frames_of, module_at_depth, part_of
-from cgtool.analysis.pools import pools_report
+from cgtool.analysis.graph.places import (
+    WORK,
+    Place,
+    Places,
+    file_line,
+    frames_of,
+    module_at_depth,
+    part_of,
+)
+from cgtool.analysis.pools import pools_report, reserved_bytes
+from cgtool.analysis.units import count_text
 from cgtool.findings.registry import code
-from cgtool.model.capture import Capture, Caveat, Graph, Node
+from cgtool.model.capture import Capture, Caveat, Graph
 from cgtool.model.finding import Finding
+
+FRAGMENTATION_UNREACHABLE_RESERVE = code("fragmentation-unreachable-reserve")
+HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
+MEM_ALLOC_NODES = code("mem-alloc-nodes")
+
+_WASTE_BYTES = 64 << 20
+_WASTE_SHARE = 2.0
+"""A pool of this many times the bytes that its lifetimes need is worth a word."""
+_MODULE_ROWS = 16
+_OP_ROWS = 8
 
 
 class GraphRow(msgspec.Struct, frozen=True):
@@ -89,52 +108,22 @@ class Summary(msgspec.Struct, frozen=True):
         return sum(known) if known else None
 
 
-def _graph(capture: Capture, graph: Graph) -> GraphRow:
-    return GraphRow(
-        graph.name,
-        graph.phase,
-        part_of(capture, graph),
-        len(graph.nodes),
-        dict(Counter(node.type for node in graph.nodes).most_common()),
-        len(graph.edges),
-        len({node.stream for node in graph.nodes if node.stream is not None}),
-        graph.capture_ns,
-        graph.instantiate_ns,
-        median(graph.launch_ns) if graph.launch_ns else None,
-        graph.exec_bytes,
-    )
-
-
-def _covered(pairs: list[tuple[Graph, Node, Place]]) -> Coverage:
-    backward = [place for graph, _, place in pairs if graph.phase == "backward"]
-    return Coverage(
-        nodes=len(pairs),
-        op=sum(place.op is not None for _, _, place in pairs),
-        module=sum(place.module is not None for _, _, place in pairs),
-        line=sum(place.line is not None for _, _, place in pairs),
-        backward=len(backward),
-        forward_line=sum(place.forward_frame is not None for place in backward),
-    )
-
-
-def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> Summary:
-    """Count and group. The module depth is the deepest that fits ``module_rows``."""
+def summarize(capture: Capture) -> Summary:
+    """Count and group. The module depth is the deepest that fits ``_MODULE_ROWS``."""
     places = Places(capture)
-    pairs = [
-        (graph, node, places.of(node))
+    placed = [
+        (graph, places.of(node))
         for graph in capture.graphs
         for node in graph.nodes
         if node.type in WORK
     ]
-    depth, modules = _modules(capture, pairs, module_rows)
-    by_op: dict[str, Counter[str]] = {}
-    for _, _, place in pairs:
-        name = place.op or "(outside any op)"
-        line = place.line
-        text = f"{line.file.rpartition('/')[2]}:{line.line}" if line else ""
-        by_op.setdefault(name, Counter())[text] += 1
+    depth, modules = _modules(capture, placed)
+    by_op: dict[str, Counter[str]] = defaultdict(Counter)
+    for _, place in placed:
+        by_op[place.op or "(outside any op)"][file_line(place.line)] += 1
     ops = sorted(by_op.items(), key=lambda item: (-item[1].total(), item[0]))
-    environment = capture.environment
+    backward = [place for graph, place in placed if graph.phase == "backward"]
+    environment, pools = capture.environment, capture.memory.pools
     return Summary(
         spec=capture.entry.spec,
         kind=capture.entry.kind,
@@ -146,93 +135,95 @@ def summarize(capture: Capture, *, module_rows: int = 16, op_rows: int = 8) -> S
         modules=modules,
         module_depth=depth,
         ops=tuple(
-            OpRow(name, lines.total(), lines.most_common(1)[0][0]) for name, lines in ops[:op_rows]
+            OpRow(name, lines.total(), lines.most_common(1)[0][0]) for name, lines in ops[:_OP_ROWS]
         ),
-        ops_left_out=max(0, len(ops) - op_rows),
-        coverage=_covered(pairs),
-        pool_bytes=sum(segment.bytes for pool in capture.memory.pools for segment in pool.segments),
-        pools=len(capture.memory.pools),
+        ops_left_out=max(0, len(ops) - _OP_ROWS),
+        coverage=Coverage(
+            nodes=len(placed),
+            op=sum(place.op is not None for _, place in placed),
+            module=sum(place.module is not None for _, place in placed),
+            line=sum(place.line is not None for _, place in placed),
+            backward=len(backward),
+            forward_line=sum(place.forward_frame is not None for place in backward),
+        ),
+        pool_bytes=sum(map(reserved_bytes, pools)),
+        pools=len(pools),
         warmup_iters=capture.warmup_iters,
         recorder=capture.recorder,
         caveats=capture.caveats,
     )
 
 
+def _graph(capture: Capture, graph: Graph) -> GraphRow:
+    return GraphRow(
+        graph.name,
+        graph.phase,
+        part_of(capture, graph),
+        len(graph.nodes),
+        dict(Counter(node.type for node in graph.nodes).most_common()),
+        len(graph.edges),
+        len({node.stream for node in graph.nodes} - {None}),
+        graph.capture_ns,
+        graph.instantiate_ns,
+        median(graph.launch_ns) if graph.launch_ns else None,
+        graph.exec_bytes,
+    )
+
+
 def _modules(
-    capture: Capture, pairs: list[tuple[Graph, Node, Place]], limit: int
+    capture: Capture, placed: Sequence[tuple[Graph, Place]]
 ) -> tuple[int, tuple[ModuleRow, ...]]:
     parts = {graph.callable: part_of(capture, graph) for graph in capture.graphs}
     prefix = {number: f"{part}: " if part else "" for number, part in parts.items()}
-    deepest = max((place.module.count(".") + 1 for _, _, place in pairs if place.module), default=1)
+    modules = {place.module for _, place in placed if place.module}
+    deepest = max((module.count(".") + 1 for module in modules), default=1)
     chosen: dict[str, list[int]] = {}
     depth = 1
     for candidate in range(1, min(deepest, 8) + 1):
-        counts: dict[str, list[int]] = {}
-        for graph, _, place in pairs:
+        counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for graph, place in placed:
             name = prefix[graph.callable] + module_at_depth(place.module, candidate)
-            row = counts.setdefault(name, [0, 0])
-            row[graph.phase == "backward"] += 1
-        if candidate > 1 and len(counts) > limit:
+            counts[name][graph.phase == "backward"] += 1
+        if candidate > 1 and len(counts) > _MODULE_ROWS:
             break
         chosen, depth = counts, candidate
     types = {
         prefix[graph.callable] + place.module: place.module_type or ""
-        for graph, _, place in pairs
+        for graph, place in placed
         if place.module
     }
-    total = sum(sum(row) for row in chosen.values()) or 1
-    rows = [
-        ModuleRow(name, types.get(name, ""), forward, backward, (forward + backward) / total)
+    return depth, tuple(
+        ModuleRow(name, types.get(name, ""), forward, backward, (forward + backward) / len(placed))
         for name, (forward, backward) in chosen.items()
-    ]
-    return depth, tuple(rows)
-
-
-FRAGMENTATION_UNREACHABLE_RESERVE = code("fragmentation-unreachable-reserve")
-HOST_CALLBACK_DEADLOCK = code("host-callback-deadlock")
-MEM_ALLOC_NODES = code("mem-alloc-nodes")
-
-_WASTE_BYTES = 64 << 20
-_WASTE_SHARE = 2.0
-"""A pool of this many times the bytes that its lifetimes need is worth a word."""
+    )
 
 
 def graph_findings(capture: Capture) -> tuple[Finding, ...]:
     """Findings of every graph and pool."""
     findings: list[Finding] = []
     for graph in capture.graphs:
-        findings += _nodes(capture, graph)
-    findings += _pools(capture)
-    return tuple(findings)
-
-
-def _first(graph: Graph, *types: str) -> Node | None:
-    return next((node for node in graph.nodes if node.type in types), None)
-
-
-def _nodes(capture: Capture, graph: Graph) -> Iterator[Finding]:
-    host = _first(graph, "host")
-    if host is not None:
-        count = sum(node.type == "host" for node in graph.nodes)
-        yield Finding(
-            HOST_CALLBACK_DEADLOCK,
-            f"{graph.name} has {count} host node{'s' if count > 1 else ''}: every replay waits for "
-            "a function on the host, which may not call CUDA",
-            frames_of(capture, host.origin),
-            phase=graph.phase,
-        )
-    memory = _first(graph, "alloc", "free")
-    if memory is not None:
-        count = sum(node.type in ("alloc", "free") for node in graph.nodes)
-        yield Finding(
-            MEM_ALLOC_NODES,
-            f"{graph.name} has {count} nodes that allocate or free device memory in every replay",
-            frames_of(capture, memory.origin),
-            phase=graph.phase,
-        )
-
-
-def _pools(capture: Capture) -> Iterator[Finding]:
+        host = [node for node in graph.nodes if node.type == "host"]
+        if host:
+            findings.append(
+                Finding(
+                    HOST_CALLBACK_DEADLOCK,
+                    f"{graph.name} has {count_text(len(host), 'host node')}: every replay waits "
+                    "for a function on the host, which may not call CUDA",
+                    frames_of(capture, host[0].origin),
+                    phase=graph.phase,
+                )
+            )
+        memory = [node for node in graph.nodes if node.type in ("alloc", "free")]
+        if memory:
+            findings.append(
+                Finding(
+                    MEM_ALLOC_NODES,
+                    f"{graph.name} has {len(memory)} nodes that allocate or free device memory in "
+                    "every replay",
+                    frames_of(capture, memory[0].origin),
+                    phase=graph.phase,
+                )
+            )
     for index, row in enumerate(pools_report(capture).pools):
         needed = max(row.floor, 1)
         if row.reserved - needed < _WASTE_BYTES or row.reserved < _WASTE_SHARE * needed:
@@ -241,11 +232,14 @@ def _pools(capture: Capture) -> Iterator[Finding]:
         for allocation in capture.memory.allocations:
             if allocation.pool == index:
                 sizes[allocation.origin] += allocation.bytes
-        origin = sizes.most_common(1)[0][0] if sizes else None
-        yield Finding(
-            FRAGMENTATION_UNREACHABLE_RESERVE,
-            f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes need "
-            f"{needed / 2**20:.0f} MiB at once",
-            frames_of(capture, origin),
-            evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
+        largest = sizes.most_common(1)[0][0] if sizes else None
+        findings.append(
+            Finding(
+                FRAGMENTATION_UNREACHABLE_RESERVE,
+                f"the pool {row.name} reserves {row.reserved / 2**20:.0f} MiB where its lifetimes "
+                f"need {needed / 2**20:.0f} MiB at once",
+                frames_of(capture, largest),
+                evidence=(f"peak of the blocks in use: {row.peak / 2**20:.0f} MiB",),
+            )
         )
+    return tuple(findings)

@@ -1,0 +1,174 @@
+"""What a report of ``check`` or ``verify`` says: findings with their pages, comparisons as rows,
+and the exit code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+
+import msgspec
+
+from cgtool.findings.registry import code, page
+from cgtool.model.capture import Frame
+from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
+from cgtool.model.finding import ERROR, NOTE, SEVERITIES, WARNING, Comparison, Finding, Report
+
+EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
+
+TOO_NOISY = "too-noisy"
+_SHOWN = 10
+"""Tensors of one trial that differ and get a row each."""
+_PLURAL = {"output": "outputs", "gradient": "gradients", "state": "state tensors"}
+
+
+class ExplainedFinding(msgspec.Struct, frozen=True):
+    """A finding with what its page says."""
+
+    code: str
+    severity: str
+    category: str
+    title: str
+    reason: str
+    fix: str
+    place: Frame | None
+    """The innermost line that the user can edit."""
+    columns: tuple[int, int] | None
+    """Of the expression in the line of ``place``; see ``Finding.columns``."""
+    library: Frame | None
+    """The line of an installed library that did it, where that is not the user's own code."""
+    chain: tuple[Frame, ...]
+    """The calls that lead to ``place``, innermost first, without it."""
+    module: str | None
+    forward: Frame | None
+    phase: str | None
+    evidence: tuple[str, ...]
+    times: int
+
+
+def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...]:
+    """The findings with their pages, the worst first, then in the given order.
+
+    A code without a page, of a newer version, is its own title; it is a warning by default.
+    """
+    explained = [_explained(finding) for finding in findings]
+    return tuple(sorted(explained, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _explained(finding: Finding) -> ExplainedFinding:
+    known = page(finding.code)
+    place = place_of(finding.frames)
+    depth = finding.frames.index(place) if place is not None else 0
+    severity = finding.severity or (known.head.severity if known else WARNING)
+    return ExplainedFinding(
+        code=finding.code,
+        severity=severity if severity in SEVERITIES else WARNING,
+        category=known.head.category if known else "",
+        title=known.head.title if known else finding.code,
+        reason=finding.reason,
+        fix=finding.fix or (known.head.fix if known else ""),
+        place=place,
+        columns=finding.columns,
+        library=finding.frames[0] if depth else None,
+        chain=finding.frames[depth + 1 :],
+        module=finding.module,
+        forward=place_of(finding.forward),
+        phase=finding.phase,
+        evidence=finding.evidence,
+        times=finding.times,
+    )
+
+
+def place_of(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame outside installed packages; else the innermost; None without frames."""
+    users = (frame for frame in frames if "-packages/" not in frame.file)
+    return next(users, frames[0] if frames else None)
+
+
+def is_hazard(finding: ExplainedFinding) -> bool:
+    """Errors and warnings; a note costs time or memory, but nothing fails."""
+    return finding.severity != NOTE
+
+
+class ComparisonRow(msgspec.Struct, frozen=True):
+    """A tensor that differs, or all others of a kind in one trial."""
+
+    name: str
+    trial: str
+    equal: bool
+    exact: bool
+    largest: float | None
+    """Largest absolute difference; None where only one of the two values is a number."""
+    relative: float | None
+    noise: float | None
+    tolerance: float | None
+
+
+def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[ComparisonRow, ...]:
+    """In the order of the trials; within a trial, tensors that differ come first."""
+    rows: list[ComparisonRow] = []
+    for _, trial in groupby(comparisons, key=lambda comparison: comparison.trial):
+        by_kind: dict[str, list[Comparison]] = defaultdict(list)
+        for comparison in trial:
+            by_kind[comparison.kind].append(comparison)
+        for kind, group in by_kind.items():
+            different = [comparison for comparison in group if not comparison.equal]
+            rows += [_row(comparison.name, [comparison]) for comparison in different[:_SHOWN]]
+            if different[_SHOWN:]:
+                name = f"{len(different) - _SHOWN} more of {kind}"
+                rows.append(_row(name, different[_SHOWN:]))
+            equal = [comparison for comparison in group if comparison.equal]
+            if equal:
+                several = f"{len(equal)} {_PLURAL.get(kind, kind)}"
+                rows.append(_row(several if len(equal) > 1 else equal[0].name, equal))
+    return tuple(rows)
+
+
+def _row(name: str, comparisons: list[Comparison]) -> ComparisonRow:
+    def most(values: Iterable[float | None]) -> float | None:
+        known = list(values)
+        return None if None in known else max(value for value in known if value is not None)
+
+    return ComparisonRow(
+        name=name,
+        trial=comparisons[0].trial,
+        equal=all(comparison.equal for comparison in comparisons),
+        exact=all(comparison.exact for comparison in comparisons),
+        largest=most(comparison.largest for comparison in comparisons),
+        relative=most(comparison.relative for comparison in comparisons),
+        noise=most(comparison.noise for comparison in comparisons),
+        tolerance=most(comparison.tolerance for comparison in comparisons),
+    )
+
+
+def noise_findings(report: Report) -> tuple[Finding, ...]:
+    """A note where replay differs from eager by no more than eager runs differ from each other."""
+    within = [
+        comparison
+        for comparison in report.comparisons
+        if comparison.equal and not comparison.exact and (comparison.noise or 0) > 0
+    ]
+    if not within or any(
+        finding.code == EAGER_VS_GRAPH_NUMERIC_NOISE for finding in report.findings
+    ):
+        return ()
+    worst = max(within, key=lambda comparison: comparison.noise or 0)
+    return (
+        Finding(
+            EAGER_VS_GRAPH_NUMERIC_NOISE,
+            f"two eager runs are not equal: {worst.name} differs by up to {worst.noise:.3g}, and "
+            "the replay by no more than that allows",
+            evidence=(f"{len(within)} of {len(report.comparisons)} comparisons, {worst.trial}",),
+        ),
+    )
+
+
+def exit_code(report: Report) -> int:
+    """1 for a tensor that differs or a finding that is an error, 5 when eager is too noisy."""
+    if any(not comparison.equal for comparison in report.comparisons):
+        return EXIT_FOUND
+    if any(finding.severity == ERROR for finding in explain_findings(report.findings)):
+        return EXIT_FOUND
+    if any(note.code == TOO_NOISY for note in report.notes):
+        return EXIT_UNKNOWN
+    return EXIT_OK

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import same_entry
+from cgtool.analysis.gate.budgets import increase_of, same_entry
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.verdict import BaselineComparison
 from cgtool.analysis.timing.bench import (
@@ -92,7 +92,6 @@ def bench(
     """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
 
     With --baseline or --against, say whether its replays are slower: yes, no, or cannot tell."""
-    from cgtool.analysis.gate.budgets import increase_of
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.cli.attempts import Measuring
     from cgtool.cli.output import check_apart, check_place, show_report

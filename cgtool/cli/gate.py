@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import itertools
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 
-from cgtool.analysis.gate.budgets import NAMES
+from cgtool.analysis.gate.budgets import (
+    NAMES,
+    Budgets,
+    Project,
+    checked,
+    from_options,
+    project_budgets,
+    same_entry,
+)
 from cgtool.cli import options as opt
+from cgtool.cli.output import check_place, file_of, show_table, write_bytes
 from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
+from cgtool.model.files import is_special
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
 
 if TYPE_CHECKING:
-    from cgtool.analysis.gate.budgets import Budgets, Project
+    from cgtool.analysis.gate.judge import GateReport
     from cgtool.cli.gate_inputs import Base
     from cgtool.model.baseline import Baseline
 
@@ -33,34 +47,20 @@ EPILOG = (
 def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
     """The command with one option for each budget (``--max-nodes``), received as ``limits``: the
     name of the budget to its texts."""
-    options = [
-        inspect.Parameter(
-            _parameter(name),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[list[str] | None, _option(name)],
+    options = []
+    for name, (bound, metric) in NAMES.items():
+        words = "At most" if bound == "max" else "At least"
+        unit = f" {metric.unit}" if metric.unit in ("MiB", "ms", "us") else ""
+        option = typer.Option(
+            f"--{name}",
+            metavar="[PHASE=]N" if metric.phases else "N",
+            help=f"{words} N{unit}: {metric.means.replace('`', '')}.",
         )
-        for name in NAMES
-    ]
+        annotation = Annotated[list[str] | None, option]
+        options.append(opt.keyword(name.replace("-", "_"), annotation, None))
     return opt.with_options(
-        command,
-        "limits",
-        options,
-        lambda values: {name: values[_parameter(name)] for name in NAMES},
+        command, "limits", options, lambda values: dict(zip(NAMES, values, strict=True))
     )
-
-
-def _parameter(name: str) -> str:
-    return name.replace("-", "_")
-
-
-def _option(name: str) -> Any:
-    bound, metric = NAMES[name]
-    words = "At most" if bound == "max" else "At least"
-    unit = f" {metric.unit}" if metric.unit in ("MiB", "ms", "us") else ""
-    means = metric.means.replace("`", "")
-    number = "[PHASE=]N" if metric.phases else "N"
-    return typer.Option(f"--{name}", metavar=number, help=f"{words} N{unit}: {means}.")
 
 
 @opt.captures
@@ -118,36 +118,37 @@ def gate(
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare TARGETs with budgets and baselines; exit 1 when one fails, 5 when undecided."""
-    from msgspec import structs
-
-    from cgtool.analysis.gate.budgets import from_options
     from cgtool.analysis.gate.judge import exit_code, gate_report
-    from cgtool.cli import gate_formats, gate_inputs, gate_measure
+    from cgtool.cli import gate_inputs, gate_measure
     from cgtool.cli.attempts import Measuring
     from cgtool.model import baseline as baselines
 
     options = from_options(limits, max_increase or (), max_regression)
-    formats = gate_formats.parse(format_ or (), output)
+    outputs = parse_formats(format_ or (), output)
     opened = gate_inputs.open_targets(targets)
     specs = [target.spec for target in opened]
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline is for one entry, and there are several targets")
     project = gate_inputs.find_project(Path.cwd())
-    gate_formats.check_places(
-        formats, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
+    _check_places(
+        outputs, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
     )
-    bases = _match([gate_inputs.open_baseline(path) for path in baseline or ()], specs)
+    bases = [gate_inputs.open_baseline(path) for path in baseline or ()]
+    _check_entries(bases, specs)
     warnings = [] if project is None else gate_inputs.misplaced_tables(project, specs)
     saving = save_baseline is not None
-    limits_of = gate_measure.Limits(
-        lambda spec, simulated: _budgets(options, project, spec, simulated=simulated),
-        lambda spec, budgets: _baseline(bases, spec, budgets, saving=saving),
-    )
+
+    def limits_of(spec: str, simulated: bool) -> tuple[Budgets, Base | None]:
+        budgets = _budgets(options, project, spec, simulated=simulated)
+        return budgets, _baseline(bases, spec, budgets, saving=saving)
+
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         measuring = Measuring(capture_options, Path(folder), timeout, quiet, max_seconds, max_runs)
         results, values = [], None
         for target in opened:
-            judged, values = gate_measure.judge_or_report(target, limits_of, measuring, save=saving)
+            judged, values = gate_measure.judge_or_report(
+                target, partial(limits_of, target.spec), measuring, save=saving
+            )
             notes = tuple(text for spec, text in warnings if spec == target.spec)
             results.append(structs.replace(judged, notes=judged.notes + notes))
             if judged.error is not None and judged.error.exit_code == EXIT_USAGE:
@@ -156,22 +157,18 @@ def gate(
     report = gate_report(tuple(results))
     if save_baseline is not None and values is not None:
         baselines.write(save_baseline, values)
-    gate_formats.write(report, formats, quiet=quiet, explain=explain)
+    _write(report, outputs, quiet=quiet, explain=explain)
     if save_baseline is not None and values is not None and not quiet:
         sys.stderr.write(f"saved {save_baseline}\n")
         simulated = values.environment.simulated
         budgets = _budgets(options, project, opened[0].spec, simulated=simulated)
         for warning in _baseline_warnings(values, budgets):
             sys.stderr.write(f"  its times: {warning}\n")
-    code = exit_code(report)
-    if code:
-        raise typer.Exit(code)
+    raise typer.Exit(exit_code(report))
 
 
 def _budgets(options: Budgets, project: Project | None, spec: str, *, simulated: bool) -> Budgets:
     """Options override ``pyproject.toml``."""
-    from cgtool.analysis.gate.budgets import checked, project_budgets
-
     if project is None:
         return checked(options)
     return checked(options.over(project_budgets(project, spec, simulated=simulated)))
@@ -180,25 +177,17 @@ def _budgets(options: Budgets, project: Project | None, spec: str, *, simulated:
 def _project_baselines(project: Project | None, specs: Sequence[str]) -> list[Path]:
     """The baselines that ``pyproject.toml`` names, for a GPU and for the simulated device. An error
     in it is reported later, when its budgets are read."""
-    from cgtool.analysis.gate.budgets import project_budgets
-
-    if project is None:
-        return []
-    with contextlib.suppress(CgtoolError):
-        paths = [
-            project_budgets(project, spec, simulated=simulated).baseline
-            for spec in specs
-            for simulated in (False, True)
-        ]
-        return [path for path in paths if path is not None]
-    return []
+    paths: list[Path | None] = []
+    if project is not None:
+        with contextlib.suppress(CgtoolError):
+            for spec, simulated in itertools.product(specs, (False, True)):
+                paths.append(project_budgets(project, spec, simulated=simulated).baseline)
+    return [path for path in paths if path is not None]
 
 
-def _match(bases: Sequence[Base], specs: Sequence[str]) -> Sequence[Base]:
-    """The same. Raises CgtoolError (exit 2) for a baseline of an entry that is not a target, and
+def _check_entries(bases: Sequence[Base], specs: Sequence[str]) -> None:
+    """Raises CgtoolError (exit 2) for a baseline of an entry that is not a target, and
     for two baselines of one entry."""
-    from cgtool.analysis.gate.budgets import same_entry
-
     for at, base in enumerate(bases):
         entry = base.values.entry.spec
         if not any(same_entry(spec, entry) for spec in specs):
@@ -206,7 +195,6 @@ def _match(bases: Sequence[Base], specs: Sequence[str]) -> Sequence[Base]:
         for other in bases[:at]:
             if same_entry(other.values.entry.spec, entry):
                 raise usage(f"{other.path} and {base.path} are both baselines of {entry}")
-    return bases
 
 
 def _of_another_entry(base: Base, specs: str) -> Exception:
@@ -219,9 +207,6 @@ def _of_another_entry(base: Base, specs: str) -> Exception:
 def _baseline(bases: Sequence[Base], spec: str, budgets: Budgets, *, saving: bool) -> Base | None:
     """The baseline that the command line names, else that of ``pyproject.toml``, which is not used
     while it is written."""
-    from msgspec import structs
-
-    from cgtool.analysis.gate.budgets import same_entry
     from cgtool.cli.gate_inputs import open_baseline
 
     base = next((base for base in bases if same_entry(spec, base.values.entry.spec)), None)
@@ -257,3 +242,133 @@ def _baseline_warnings(values: Baseline, budgets: Budgets) -> list[str]:
             + f" (--max-runs {enough})" * (enough > MAX_RUNS)
         )
     return warnings
+
+
+# --- outputs
+
+KINDS = ("table", "json", "junit", "github", "benchmark-action")
+_TOGETHER = {"table", "github"}
+"""Formats that can share standard output: text for people, and what GitHub picks out of a log."""
+
+_FIGURES = {"table", "benchmark-action"}
+
+Chosen = Sequence[tuple[str, Path | None]]
+
+
+def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
+    """Kinds and files. Raises CgtoolError (exit 2) for an unknown kind, and for two that cannot
+    both be on standard output."""
+    chosen: list[tuple[str, Path | None]] = []
+    for text in texts or ("table",):
+        kind, equals, file = text.partition("=")
+        if kind not in KINDS:
+            near = get_close_matches(kind, KINDS, n=1)
+            raise usage(
+                f"--format {text}: no format {kind!r}"
+                + (f"; did you mean {near[0]}?" if near else ""),
+                fix=", ".join(KINDS),
+            )
+        if equals and not file:
+            raise usage(f"--format {text}: no file is named")
+        chosen.append((kind, Path(file) if equals else None))
+    plain = [kind for kind, file in chosen if file is None]
+    if output is not None:
+        if len(plain) != 1:
+            raise usage(
+                f"-o {output}: for one format, not for {' and '.join(plain) or 'none'}",
+                fix="name a file for each: --format junit=gate.xml",
+            )
+        return [(kind, file or output) for kind, file in chosen]
+    if (len(plain) > 1 and not set(plain) <= _TOGETHER) or len(plain) != len(set(plain)):
+        raise usage(
+            f"--format {' and '.join(plain)}: not both on standard output",
+            fix="name a file for one: --format junit=gate.xml",
+        )
+    return chosen
+
+
+def _check_places(
+    chosen: Chosen, targets: Sequence[str], bases: Sequence[Path], saved: Path | None
+) -> None:
+    """Raises CgtoolError (exit 2) where one file would be written over a target, a baseline or
+    another result, and for a baseline that would be read as a capture. A baseline may be written
+    over the one that it was compared with."""
+    if saved is not None and saved.suffix == ".cgt":
+        raise usage(
+            f"--save-baseline {saved}: .cgt names a capture, and a baseline is JSON",
+            fix=f"--save-baseline {saved.with_suffix('.json')}; a capture serves as a baseline "
+            "as it is: --baseline FILE.cgt",
+        )
+    taken = {os.path.realpath(file_of(name)): f"the target {name}" for name in targets}
+    named = [(f"--format {kind}", file) for kind, file in chosen]
+    for option, file in (("--save-baseline", saved), *named):
+        if file is None or is_special(file):
+            continue
+        check_place(file, option=option)
+        place = os.path.realpath(file)
+        read = {os.path.realpath(base): f"the baseline {base}" for base in bases}
+        occupant = taken.get(place, None if file is saved else read.get(place))
+        if occupant:
+            raise usage(
+                f"{option}: {file} would be written over {occupant}", fix="name another file"
+            )
+        taken[place] = f"the output of {option}"
+
+
+def _write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool) -> None:
+    """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says. Where
+    nothing was measured, those of figures alone are left out: standard error says why.
+
+    Raises CgtoolError (exit 2) for a place that cannot be written, when all others are."""
+    from cgtool.render.gate_table import render
+
+    is_empty = all(target.error is not None for target in report.targets)
+    errors: list[CgtoolError] = []
+    for kind, file in chosen:
+        if (is_empty and kind in _FIGURES) or (kind == "table" and file is None and quiet):
+            continue
+        try:
+            if kind == "table":
+                show_table(render(report, explain=explain), file)
+            else:
+                sys.stdout.flush()
+                write_bytes(_encoded(kind, report), file)
+            if kind == "github":
+                _write_github_summary(report)
+        except CgtoolError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _encoded(kind: str, report: GateReport) -> bytes:
+    if kind == "json":
+        from cgtool.render.json import encode
+
+        return encode("cgtool-gate", report)
+    from cgtool.render import gate_formats
+
+    if kind == "junit":
+        return gate_formats.junit(report)
+    if kind == "benchmark-action":
+        return gate_formats.benchmark_action(report)
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    return gate_formats.github_commands(report, root).encode(errors="replace")
+
+
+def _write_github_summary(report: GateReport) -> None:
+    from cgtool.render import gate_formats
+
+    name = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not name:
+        return
+    path = Path(name)
+    try:
+        # All of a step's summary together is bounded.
+        used = path.stat().st_size if path.exists() else 0
+        with path.open("ab") as file:
+            file.write(gate_formats.github_summary(report, gate_formats.MOST_BYTES - used).encode())
+    except OSError as error:
+        raise usage(
+            f"GITHUB_STEP_SUMMARY names {path}, which cannot be written: {error.strerror}"
+        ) from error

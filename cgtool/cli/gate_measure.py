@@ -21,21 +21,9 @@ from cgtool.cli.sequential_runs import Look, Runs, until_decided
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 
-
-class Limits:
-    """Budgets and baseline of a target: they depend on the device that it was measured on."""
-
-    def __init__(
-        self,
-        budgets: Callable[[str, bool], Budgets],
-        baseline: Callable[[str, Budgets], Base | None],
-    ) -> None:
-        self.budgets, self._baseline = budgets, baseline
-
-    def of(self, spec: str, *, simulated: bool) -> tuple[Budgets, Base | None]:
-        """Budgets and baseline of an entry on a GPU, or on the simulated device."""
-        budgets = self.budgets(spec, simulated)
-        return budgets, self._baseline(spec, budgets)
+Limits = Callable[[bool], tuple[Budgets, Base | None]]
+"""Budgets and baseline of a target, which depend on the device that it was measured on: given
+whether that is the simulated one. Raises CgtoolError."""
 
 
 def judge_or_report(
@@ -65,8 +53,7 @@ def judge(
         return _judge_live(target, limits, measuring, save=save)
     measured = measure(target.captures, target.reports)
     simulated = measured.values.environment.simulated
-    budgets, base = limits.of(target.spec, simulated=simulated)
-    return _judge(target, measured, budgets, base, LOOKS), measured
+    return _judge(target, measured, *limits(simulated), LOOKS), measured
 
 
 def _judge(
@@ -88,11 +75,11 @@ def _judge_live(
 ) -> tuple[Judged, Measured]:
     runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
-    needs = _first_needs(target.spec, limits, measuring, save=save)
+    needs = _first_needs(limits, measuring.options.device, save=save)
     on_simulated = measuring.options.device == "simulated"
     untimed = _measure_first(target, runs, needs, measuring, simulated=on_simulated)
     simulated = (target.captures or target.reports)[0].environment.simulated
-    budgets, base = limits.of(target.spec, simulated=simulated)
+    budgets, base = limits(simulated)
     needs = _needs(budgets, base, save=save)
     if not target.captures and needs & {"capture", "bench"}:
         untimed = _measure_first(target, runs, needs, measuring, simulated=simulated)
@@ -136,15 +123,19 @@ def _run_for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
         in_time = runs.up_to(min(len(runs.captures) + missing, most))
 
 
-def _first_needs(spec: str, limits: Limits, measuring: Measuring, *, save: bool) -> set[str]:
+def _first_needs(limits: Limits, device: str | None, *, save: bool) -> set[str]:
     """Which commands have to run, as far as that is known before it is known whether there is a
     GPU."""
-    device = measuring.options.device
     try:
-        return _needs(*limits.of(spec, simulated=device == "simulated"), save=save)
-    except CgtoolError:
-        if device is not None or limits.budgets(spec, True) == limits.budgets(spec, False):
+        return _needs(*limits(device == "simulated"), save=save)
+    except CgtoolError as error:
+        if device is not None:
             raise
+        try:
+            limits(True)
+        except CgtoolError as simulated:
+            if simulated.failure == error.failure:
+                raise
         # The error is in the limits of a GPU, which do not apply where there is none: a capture
         # shows which it is.
         return {"capture"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,28 +53,29 @@ def with_options(
     command: Callable[..., None],
     parameter: str,
     options: Sequence[inspect.Parameter],
-    collect: Callable[[dict[str, Any]], Any],
+    collect: Callable[[Sequence[Any]], Any],
 ) -> Callable[..., None]:
     """``command`` with ``options`` in place of its keyword-only ``parameter``, which receives what
-    ``collect`` makes of their values."""
-    names = [option.name for option in options]
+    ``collect`` makes of their values, in the same order."""
 
     @functools.wraps(command)
     def called(**arguments: Any) -> None:
-        values = {name: arguments.pop(name) for name in names}
+        values = [arguments.pop(option.name) for option in options]
         command(**arguments, **{parameter: collect(values)})
 
     # Typer reads the options from the signature.
     signature = inspect.signature(command, eval_str=True)
+    parameters = list(signature.parameters.values())
     at = list(signature.parameters).index(parameter)
-    others = [one for one in signature.parameters.values() if one.name != parameter]
-    called.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[
-            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for one in (*others[:at], *options, *others[at:])
-        ]
-    )
+    parameters[at : at + 1] = options
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return called
+
+
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def captures(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,21 +85,14 @@ def captures(command: Callable[..., None]) -> Callable[..., None]:
     An option whose name the command itself uses is spelled ``--capture-NAME``.
     """
     taken = inspect.signature(command).parameters
-    prefixes = {
-        option.name: "capture_" if option.name in taken else "" for option in capture_options()
-    }
-    return with_options(
-        command,
-        "capture_options",
-        [_parameter(option, prefixes[option.name]) for option in capture_options()],
-        lambda values: read_capture_options(
-            {name: values[f"{prefix}{name}"] for name, prefix in prefixes.items()}
-        ),
-    )
+    parameters = [
+        _parameter(option, f"capture_{option.name}" if option.name in taken else option.name)
+        for option in capture_options()
+    ]
+    return with_options(command, "capture_options", parameters, _read_capture_options)
 
 
-def _parameter(option: CaptureOption, prefix: str) -> inspect.Parameter:
-    name = f"{prefix}{option.name}"
+def _parameter(option: CaptureOption, name: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     default = option.default
     annotation: Any
@@ -113,28 +107,20 @@ def _parameter(option: CaptureOption, prefix: str) -> inspect.Parameter:
         annotation, default = list[str] | None, None
     else:
         annotation = int | None if "integer" in option.expected else str | None
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[
-            annotation, typer.Option(flag, metavar=option.metavar, help=option.help)
-        ],
-    )
+    declared = typer.Option(flag, metavar=option.metavar, help=option.help)
+    return keyword(name, Annotated[annotation, declared], default)
 
 
-def read_capture_options(values: Mapping[str, Any]) -> CaptureOptions:
-    """Capture options from the values of the command line.
+def _read_capture_options(values: Sequence[Any]) -> CaptureOptions:
+    """Capture options from the values of the command line, in their order.
 
     Raises CgtoolError (exit 2) for a value that the option does not take.
     """
     read: dict[str, Any] = {}
-    for option in capture_options():
-        value = values[option.name]
-        if isinstance(value, StrEnum):
-            value = value.value
-        elif option.default == ():
-            value = tuple(value or ())
+    for option, typed in zip(capture_options(), values, strict=True):
+        value = typed.value if isinstance(typed, StrEnum) else typed
+        if option.default == ():
+            value = tuple(typed or ())
         if expected := unexpected(option.name, value):
             raise usage(f"{option.flag} {value}: expected {expected}")
         read[option.name] = value

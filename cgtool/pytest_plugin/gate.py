@@ -22,7 +22,7 @@ from cgtool.analysis.gate.judge import GateReport, gate_report
 from cgtool.analysis.gate.metrics import BY_NAME, metric_of
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN, Verdict
 from cgtool.cli.gate_inputs import Base, Target, find_project
-from cgtool.cli.gate_measure import Limits, judge
+from cgtool.cli.gate_measure import judge
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage
@@ -99,7 +99,7 @@ class Gate:
             return gate_report(())
         judged, _ = judge(
             Target(self._entry, live=True),
-            Limits(lambda *_: budgets, lambda *_: base),
+            lambda _simulated: (budgets, base),
             self._workers,
             # A baseline with times holds more runs than a verdict needs.
             save=write and timed,

@@ -25,7 +25,6 @@ from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
 from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_inputs import Base, Target, find_project
-from cgtool.cli.gate_measure import Limits
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
@@ -530,8 +529,8 @@ class Made(Measuring):
 
 
 def judged(measuring: Measuring, held: Budgets, base: Base | None = None, *, save: bool = False):
-    holding = Limits(lambda spec, simulated: held, lambda spec, budgets: base)
-    return gate_measure.judge(Target("model.py:build", live=True), holding, measuring, save=save)
+    target = Target("model.py:build", live=True)
+    return gate_measure.judge(target, lambda simulated: (held, base), measuring, save=save)
 
 
 def base_of(replay_us: float, runs: int) -> Base:

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, Metric, key
 from cgtool.analysis.timing.regression import TOLERANCE
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
 from cgtool.model.measurements import PHASES
 
 SECTION = "tool.cgtool.gate"
@@ -39,6 +39,11 @@ class Budget(msgspec.Struct, frozen=True):
     source: str
     """Where it was written: ``--max-nodes``, or the file and the key."""
 
+    @property
+    def subject(self) -> tuple[str | None, ...]:
+        """What a second one would contradict."""
+        return self.metric, self.phase, self.bound
+
 
 class Increase(msgspec.Struct, frozen=True):
     """How much worse than the baseline a figure may be; of ``speedup``, how much smaller."""
@@ -51,6 +56,14 @@ class Increase(msgspec.Struct, frozen=True):
     """In the metric's unit."""
     source: str
 
+    @property
+    def subject(self) -> tuple[str | None, ...]:
+        """What a second one would contradict."""
+        return self.metric, self.phase
+
+
+L = TypeVar("L", Budget, Increase)
+
 
 class Budgets(msgspec.Struct, frozen=True):
     """All limits and tolerances of one target."""
@@ -62,27 +75,18 @@ class Budgets(msgspec.Struct, frozen=True):
 
     def over(self, other: Budgets) -> Budgets:
         """Both; where both have a limit or a tolerance of the same figure, this one's."""
-        limited = {(limit.bound, limit.metric, limit.phase) for limit in self.limits}
-        named = {(increase.metric, increase.phase) for increase in self.increases}
+        own: set[object] = {limit.subject for limit in self.limits}
+        own |= {increase.subject for increase in self.increases}
         return Budgets(
-            self.limits
-            + tuple(
-                limit
-                for limit in other.limits
-                if (limit.bound, limit.metric, limit.phase) not in limited
-            ),
+            self.limits + tuple(limit for limit in other.limits if limit.subject not in own),
             self.increases
-            + tuple(
-                increase
-                for increase in other.increases
-                if (increase.metric, increase.phase) not in named
-            ),
+            + tuple(increase for increase in other.increases if increase.subject not in own),
             self.baseline or other.baseline,
         )
 
     def allowed(self, metric: Metric, phase: str | None) -> Increase:
         """The tolerance of a figure: its own, or the default, 0 for counts and 1 % for times."""
-        own = {(increase.metric, increase.phase): increase for increase in self.increases}
+        own = {increase.subject: increase for increase in self.increases}
         default = Increase(metric.name, None, 0.0 if metric.exact else TOLERANCE, None, "default")
         return own.get((metric.name, phase)) or own.get((metric.name, None)) or default
 
@@ -90,13 +94,10 @@ class Budgets(msgspec.Struct, frozen=True):
 def checked(budgets: Budgets) -> Budgets:
     """The same. Raises CgtoolError (exit 2) where one figure has two limits or tolerances, and
     where a minimum is above its maximum."""
-    _check_unique(budgets.limits)
-    _check_unique(budgets.increases)
-    maxima = {
-        (limit.metric, limit.phase): limit for limit in budgets.limits if limit.bound == "max"
-    }
+    limits = _by_subject(budgets.limits)
+    _by_subject(budgets.increases)
     for limit in budgets.limits:
-        top = maxima.get((limit.metric, limit.phase))
+        top = limits.get((limit.metric, limit.phase, "max"))
         if limit.bound == "min" and top is not None and limit.limit > top.limit:
             raise usage(
                 f"{limit.source} is {limit.limit:g}, which is more than {top.source} of "
@@ -106,17 +107,17 @@ def checked(budgets: Budgets) -> Budgets:
     return budgets
 
 
-def _check_unique(items: Iterable[Budget] | Iterable[Increase]) -> None:
+def _by_subject(limits: Iterable[L]) -> dict[tuple[str | None, ...], L]:
     """The same figure twice in one place is a mistake, not an order of precedence."""
-    sources: dict[object, str] = {}
-    for item in items:
-        figure = (item.metric, item.phase, getattr(item, "bound", None))
-        if figure in sources:
+    chosen: dict[tuple[str | None, ...], L] = {}
+    for limit in limits:
+        first = chosen.setdefault(limit.subject, limit)
+        if first is not limit:
             raise usage(
-                f"{key(item.metric, item.phase)} is given twice: by {sources[figure]} and by "
-                f"{item.source}"
+                f"{key(limit.metric, limit.phase)} is given twice: by {first.source} and by "
+                f"{limit.source}"
             )
-        sources[figure] = item.source
+    return chosen
 
 
 # --- options
@@ -133,12 +134,8 @@ def from_options(
     for name, texts in limits.items():
         for text in texts or ():
             phase, equals, number = text.rpartition("=")
-            source = f"--{name}"
-            value: object = number
-            if _NUMBER.fullmatch(number.strip()) is not None:
-                value = float(number)
-            given = {phase: value} if equals else value
-            budgets += limits_of(source, name, given, joint=" ")
+            value = float(number) if _NUMBER.fullmatch(number.strip()) else number
+            budgets += limits_of(f"--{name}", name, {phase: value} if equals else value, joint=" ")
     allowed: list[Increase] = []
     for text in increases:
         name, equals, amount = text.partition("=")
@@ -168,40 +165,38 @@ def limits_of(source: str, name: str, value: object, *, joint: str) -> list[Budg
         label = f"{source}{joint}{phase}" if phases is value else source
         # A bool is an int to Python.
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise _not_a_number(label, metric, number)
+            shown = str(number if isinstance(number, str) else repr(number))[:80]
+            unit = _UNITS.get(metric.unit)
+            raise usage(
+                f"{label}: {shown!r} is not a number" + (unit or "; it is a count"),
+                why="the unit is in the name" if unit else None,
+                fix="give the number alone",
+            )
         which = phase_of(label, metric, str(phase))
         budgets.append(Budget(metric.name, which, bound, _limit(label, metric, number), label))
     return budgets
 
 
-def _not_a_number(source: str, metric: Metric, value: object) -> CgtoolError:
-    shown = value if isinstance(value, str) else repr(value)
-    unit = {
-        "MiB": "MiB (1,048,576 bytes)",
-        "ms": "milliseconds",
-        "us": "microseconds",
-        "x": "times, as 1.5",
-    }.get(metric.unit)
-    return usage(
-        f"{source}: {str(shown)[:80]!r} is not a number"
-        + (f" of {unit}" if unit else "; it is a count"),
-        why="the unit is in the name" if unit else None,
-        fix="give the number alone",
-    )
+_UNITS = {
+    "MiB": " of MiB (1,048,576 bytes)",
+    "ms": " of milliseconds",
+    "us": " of microseconds",
+    "x": " of times, as 1.5",
+}
 
 
 def _limit(source: str, metric: Metric, number: float) -> float:
     try:
-        number = float(number)
+        limit = float(number)
     except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise usage(f"{source}: {number} is not a limit")
-    if number < 0:
-        raise usage(f"{source}: {number:g} is negative, and no figure is")
-    if metric.exact and not metric.unit and number != int(number):
-        raise usage(f"{source}: {number:g} is not a whole number, and {metric.name} are counted")
-    return number
+        limit = math.inf
+    if not math.isfinite(limit):
+        raise usage(f"{source}: {limit} is not a limit")
+    if limit < 0:
+        raise usage(f"{source}: {limit:g} is negative, and no figure is")
+    if metric.exact and not metric.unit and limit != int(limit):
+        raise usage(f"{source}: {limit:g} is not a whole number, and {metric.name} are counted")
+    return limit
 
 
 def phase_of(source: str, metric: Metric, text: str) -> str | None:
@@ -210,8 +205,8 @@ def phase_of(source: str, metric: Metric, text: str) -> str | None:
         return None
     if not metric.phases:
         raise usage(f"{source}: {metric.name} is known of the whole only, not of a phase")
-    if text not in PHASES or (metric.exact and text == "both"):
-        phases = [phase for phase in PHASES if phase != "both" or not metric.exact] + ["all"]
+    phases = [phase for phase in PHASES if phase != "both" or not metric.exact] + ["all"]
+    if text not in phases:
         raise usage(
             f"{source}: no phase {text[:80]!r}{nearest(text, phases)}", fix=f"{', '.join(phases)}"
         )
@@ -269,6 +264,17 @@ class Project(msgspec.Struct, frozen=True):
     tool: object
     """``[tool.cgtool]``, as TOML has it."""
 
+    @property
+    def gate(self) -> dict[str, Any]:
+        """``[tool.cgtool.gate]``. Raises CgtoolError (exit 2) for a value that should be a table,
+        and for a table beside it."""
+        where = f"{self.path}: [tool.cgtool]"
+        tables = _table(where, self.tool)
+        for name in tables:
+            if name != "gate":
+                raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
+        return _table(f"{self.path}: [{SECTION}]", tables.get("gate", {}))
+
 
 def section(entry: str) -> str:
     """The name of an entry's table."""
@@ -278,7 +284,7 @@ def section(entry: str) -> str:
 def entries(project: Project) -> tuple[str, ...]:
     """The entries that have a table. Raises CgtoolError (exit 2) for a value that should be a
     table."""
-    return tuple(_general(project).entries)
+    return tuple(name for name in project.gate if ":" in name)
 
 
 def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
@@ -289,11 +295,11 @@ def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
 
     Raises CgtoolError (exit 2) for an unknown name and a value of the wrong kind.
     """
-    path = project.path
-    general = _general(project)
+    path, general = project.path, project.gate
     chosen, taken = Budgets(), None
-    for name, table in general.entries.items():
-        budgets = _Section(path, section(name), table, inner=True).budgets(simulated=simulated)
+    for name in entries(project):
+        where = f"{path}: [{section(name)}]"
+        budgets = _of_section(path, section(name), _table(where, general.pop(name)), simulated)
         if same_entry(spec, name, path.parent):
             if taken is not None:
                 raise usage(
@@ -301,79 +307,57 @@ def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
                     fix="put all of it into one table",
                 )
             chosen, taken = budgets, name
-    return chosen.over(general.budgets(simulated=simulated))
+    return chosen.over(_of_section(path, SECTION, general, simulated))
 
 
-def _general(project: Project) -> _Section:
-    where = f"{project.path}: [tool.cgtool]"
-    tables = _table(where, project.tool)
-    for name in tables:
-        if name != "gate":
-            raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
-    return _Section(project.path, SECTION, tables.get("gate", {}))
+def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -> Budgets:
+    """Those of a GPU or of the simulated device; both are checked."""
+    own = {key: value for key, value in table.items() if key != "simulated"}
+    real = _of_table(path, f"{path}: [{name}]", own)
+    if table.get("simulated") is None:
+        return real
+    where = f"{path}: [{name}.simulated]"
+    other = _of_table(path, where, _table(where, table["simulated"]))
+    return other if simulated else real
 
 
-class _Section:
-    """One table, with the tables inside it taken apart."""
-
-    def __init__(self, path: Path, name: str, tree: object, *, inner: bool = False) -> None:
-        self.path = path
-        self.where = f"{path}: [{name}]"
-        self.name = name
-        table = _table(self.where, tree)
-        self.entries = {key: value for key, value in table.items() if ":" in key and not inner}
-        self.simulated = table.get("simulated")
-        self.own = {
-            key: value
-            for key, value in table.items()
-            if key not in self.entries and key != "simulated"
-        }
-
-    def budgets(self, *, simulated: bool) -> Budgets:
-        """Those of a GPU or of the simulated device; both are checked."""
-        real = self._read(self.where, self.own)
-        if self.simulated is None:
-            return real
-        where = f"{self.path}: [{self.name}.simulated]"
-        other = self._read(where, _table(where, self.simulated))
-        return other if simulated else real
-
-    def _read(self, where: str, table: dict[str, Any]) -> Budgets:
-        limits: list[Budget] = []
-        increases: list[Increase] = []
-        baseline = None
-        for name, value in table.items():
-            source = f"{where} {name}"
-            if name == "baseline":
-                if not isinstance(value, str):
-                    raise usage(f"{source}: the name of a file, not {_kind(value)}")
-                baseline = self.path.parent / value
-            elif name == "max-regression":
-                increases.append(_increase(source, "replay-us", value))
-            elif name == "max-increase":
-                for metric, amount in _table(source, value).items():
-                    phases = amount if isinstance(amount, dict) else {"all": amount}
-                    increases += [
-                        _increase(source, metric if phase == "all" else f"{metric}.{phase}", each)
-                        for phase, each in phases.items()
-                    ]
-            elif name in NAMES:
-                limits += limits_of(source, name, value, joint=".")
-            else:
-                known = [*NAMES, "max-increase", "max-regression", "baseline"]
-                known += ["simulated"] if name != "simulated" else []
-                raise usage(
-                    f"{where}: no key {name[:80]!r}{nearest(name, known)}",
-                    fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "
-                    'the entry is: [tool.cgtool.gate."model.py:build"]',
-                )
-        return checked(Budgets(tuple(limits), tuple(increases), baseline))
+def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
+    limits: list[Budget] = []
+    increases: list[Increase] = []
+    baseline = None
+    for name, value in table.items():
+        source = f"{where} {name}"
+        if name == "baseline":
+            if not isinstance(value, str):
+                raise usage(f"{source}: the name of a file, not {_kind(value)}")
+            baseline = path.parent / value
+        elif name == "max-regression":
+            increases.append(_increase(source, "replay-us", value))
+        elif name == "max-increase":
+            for metric, amount in _table(source, value).items():
+                phases = amount if isinstance(amount, dict) else {"all": amount}
+                increases += [
+                    _increase(source, metric if phase == "all" else f"{metric}.{phase}", each)
+                    for phase, each in phases.items()
+                ]
+        elif name in NAMES:
+            limits += limits_of(source, name, value, joint=".")
+        else:
+            known = [*NAMES, "max-increase", "max-regression", "baseline"]
+            known += ["simulated"] if name != "simulated" else []
+            raise usage(
+                f"{where}: no key {name[:80]!r}{nearest(name, known)}",
+                fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "
+                'the entry is: [tool.cgtool.gate."model.py:build"]',
+            )
+    return checked(Budgets(tuple(limits), tuple(increases), baseline))
 
 
 def _table(where: str, value: object) -> dict[str, Any]:
+    """A copy. Raises CgtoolError (exit 2) for what is not a table."""
     if not isinstance(value, dict):
         raise usage(f"{where}: a table, not {_kind(value)}")
-    return value
+    return {**value}
 
 
 def _kind(value: object) -> str:

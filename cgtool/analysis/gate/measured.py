@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.evidence import Measured
-from cgtool.analysis.gate.metrics import METRICS, count, runs_of
+from cgtool.analysis.gate.metrics import METRICS, count, known
 from cgtool.analysis.graph.places import WORK, Places
 from cgtool.analysis.timing.runs import calm, disturbances_of, merge_clocks, typical_clock
 from cgtool.model.baseline import Baseline
@@ -24,12 +24,12 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
 
     Raises ValueError when there is neither a capture nor a report.
     """
-    first = captures[0] if captures else reports[0] if reports else None
-    if first is None:
+    if not (captures or reports):
         raise ValueError("nothing was measured")
     capture = captures[0] if captures else None
+    first = capture or reports[0]
     timed = calm(captures)
-    clock = merge_clocks([one.bench.clock for one in timed if one.bench and one.bench.clock])
+    clock = merge_clocks([each.bench.clock for each in timed if each.bench and each.bench.clock])
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -53,23 +53,17 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
 def _reported(reports: Sequence[Report]) -> dict[str, int]:
     counts = {}
     for metric in METRICS:
-        mine = [report for report in reports if report.command == metric.source]
-        if metric.reported is not None and mine:
-            figure = metric.reported(mine)
-            if figure is not None:
-                counts[metric.name] = figure
+        own = [report for report in reports if report.command == metric.source]
+        if metric.reported and own and (figure := metric.reported(own)) is not None:
+            counts[metric.name] = figure
     return counts
 
 
 def _nodes_by_op(capture: Capture) -> dict[str, int]:
     places = Places(capture)
-    nodes = Counter(
-        places.of(node).short_op or "(outside any op)"
-        for graph in capture.graphs
-        for node in graph.nodes
-        if node.type in WORK
-    )
-    return dict(sorted(nodes.items()))
+    nodes = (node for graph in capture.graphs for node in graph.nodes if node.type in WORK)
+    counts = Counter(places.of(node).short_op or "(outside any op)" for node in nodes)
+    return dict(sorted(counts.items()))
 
 
 def _capture_ns(captures: Sequence[Capture]) -> tuple[int, ...]:
@@ -112,23 +106,19 @@ def _unknown(
     """Why a metric has no figure, by its name."""
     unknown: dict[str, str] = {}
     commands = {report.command for report in reports}
+    simulated = values.environment.simulated
     for metric in METRICS:
-        if metric.reported is not None:
-            if metric.source not in commands:
-                unknown[metric.name] = (
-                    f"it needs a report of `cgtool {metric.source} ENTRY --format json`"
-                )
-            elif metric.name not in values.counts:
-                unknown[metric.name] = metric.missing
-        elif capture is None:
-            unknown[metric.name] = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
-        elif capture.environment.simulated and not metric.simulated:
-            unknown[metric.name] = "the simulated device has no kernels and no GPU times"
-        elif metric.counted is not None:
-            if metric.name not in values.counts:
-                unknown[metric.name] = metric.missing
-        elif not any(runs_of(values, metric, phase) for phase in PHASES):
-            unknown[metric.name] = metric.missing
+        if metric.reported is not None and metric.source not in commands:
+            reason = f"it needs a report of `cgtool {metric.source} ENTRY --format json`"
+        elif metric.reported is None and capture is None:
+            reason = "it needs a capture: `cgtool capture ENTRY -o FILE.cgt`"
+        elif metric.reported is None and simulated and not metric.simulated:
+            reason = "the simulated device has no kernels and no GPU times"
+        elif not any(known(values, metric, phase) for phase in (None, *PHASES)):
+            reason = metric.missing
+        else:
+            continue
+        unknown[metric.name] = reason
     return unknown
 
 
@@ -141,8 +131,8 @@ def _notes(captures: Sequence[Capture], left_out: int) -> tuple[str, ...]:
     for name in ("nodes", "pool-mib"):
         figures = sorted({each[name] for each in counts})
         if len(figures) > 1:
+            shown = ", ".join(f"{figure:g}" for figure in figures)
             notes.append(
-                f"{name} differs from run to run: {', '.join(f'{one:g}' for one in figures)}; "
-                "the figure of the first run is used"
+                f"{name} differs from run to run: {shown}; the figure of the first run is used"
             )
     return tuple(notes)

@@ -82,18 +82,13 @@ def _exec_mib(_capture: Capture, graphs: Sequence[Graph]) -> float | None:
 def _mismatches(reports: Sequence[Report]) -> int | None:
     """Where no tensor differs, errors of ``cgtool verify`` (work that missed the graph)."""
     noisy = any(note.code == TOO_NOISY for report in reports for note in report.notes)
-    compared = [comparison for report in reports for comparison in report.comparisons]
-    if noisy and all(comparison.equal for comparison in compared):
+    if noisy and all(each.equal for report in reports for each in report.comparisons):
         return None
     return sum(
         sum(not comparison.equal for comparison in report.comparisons)
         or sum(finding.severity == ERROR for finding in explain_findings(report.findings))
         for report in reports
     )
-
-
-def _capture_ms(values: Baseline, _phase: str) -> Runs:
-    return tuple((duration_ns / 1e6,) for duration_ns in values.capture_ns)
 
 
 def _device_us(name: str) -> Callable[[Baseline, str], Runs]:
@@ -137,30 +132,21 @@ METRICS = (
         bounds=("max", "min"),
         watched=True,
     ),
-    Metric(
-        name="kernels",
-        means="kernel nodes",
-        counted=_of_type("kernel"),
-        evidence=partial(evidence.of_nodes, type_="kernel"),
-        bounds=("max", "min"),
-        watched=True,
-        simulated=False,
-    ),
-    Metric(
-        name="copies",
-        means="memcpy nodes",
-        counted=_of_type("memcpy"),
-        evidence=partial(evidence.of_nodes, type_="memcpy"),
-        watched=True,
-        simulated=False,
-    ),
-    Metric(
-        name="memsets",
-        means="memset nodes",
-        counted=_of_type("memset"),
-        evidence=partial(evidence.of_nodes, type_="memset"),
-        watched=True,
-        simulated=False,
+    *(
+        Metric(
+            name=name,
+            means=f"{type_} nodes",
+            counted=_of_type(type_),
+            evidence=partial(evidence.of_nodes, type_=type_),
+            bounds=bounds,
+            watched=True,
+            simulated=False,
+        )
+        for name, type_, bounds in (
+            ("kernels", "kernel", ("max", "min")),
+            ("copies", "memcpy", ("max",)),
+            ("memsets", "memset", ("max",)),
+        )
     ),
     Metric(
         name="edges",
@@ -219,7 +205,7 @@ METRICS = (
         name="capture-ms",
         means="host time to capture, instantiate and upload all graphs",
         unit="ms",
-        timed=_capture_ms,
+        timed=lambda values, _phase: tuple((time_ns / 1e6,) for time_ns in values.capture_ns),
         missing="the capture does not say how long it took",
         evidence=evidence.of_capture_time,
         phases=False,
@@ -293,10 +279,8 @@ def count(capture: Capture) -> dict[str, int | float]:
 
 def runs_of(values: Baseline, metric: Metric, phase: str | None) -> Runs:
     """Samples of a time in the metric's unit. Without a phase, those of the whole iteration:
-    ``step``, ``both``, or ``forward``. Raises ValueError for a metric that is not timed."""
-    if metric.timed is None:
-        raise ValueError(f"{metric.name} is counted, not timed")
-    return metric.timed(values, phase or whole_phase(values))
+    ``step``, ``both``, or ``forward``. None of a metric that is counted."""
+    return metric.timed(values, phase or whole_phase(values)) if metric.timed else ()
 
 
 def known(values: Baseline, metric: Metric, phase: str | None) -> bool:

@@ -247,12 +247,14 @@ def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
 def test_a_backward_is_timed_behind_its_forward_on_both_sides():
     from cgtool.analysis.timing.bench import bench_report
     from cgtool.devices.cuda import bench
+    from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.options import BenchOptions
     from cgtool.program.workload import Part, Workload
 
     model = torch.nn.Linear(64, 64).cuda()
     part = Part("test", model, (torch.randn(8, 64, device="cuda"),), {}, {"": model})
     captured, _ = bench.run(
+        CudaDevice(),
         Workload("test", "callable", (part,)),
         CaptureOptions(),
         BenchOptions(rounds=2, min_round_ms=1.0),

@@ -28,38 +28,38 @@ QUIET = "#4b5563"
 EDGE = "#7d8896"
 PAPER = "#ffffff"
 
-PHASES = {"forward": "#f5f8fc", "backward": "#fbf7f1", "step": "#f6f8f5"}
-PHASE_LINES = {"forward": "#b9c8dc", "backward": "#dccdb5", "step": "#c3d0bd"}
+Shade = tuple[str, str]
+"""Fill and border."""
 
-TYPES = {
-    "kernel": ("#dce9f9", "#8fb3dd"),
-    "op": ("#dce9f9", "#8fb3dd"),
-    "memcpy": ("#fde8cf", "#e0b177"),
-    "memset": ("#e9e5f5", "#ada1d3"),
-    "host": ("#f9dcdc", "#d99a9a"),
-    "child": ("#dcf0e3", "#8fc3a3"),
-    "conditional": ("#d6efee", "#86c1be"),
-    "alloc": ("#eef3d3", "#b7c383"),
-    "free": ("#eef3d3", "#b7c383"),
+PHASES = {
+    "forward": ("#f5f8fc", "#b9c8dc"),
+    "backward": ("#fbf7f1", "#dccdb5"),
+    "step": ("#f6f8f5", "#c3d0bd"),
 }
-"""Fill and border of each node type; the rest share ``OTHER``."""
+
+BLUE, ORANGE = ("#dce9f9", "#8fb3dd"), ("#fde8cf", "#e0b177")
+VIOLET, RED = ("#e9e5f5", "#ada1d3"), ("#f9dcdc", "#d99a9a")
+GREEN, TEAL = ("#dcf0e3", "#8fc3a3"), ("#d6efee", "#86c1be")
+OLIVE, YELLOW = ("#eef3d3", "#b7c383"), ("#f6f0c8", "#cdbf73")
+PINK, SAND = ("#f3dfee", "#cf9fc2"), ("#e6e2d8", "#b5ab93")
 OTHER = ("#eceff2", "#b3bcc6")
 MIXED = ("#f1f4f8", "#9fb0c4")
 """A group with nodes of several types."""
 
-SOFT = (
-    ("#dce9f9", "#8fb3dd"),
-    ("#fde8cf", "#e0b177"),
-    ("#dcf0e3", "#8fc3a3"),
-    ("#e9e5f5", "#ada1d3"),
-    ("#f9dcdc", "#d99a9a"),
-    ("#d6efee", "#86c1be"),
-    ("#f6f0c8", "#cdbf73"),
-    ("#f3dfee", "#cf9fc2"),
-    ("#e6e2d8", "#b5ab93"),
-)
-"""For modules, in order of their first node."""
-
+TYPES = {
+    "kernel": BLUE,
+    "op": BLUE,
+    "memcpy": ORANGE,
+    "memset": VIOLET,
+    "host": RED,
+    "child": GREEN,
+    "conditional": TEAL,
+    "alloc": OLIVE,
+    "free": OLIVE,
+}
+"""Of each node type; the rest share ``OTHER``."""
+SOFT = (BLUE, ORANGE, GREEN, VIOLET, RED, TEAL, YELLOW, PINK, SAND)
+"""For modules and streams, in order of their first node."""
 HEAT = (
     ("#f7f5f2", "#cfc9c0"),
     ("#fdf1df", "#e5cba5"),
@@ -76,9 +76,6 @@ _LEGEND_ROW = 8
 
 LAYOUT_SECONDS = 120
 PIP_PROGRAM = "graphviz-pure"
-
-Shade = tuple[str, str]
-"""Fill and border."""
 
 
 def render(
@@ -133,19 +130,19 @@ class _Picture:
         where = f"{environment.device}, torch {environment.torch}"
         if environment.simulated:
             where = f"simulated device (ops on CPU tensors, no kernels), torch {environment.torch}"
-        rows = [
-            f'<TR><TD ALIGN="LEFT"><FONT POINT-SIZE="15"><B>'
-            f"{html_text(cut(self.capture.entry.spec, 90))}</B></FONT></TD></TR>",
-            *(
-                f'<TR><TD ALIGN="LEFT"><FONT COLOR="{QUIET}">{html_text(text)}</FONT></TD></TR>'
-                for text in (where, note, self._links())
-                if text
-            ),
+        name = html_text(cut(self.capture.entry.spec, 90))
+        rows = [f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>']
+        rows += [
+            f'<FONT COLOR="{QUIET}">{html_text(text)}</FONT>'
+            for text in (where, note, self._links())
+            if text
         ]
         if len(self.legend) > 1:
+            # Types as the palette lists them; all else in order of appearance.
+            order = {name: number for number, name in enumerate(TYPES)}
             shades: dict[Shade, list[str]] = {}
-            for name, shade in sorted(self.legend.items(), key=_legend_order):
-                shades.setdefault(shade, []).append(name)
+            for name in sorted(self.legend, key=lambda name: order.get(name, len(order))):
+                shades.setdefault(self.legend[name], []).append(name)
             cells = [
                 f'<TD BGCOLOR="{fill}" COLOR="{line}" BORDER="1" STYLE="ROUNDED" CELLPADDING="4">'
                 f"{html_text(cut(', '.join(names), 40) if len(names) < 4 else 'other types')}</TD>"
@@ -155,11 +152,11 @@ class _Picture:
                 "".join(cells[at : at + _LEGEND_ROW]) for at in range(0, len(cells), _LEGEND_ROW)
             ]
             rows.append(
-                '<TR><TD ALIGN="LEFT">'
                 '<TABLE ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="5">'
-                f"{''.join(f'<TR>{line}</TR>' for line in lines)}</TABLE></TD></TR>"
+                f"{''.join(f'<TR>{line}</TR>' for line in lines)}</TABLE>"
             )
-        return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{"".join(rows)}</TABLE>>'
+        table = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
+        return f'<<TABLE BORDER="0" CELLSPACING="1" CELLPADDING="1">{table}</TABLE>>'
 
     def _links(self) -> str:
         """The meaning of links that are not plain."""
@@ -177,6 +174,7 @@ class _Picture:
         graph = self.capture.graphs[view.graph]
         shown = sum(len(item.members) for item in view.items)
         part = part_of(self.capture, graph)
+        fill, line = PHASES.get(graph.phase, (PAPER, OTHER[1]))
         words = [cut(part, 40)] if part else []
         words += [count_text(view.node_count, "node"), count_text(len(graph.edges), "edge")]
         if shown < view.node_count:
@@ -187,8 +185,7 @@ class _Picture:
             f'<FONT COLOR="{QUIET}">   {html_text(", ".join(words))}</FONT>>; '
             "labeljust=l; fontsize=12; margin=14; penwidth=1.2; "
             'style="rounded,filled"; '
-            f'color="{PHASE_LINES.get(graph.phase, OTHER[1])}"; '
-            f'fillcolor="{PHASES.get(graph.phase, PAPER)}";',
+            f'color="{line}"; fillcolor="{fill}";',
         ]
         if not view.items:
             text = "nothing selected" if view.node_count else "empty graph"
@@ -233,7 +230,7 @@ class _Picture:
             return
         graph = self.capture.graphs[view.graph]
         label = self.labels.of(graph, item)
-        if inside is not None and inside.path != label.title:
+        if inside is not None and (inside.path,) != label.title:
             label = replace(label, rows=(_module_text(inside), *label.rows))
         fill, line = self._shade(graph, item)
         width = ", penwidth=1.6" if item.title is not None else ""
@@ -244,7 +241,7 @@ class _Picture:
 
     def _bodies(self) -> None:
         """From a child or conditional node to the graph that it runs."""
-        place = {
+        names = {
             (view.graph, member): _name(view, position)
             for view in self.views
             for position, item in enumerate(view.items)
@@ -252,9 +249,9 @@ class _Picture:
         }
         for view in self.views:
             parent = self.capture.graphs[view.graph].parent
-            if parent is not None and parent in place and view.items:
+            if parent is not None and parent in names and view.items:
                 self.lines.append(
-                    f"  {place[parent]} -> {_name(view, 0)} "
+                    f"  {names[parent]} -> {_name(view, 0)} "
                     f"[lhead=cluster_graph{view.graph}, style=dashed, arrowhead=open, "
                     f'color="{TYPES["conditional"][1]}", penwidth=1.3, '
                     'tooltip="runs this graph"];'
@@ -286,9 +283,10 @@ class _Picture:
     def _heat(self, duration: int) -> Shade:
         steps = len(HEAT)
         if not self.legend:
-            for step, shade in enumerate(HEAT):
-                least = time_text(self._longest * (step / steps) ** 2)
-                self.legend[f"from {least}"] = shade
+            self.legend = {
+                f"from {time_text(self._longest * (step / steps) ** 2)}": shade
+                for step, shade in enumerate(HEAT)
+            }
         # The square root: otherwise one long kernel makes all others pale.
         share = (duration / self._longest) ** 0.5 if self._longest else 0.0
         return HEAT[min(int(share * steps), steps - 1)]
@@ -309,16 +307,9 @@ def _module_text(visit: Visit) -> str:
     return " · ".join(cut(word, 60) for word in (visit.path, visit.type) if word)
 
 
-def _legend_order(entry: tuple[str, Shade]) -> int:
-    """Types as the palette lists them; all else in order of appearance, as sorting is stable."""
-    known = list(TYPES)
-    return known.index(entry[0]) if entry[0] in known else len(known)
-
-
 def _rows(label: Label) -> str:
-    rows = [f"<B>{html_text(cut(label.title, WIDE))}</B>"]
-    if label.second:
-        rows.append(html_text(cut(label.second, WIDE)))
+    title, *more = (html_text(cut(line, WIDE)) for line in label.title)
+    rows = [f"<B>{title}</B>", *more]
     rows += [
         f'<FONT POINT-SIZE="9" COLOR="{QUIET}">{html_text(cut(row, ROW))}</FONT>'
         for row in label.rows

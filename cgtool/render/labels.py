@@ -23,9 +23,8 @@ ROW = 52
 class Label:
     """The rows of one box."""
 
-    title: str
-    second: str
-    """The rest of a long title, or empty."""
+    title: tuple[str, ...]
+    """One line, or two of a long title."""
     rows: tuple[str, ...]
     tooltip: tuple[str, ...]
 
@@ -41,9 +40,7 @@ class Labels:
     def of(self, graph: Graph, item: Item) -> Label:
         """The text of a box. Points have none."""
         nodes = [graph.nodes[member] for member in item.members]
-        if item.title is None:
-            return self._node(nodes[0])
-        return self._group(item, nodes)
+        return self._node(nodes[0]) if item.title is None else self._group(item, nodes)
 
     def _node(self, node: Node) -> Label:
         place = self.places.of(node)
@@ -53,7 +50,7 @@ class Labels:
         where = [word for word in (op, file_line(place.line)) if word]
         joined = " · ".join(where)
         rows = [joined] if len(joined) <= ROW else where
-        measure = _list([one for one in attributes if one.field.shown == "box"])
+        measure = _list([entry for entry in attributes if entry.field.shown == "box"])
         rows += wrap(visible(measure), ROW, max_lines=3, placeholder=" …")
         rows += [f"runs {self.capture.graphs[body].name}" for body in node.body]
         if place.annotations:
@@ -62,33 +59,27 @@ class Labels:
             rows.append(f"on {self.capture.streams[node.stream].name}")
         if node.duration_ns is not None:
             rows.append(time_text(node.duration_ns))
-        second = ""
-        if len(title) > WIDE and 0 < title.find("<") < WIDE + 8:
-            at = title.index("<")
-            title, second = title[:at], title[at:]
+        at = title.find("<")
+        lines = (title[:at], title[at:]) if len(title) > WIDE and 0 < at < WIDE + 8 else (title,)
         tooltip = self._tooltip(node, place, attributes)
-        return Label(title, second, tuple(row for row in rows if row), tooltip)
+        return Label(lines, tuple(filter(None, rows)), tooltip)
 
     def _tooltip(
         self, node: Node, place: Place, attributes: Sequence[Attribute]
     ) -> tuple[str, ...]:
-        lines = [f"node {node.id}: {node.type}"]
-        if node.kernel is not None:
-            lines.append(self.nodes.full_kernels[node.kernel.function])
-        if attributes:
-            lines.append(_list(attributes))
-        if place.op:
-            lines.append(place.op)
-        if place.module is not None:
-            lines.append(f"module {place.module or '(root)'} ({place.module_type})")
-        if place.forward_frame is not None:
-            frame = place.forward_frame
-            lines.append(f"forward {frame.file}:{frame.line} in {frame.function}")
-        if place.frame is not None:
-            lines.append(f"{place.frame.file}:{place.frame.line} in {place.frame.function}")
-        if place.autograd_node:
-            lines.append(place.autograd_node)
-        return (*lines, *(f"annotation {name}" for name in place.annotations))
+        frame, forward = place.frame, place.forward_frame
+        lines = (
+            f"node {node.id}: {node.type}",
+            node.kernel and self.nodes.full_kernels[node.kernel.function],
+            _list(attributes),
+            place.op,
+            place.module is not None and f"module {place.module or '(root)'} ({place.module_type})",
+            forward and f"forward {forward.file}:{forward.line} in {forward.function}",
+            frame and f"{frame.file}:{frame.line} in {frame.function}",
+            place.autograd_node,
+            *(f"annotation {name}" for name in place.annotations),
+        )
+        return tuple(line for line in lines if line)
 
     def _group(self, item: Item, nodes: list[Node]) -> Label:
         totals = self.nodes.totals(nodes)
@@ -104,7 +95,7 @@ class Labels:
             types_text(types),
             _counts(ops, 20),
         )
-        return Label(item.title or "(root)", "", tuple(row for row in rows if row), tooltip)
+        return Label((item.title or "(root)",), tuple(filter(None, rows)), tooltip)
 
 
 def _counts(counted: Counter[str], most: int) -> str:
@@ -125,13 +116,10 @@ def _text(value: object, unit: str | None) -> str:
         return bytes_text(value)
     if unit == "ns" and isinstance(value, int | float):
         return time_text(value)
-    if isinstance(value, tuple):
-        return _sizes(value) if unit == "dim3" else ", ".join(map(str, value))
-    return str(value)
-
-
-def _sizes(dimensions: tuple[int, ...]) -> str:
-    """``16×4``: without the last sizes that are 1."""
-    while len(dimensions) > 1 and dimensions[-1] == 1:
-        dimensions = dimensions[:-1]
-    return "×".join(map(str, dimensions))
+    if not isinstance(value, tuple):
+        return str(value)
+    if unit == "dim3":
+        # ``16×4``: without the last sizes that are 1.
+        while len(value) > 1 and value[-1] == 1:
+            value = value[:-1]
+    return ("×" if unit == "dim3" else ", ").join(map(str, value))

@@ -129,9 +129,9 @@ def dump(
                 fix="`cgtool dump CAPTURE --json` lists the values of every node",
             )
     if kind == "json":
-        from cgtool.render.graph_json import render as render_json
+        from cgtool.render.json import encode_graphs
 
-        write_bytes(render_json(opened, views), output)
+        write_bytes(encode_graphs(opened, views), output)
         return
     if color is Color.TIME and not any(
         node.duration_ns is not None for view in views for node in opened.graphs[view.graph].nodes

@@ -37,7 +37,8 @@ from cgtool.analysis.graph.view import whole
 from cgtool.model.capture import KernelLaunch, Node
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
-from cgtool.render import dot, graph_json, perfetto
+from cgtool.render import dot, perfetto
+from cgtool.render.json import encode_graphs
 from tests import capture_format
 from tests.builders import small, timed
 
@@ -61,7 +62,7 @@ difference = compare(capture, with_first(timed(small()), 8192, (4, 1, 1)))
 events = json.loads(perfetto.render(capture))["traceEvents"]
 print(json.dumps({
     "refusal": refusal,
-    "json": json.loads(graph_json.render(capture, views))["graphs"][0]["nodes"],
+    "json": json.loads(encode_graphs(capture, views))["graphs"][0]["nodes"],
     "dot": dot.render(capture, views),
     "args": [event["args"] for event in events if event.get("cat") == "kernel"],
     "diff": [

@@ -11,7 +11,7 @@ from cgtool.analysis.graph.select import parse, select
 from cgtool.analysis.graph.view import only, whole
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
-from cgtool.render.graph_json import GraphsJson, render
+from cgtool.render.json import encode_graphs
 from tests.builders import hostile, plain, small
 from tests.gold_files import GOLD, check
 from tests.strategies import captures
@@ -19,13 +19,15 @@ from tests.strategies import captures
 
 def test_the_small_capture_reads_as_it_did() -> None:
     capture = small()
-    text = render(capture, [whole(index, graph) for index, graph in enumerate(capture.graphs)])
+    text = encode_graphs(
+        capture, [whole(index, graph) for index, graph in enumerate(capture.graphs)]
+    )
     check("small.json", msgspec.json.format(text.decode(), indent=1))
 
 
 def test_a_node_has_its_names_resolved() -> None:
     capture = small()
-    report = json.loads(render(capture, [whole(1, capture.graphs[1])]))
+    report = json.loads(encode_graphs(capture, [whole(1, capture.graphs[1])]))
     assert (report["schema"], report["schema_version"]) == ("cgtool-graphs", 1)
     (graph,) = report["graphs"]
     node = graph["nodes"][1]
@@ -46,18 +48,18 @@ def test_a_node_has_its_names_resolved() -> None:
 def test_a_selection_says_what_it_left_out() -> None:
     capture = small()
     report = json.loads(
-        render(capture, [select(capture, 0, parse(["type=memcpy|none", "node=6"]))])
+        encode_graphs(capture, [select(capture, 0, parse(["type=memcpy|none", "node=6"]))])
     )
     assert report["graphs"][0]["node_count"] == 7
     assert [node["id"] for node in report["graphs"][0]["nodes"]] == [6]
-    report = json.loads(render(capture, [select(capture, 0, parse(["node=0|6"]))]))
+    report = json.loads(encode_graphs(capture, [select(capture, 0, parse(["node=0|6"]))]))
     assert report["graphs"][0]["edges"] == [[0, 6, "hidden"]]
 
 
 def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
     capture = plain(5, [(0, 2), (1, 2), (2, 3), (2, 4)])
     report = json.loads(
-        render(capture, [only(0, capture.graphs[0], [True, True, False, True, True])])
+        encode_graphs(capture, [only(0, capture.graphs[0], [True, True, False, True, True])])
     )
     (graph,) = report["graphs"]
     assert [node["id"] for node in graph["nodes"]] == [0, 1, -3, 3, 4]
@@ -72,7 +74,7 @@ def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
 
 def test_a_simulated_capture_says_so() -> None:
     capture = read(GOLD / "captures" / "mlp-separate-simulated.cgt")
-    report = json.loads(render(capture, [whole(0, capture.graphs[0])]))
+    report = json.loads(encode_graphs(capture, [whole(0, capture.graphs[0])]))
     assert report["environment"]["device"] == "simulated"
     assert report["environment"]["simulated"] is True
     assert "simulated" in {caveat["code"] for caveat in report["caveats"]}
@@ -86,7 +88,7 @@ def test_hostile_names_are_json() -> None:
         json.loads(json.dumps(msgspec.to_builtins(capture)).replace("\\ud800", "\\\\ud800")),
         Capture,
     )
-    data = render(clean, [whole(0, clean.graphs[0])])
+    data = encode_graphs(clean, [whole(0, clean.graphs[0])])
     assert not {"\x7f", "\x9b", "\x85", "\u2028", "\u202e"} & set(data.decode())
     report = json.loads(data)
     assert [node.get("stream", "") for node in report["graphs"][0]["nodes"]] == names
@@ -96,7 +98,7 @@ def test_hostile_names_are_json() -> None:
 @given(captures())
 def test_it_is_what_it_says_it_is(made: Capture) -> None:
     views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
-    report = msgspec.json.decode(render(made, views), type=GraphsJson)
-    for graph, shown in zip(made.graphs, report.graphs, strict=True):
-        assert [node["id"] for node in shown.nodes] == [node.id for node in graph.nodes]
-        assert [edge[:2] for edge in shown.edges] == [(e.source, e.target) for e in graph.edges]
+    report = json.loads(encode_graphs(made, views))
+    for graph, shown in zip(made.graphs, report["graphs"], strict=True):
+        assert [node["id"] for node in shown["nodes"]] == [node.id for node in graph.nodes]
+        assert [edge[:2] for edge in shown["edges"]] == [[e.source, e.target] for e in graph.edges]

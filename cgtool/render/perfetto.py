@@ -79,15 +79,16 @@ class _Writer:
             yield _meta("thread_name", pid, tid, name=self._lane_name(lane))
             yield _meta("thread_sort_index", pid, tid, sort_index=number)
             for span in lane.spans:
-                start, duration = span.start_ns / 1000, (span.end_ns - span.start_ns) / 1000
-                if span.kind == "node":
+                kind: str = span.kind
+                args: _Args | None
+                if kind == "node":
                     node = span.node
                     kind, name = visible(node.type), visible(self._nodes.title(node))
                     args = self._arguments(node, graph.reached[node.id])
-                    yield Event("X", name, pid, tid, start, duration, kind, args=args)
                 else:
-                    name, level = self._level(span)
-                    yield Event("X", name, pid, tid, start, duration, span.kind, args=level)
+                    name, args = self._level(span)
+                start, duration = span.start_ns / 1000, (span.end_ns - span.start_ns) / 1000
+                yield Event("X", name, pid, tid, start, duration, kind, args=args)
         for arrow in graph.arrows:
             key = pid << 32 | arrow.edge
             leaves, enters = arrow.leaves_ns / 1000, arrow.enters_ns / 1000
@@ -109,25 +110,21 @@ class _Writer:
 
     def _arguments(self, node: Node, reach: Reach) -> _Args:
         if node.origin not in self._places:
-            self._places[node.origin] = dict(_place(self._nodes.places.of(node)))
+            self._places[node.origin] = _place(self._nodes.places.of(node))
         args: _Args = {"node": node.id, "ns": node.duration_ns, **self._places[node.origin]}
         if node.kernel is not None:
             args["kernel"] = visible(self._nodes.full_kernels[node.kernel.function])
         for field, value in self._nodes.attributes(node):
             args[field.key] = visible(value) if isinstance(value, str) else value
-        if reach.waves is not None:
-            args["waves"] = round(reach.waves, 3)
-        if reach.bytes is not None:
-            args["bytes moved"] = round(reach.bytes)
-        if reach.flops is not None:
-            args["flops"] = round(reach.flops)
-        if reach.memory is not None:
-            args["of memory roof"] = round(reach.memory, 3)
-        if reach.compute is not None:
-            args["of compute roof"] = round(reach.compute, 3)
-        if reach.bound is not None:
-            args["bound"] = reach.bound
-        return args
+        figures = (
+            ("waves", reach.waves, 3),
+            ("bytes moved", reach.bytes, None),
+            ("flops", reach.flops, None),
+            ("of memory roof", reach.memory, 3),
+            ("of compute roof", reach.compute, 3),
+        )
+        args |= {name: round(value, digits) for name, value, digits in figures if value is not None}
+        return args if reach.bound is None else {**args, "bound": reach.bound}
 
 
 def _around(span: Span, place: Place) -> tuple[str, _Args | None]:
@@ -144,18 +141,17 @@ def _around(span: Span, place: Place) -> tuple[str, _Args | None]:
     return visible(place.op or ""), None
 
 
-def _place(place: Place) -> Iterator[tuple[str, str]]:
-    for name, text in (
-        ("op", place.op),
-        ("module", place.module),
-        ("line", _line(place.frame) if place.frame else None),
-        ("forward line", _line(place.forward_frame) if place.forward_frame else None),
-        ("forward op", place.forward_op),
-        ("autograd node", place.autograd_node),
-        ("ranges", " / ".join(place.annotations)),
-    ):
-        if text:
-            yield name, visible(text)
+def _place(place: Place) -> _Args:
+    facts = {
+        "op": place.op,
+        "module": place.module,
+        "line": place.frame and _line(place.frame),
+        "forward line": place.forward_frame and _line(place.forward_frame),
+        "forward op": place.forward_op,
+        "autograd node": place.autograd_node,
+        "ranges": " / ".join(place.annotations),
+    }
+    return {name: visible(text) for name, text in facts.items() if text}
 
 
 def _named(name: str) -> str:

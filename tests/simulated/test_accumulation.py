@@ -45,9 +45,7 @@ def test_the_graph_adds_in_place() -> None:
     with SimulatedDevice("test").active() as device:
         step, arguments = names["build"]("cuda")
         workload = Workload("test", "step", (Part("step", step, arguments),))
-        session = simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)[
-            0
-        ]
+        session = simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)
         (captured,) = session.captured
         calls = [node.call for node in captured.graph.nodes]
         adds = [call for call in calls if "AccumulateGrad" in (call.autograd_node or "")]

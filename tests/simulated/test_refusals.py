@@ -23,7 +23,7 @@ def quiet(_text: str) -> None:
 
 def captured(device, function, *args, kind="callable", **options):
     workload = Workload("test", kind, (Part("test", function, args),))
-    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)[0]
+    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)
 
 
 def indices(x):

@@ -27,14 +27,14 @@ def quiet(_text: str) -> None:
 
 def prepared(device, function, *args, kind="callable", **options):
     workload = Workload("test", kind, (Part("test", function, args),))
-    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)[0]
+    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_replay_equals_eager_to_the_last_bit(name):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{SAMPLES / name}.py:build", device="cuda")
-        session = simulated_capture.prepare(device, workload, CaptureOptions(), quiet)[0]
+        session = simulated_capture.prepare(device, workload, CaptureOptions(), quiet)
         for one in session.captured:
             one.graph.replay()
         replayed = [t.clone() for named in session.outputs.values() for _, t in named]

@@ -17,11 +17,10 @@ import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
 from cgtool.devices.device import CapturedGraph, Session, quiet
-from cgtool.devices.simulated import memory
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.device_model import Stream as SimulatedStream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
-from cgtool.devices.simulated.memory import LifetimeRecorder
+from cgtool.devices.simulated.memory import LifetimeRecorder, predict
 from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
@@ -61,12 +60,12 @@ class SimulatedSession(Session[CapturedOps]):
     """One record for all captures: a backward op finds its forward call in it, and storages."""
     stream: SimulatedStream = field(init=False)
     """The stream of the last ``capture``."""
+    lifetimes: LifetimeRecorder = field(init=False)
+    """Of the last warm-up iteration."""
 
-    def follow_lifetimes(self, annotations: Annotations) -> tuple[LifetimeRecorder, dict[int, str]]:
+    def follow_lifetimes(self, annotations: Annotations) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
-
-        Returns the recorder, and the labels of outputs and gradients by index of the life.
-        """
+        Those that are alive at the end are labelled: outputs and gradients."""
         recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
 
         def run(part: Part, _phase: str, _index: int, body: Callable[[], Any]) -> Any:
@@ -78,12 +77,10 @@ class SimulatedSession(Session[CapturedOps]):
 
         run_phases(self, run)
         labels = labels_of(self)
-        by_life = {
-            number: labels[life.address]
-            for number, life in enumerate(recorder.lives)
-            if life.died is None and life.address in labels
-        }
-        return recorder, by_life
+        for life in recorder.lives:
+            if life.died is None:
+                life.label = labels.get(life.address)
+        self.lifetimes = recorder
 
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedOps:
         return CapturedOps(name, phase, index, part, SimulatedGraph(), self.record)
@@ -136,21 +133,20 @@ class SimulatedSession(Session[CapturedOps]):
 
 def prepare(
     model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress
-) -> tuple[SimulatedSession, int, LifetimeRecorder, dict[int, str]]:
-    """Warm up, follow lifetimes, capture: a session that can replay, the number of warm-up
-    iterations, the lifetimes and their labels. Raises CgtoolError."""
+) -> SimulatedSession:
+    """Warm up, follow lifetimes, capture: a session that can replay. Raises CgtoolError."""
     session = SimulatedSession(workload, options, model=model)
     seed_all(options.seed)
-    iterations, _ = warmup_iters(workload, options)
+    session.warmup_iters, _ = warmup_iters(workload, options)
     begin = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        session.warm_up(max(0, iterations - 1), annotations, progress)
+        session.warm_up(max(0, session.warmup_iters - 1), annotations, progress)
         gc.collect()
-        recorder, labels = session.follow_lifetimes(annotations)
+        session.follow_lifetimes(annotations)
         session.warmup_ns = time.perf_counter_ns() - begin
         session.capture(annotations, progress)
     session.require_nodes()
-    return session, iterations, recorder, labels
+    return session
 
 
 def capture(
@@ -160,8 +156,7 @@ def capture(
 
     Raises CgtoolError when a GPU would refuse to capture the user's code.
     """
-    session, iterations, recorder, labels = prepare(model, workload, options, progress)
-    return build(session, iterations, recorder, labels, why)
+    return build(prepare(model, workload, options, progress), why)
 
 
 def environment() -> Environment:
@@ -177,49 +172,25 @@ def environment() -> Environment:
     )
 
 
-def build(
-    session: SimulatedSession,
-    iterations: int,
-    recorder: LifetimeRecorder,
-    labels: dict[int, str],
-    why: str,
-) -> Capture:
+def build(session: SimulatedSession, why: str) -> Capture:
     """What was captured, as plain data."""
-    workload, options = session.workload, session.options
-    table = OriginTable(workload.entry_frame())
+    table = OriginTable(session.workload.entry_frame())
     streams: dict[str, int] = {"capture stream": 0}
-    separate = options.pool == "separate"
-    pool_of_graph = [index if separate else 0 for index in range(len(session.captured))]
+    separate = session.options.pool == "separate"
     graphs = tuple(
-        _graph(graph, table, streams, pool_of_graph[index])
+        _graph(graph, table, streams, pool=index if separate else 0)
         for index, graph in enumerate(session.captured)
     )
-    pool_names = [graph.name for graph in session.captured] if separate else ["graphs"]
-    tensors, unnamed = describe_tensors(workload)
-    modelled = memory.predict(
-        recorder.lives,
-        recorder.record,
-        table,
-        pool_of_graph,
-        pool_names,
-        [graph.phase == "backward" for graph in session.captured],
-        labels,
-        tuple(tensors),
-        streams,
+    tensors, unnamed = describe_tensors(session.workload)
+    memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
+    simulated = Caveat(
+        "simulated",
+        f"simulated on CPU tensors ({why}): ops and their order are real, there are no kernels "
+        "and no GPU times, and the pool is a model of PyTorch's allocator",
     )
-    caveats = [
-        Caveat(
-            "simulated",
-            f"simulated on CPU tensors ({why}): ops and their order are real, there are no kernels "
-            "and no GPU times, and the pool is a model of PyTorch's allocator",
-        )
-    ]
-    caveats += unnamed
-    caveats += caveats_of(
-        session, [graph.name for graph in session.captured if not graph.graph.nodes]
-    )
+    empty = [graph.name for graph in session.captured if not graph.graph.nodes]
     return Capture(
-        entry=entry_of(workload, options),
+        entry=entry_of(session.workload, session.options),
         environment=environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -227,17 +198,18 @@ def build(
         frames=table.frames,
         origins=table.origins,
         streams=tuple(Stream(index, name) for name, index in streams.items()),
-        memory=modelled,
-        warmup_iters=iterations,
+        memory=memory,
+        warmup_iters=session.warmup_iters,
         warmup_ns=session.warmup_ns,
         recorder="simulated",
-        caveats=tuple(caveats),
+        caveats=(simulated, *unnamed, *caveats_of(session, empty)),
     )
 
 
 def _graph(captured: CapturedOps, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
     names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
-    calls, call_of = numbered([node.call for node in captured.graph.nodes])
+    recorded = captured.graph.nodes
+    calls, call_of = numbered([node.call for node in recorded])
     nodes = tuple(
         Node(
             id=index,
@@ -247,12 +219,10 @@ def _graph(captured: CapturedOps, table: OriginTable, streams: dict[str, int], p
             stream=names[node.stream],
             shape=node.shape,
         )
-        for index, (node, call) in enumerate(zip(captured.graph.nodes, call_of, strict=True))
+        for index, (node, call) in enumerate(zip(recorded, call_of, strict=True))
     )
     edges = tuple(
-        Edge(source, target)
-        for target, node in enumerate(captured.graph.nodes)
-        for source in node.dependencies
+        Edge(source, target) for target, node in enumerate(recorded) for source in node.dependencies
     )
     return Graph(
         name=captured.name,

@@ -26,19 +26,19 @@ def check(
 
     Raises CgtoolError when the code fails in eager mode already.
     """
-    session = SimulatedSession(workload, options, model=model)
+    session = SimulatedSession(workload, options, model=model, warmup_iters=1)
     captures: list[Capture] = []
     if options.seed is not None:
         torch.manual_seed(options.seed)
 
     def dry(annotations: Annotations) -> Sequence[OpCall]:
-        recorder, labels = session.follow_lifetimes(annotations)
+        session.follow_lifetimes(annotations)
         session.capture(annotations, progress)
         for graph in session.captured:
             for finding in findings_of_graph(graph.lanes, graph.record):
                 model.findings.add(finding)
-        captures.append(build(session, 1, recorder, labels, why))
-        return session.captured[0].record.calls if session.captured else ()
+        captures.append(build(session, why))
+        return session.record.calls
 
     with watch_annotations(options.annotations) as annotations:
         looked = check_entry(model, workload, options, progress, annotations, dry)

@@ -6,60 +6,132 @@ order of calls that it requires, and its errors, are those of aten/src/ATen/cuda
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
 import torch
+from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
 from cgtool.devices.simulated.device_model import Stream
-from cgtool.devices.simulated.graph import SimulatedGraph
+from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
-from cgtool.devices.simulated.recording import Owners, Places, ScriptRecorder
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
 from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.effects import written_by
 from cgtool.observe.frames import here
+from cgtool.observe.ops import OpCall
+from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import generator_key, no_torch_function
+from cgtool.torch_compat.private import generator_key, no_torch_function, pytree
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
+RNG_UNREGISTERED_GENERATOR = code("rng-unregistered-generator")
 
 _NO_CAPTURE = "Called CUDAGraph::{} without a preceding successful capture."
+
+
+class ScriptRecorder(CaptureRecorder):
+    """Records a capture that the script makes. Its effects on other memory are undone at the end,
+    because a capture on a GPU computes nothing."""
+
+    device: ScriptDevice
+
+    def __init__(
+        self,
+        annotations: Annotations,
+        device: ScriptDevice,
+        pool: PrivatePool,
+        generators: set[int],
+    ) -> None:
+        super().__init__({}, annotations, device, RandomStates())
+        self._pool = pool
+        self._generators = generators
+        """Registered with the graph."""
+        self._fresh: set[int] = set()
+        """Storages made in this capture."""
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._drawn = torch.get_rng_state()
+        self._home = threading.get_ident()
+        self.modules.__enter__()
+
+    def stop(self) -> None:
+        """End of the capture: undo its effects."""
+        self.modules.__exit__(None, None, None)
+        self.device.random_state = lambda _what, _state: None
+        for storage, before in self._before.values():
+            storage.copy_(before)
+        torch.set_rng_state(self._drawn)
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        device = self.device
+        if device.invalid and not device.on_host:
+            raise device.ended()
+        if not device.on_host:
+            self._require_registered(call, args, kwargs)
+        for tensor in written_by(func, args, kwargs):
+            key = key_of(tensor)
+            if key is not None and key not in self._fresh and key not in self._before:
+                storage = tensor.untyped_storage()
+                self._before[key] = (storage, storage.clone())
+        given = set(map(key_of, tensors_in((args, kwargs))))
+        steps = len(self.graph.steps)
+        output = super().execute(call, func, args, kwargs)
+        for step in self.graph.steps[steps:]:
+            device.memory.hold(step)
+        if not device.on_host:
+            for tensor in tensors_in(output):
+                key = key_of(tensor)
+                if key is not None and key not in given and key not in self._fresh:
+                    self._fresh.add(key)
+                    device.memory.allocate(tensor.untyped_storage(), self._pool)
+            device.memory.sweep()
+        device.captured(call, func, args, kwargs, output)
+        return output
+
+    def _require_registered(self, call: OpCall, args: Any, kwargs: Any) -> None:
+        # Ops get a new Python object, of the base class, for the same generator.
+        registered = (*self._generators, generator_key(torch.default_generator))
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, Generator) and generator_key(leaf) not in registered:
+                self.device.call, self.device.record = call, self.record
+                try:
+                    self.device.report(
+                        RNG_UNREGISTERED_GENERATOR,
+                        "a generator that is not registered with the graph draws random numbers "
+                        "in it",
+                    )
+                finally:
+                    self.device.call = None
 
 
 class CUDAGraph:
     """Replaces ``torch.cuda.CUDAGraph``."""
 
     device: ScriptDevice
-    owners: Owners
-    places: Places
     annotations: Annotations
+    generators: set[int]
+    _registered: list[torch.Generator]
+    keep_graph = False
+    _pool: PoolId | None = None
+    _stream: Stream | None = None
+    _recorder: ScriptRecorder | None = None
+    _graph: SimulatedGraph | None = None
+    _has_exec = False
+    _debug = False
 
     def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
         graph = super().__new__(cls)
         graph.keep_graph = keep_graph
-        graph._pool = None
-        graph._stream = None
-        graph._recorder = None
-        graph._graph = None
-        graph._has_exec = False
-        graph._debug = False
         graph.generators = set()
         graph._registered = []
         return graph
-
-    keep_graph: bool
-    _pool: PoolId | None
-    _stream: Stream | None
-    _recorder: ScriptRecorder | None
-    _graph: SimulatedGraph | None
-    _has_exec: bool
-    _debug: bool
-    generators: set[int]
-    _registered: list[torch.Generator]
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         self.generators.add(generator_key(generator))
@@ -94,20 +166,16 @@ class CUDAGraph:
                 "a capture begins while another is in progress",
                 fix="capture one graph after the other",
             )
-        if pool is not None and tuple(pool) not in device.pools:
-            device.pools[tuple(pool)] = PrivatePool(0x10_0000_0000 * (len(device.pools) + 1))  # type: ignore[index]
-        self._pool = device.new_pool() if pool is None else (int(pool[0]), int(pool[1]))
+        if pool is None:
+            self._pool = device.new_pool()
+        else:
+            self._pool = device.add_pool((int(pool[0]), int(pool[1])))
         self._stream = device.current
         device.begin(device.current, "capture")
         device.invalid = False
-        self.places.sweep()
+        device.memory.sweep()
         self._recorder = ScriptRecorder(
-            self.annotations,
-            device,
-            self.owners,
-            self.places,
-            device.pools[self._pool],
-            self.generators,
+            self.annotations, device, device.pools[self._pool], self.generators
         )
         device.recorder = self._recorder
 
@@ -165,7 +233,7 @@ class CUDAGraph:
     def reset(self) -> None:
         if self._graph is not None:
             for step in self._graph.steps:
-                self.owners.hold((step.args, step.kwargs, step.results), -1)
+                self.device.memory.hold(step, -1)
         self._graph = None
         self._has_exec = False
 

@@ -48,6 +48,7 @@ class Stream(Lane):
         self.priority = priority
         self.device, self.device_index = torch.device("cuda", 0), 0
         self.cuda_stream = self.stream_id = self.number
+        self._entered: list[Stream] = []
 
     def wait_stream(self, stream: Stream) -> None:
         self.owner.wait(self, stream.joined, stream.frontier)
@@ -73,12 +74,19 @@ class Stream(Lane):
         return True
 
     def __enter__(self) -> Stream:
-        self._before = self.owner.current
+        # As PyTorch's, it can be entered more than once.
+        self._entered.append(self.owner.current)
         self.owner.current = self
         return self
 
     def __exit__(self, *_exc: Any) -> None:
-        self.owner.current = self._before
+        self.owner.current = self._entered.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
 
 
 class Event:

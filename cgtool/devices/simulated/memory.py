@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.op_rules import is_host_work
 from cgtool.devices.simulated.device_model import DeviceModel
-from cgtool.model.capture import Allocation, Block, Memory, Pool, Segment, Tensor
-from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment, Tensor
+from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.origins import OriginTable
-from cgtool.observe.storage import strided_parts
-from cgtool.torch_compat.private import pytree, storage_key
+from cgtool.observe.storage import strided_parts, tensors_in
+from cgtool.torch_compat.private import storage_key
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 WORKSPACE_BYTES = 32 << 20
@@ -33,78 +34,72 @@ def _workspaces(op: str) -> tuple[int, ...]:
     return (WORKSPACE_BYTES,) if op.startswith(_MATMULS) else ()
 
 
-@dataclass
-class _Event:
-    at: int
-    life: int
-    frees: bool
-
-
 def predict(
-    lives: Sequence[Life],
-    record: Record,
+    lifetimes: LifetimeRecorder,
+    graphs: Sequence[Graph],
+    separate_pools: bool,
     table: OriginTable,
-    pool_of_graph: Sequence[int],
-    pool_names: Sequence[str],
-    backward: Sequence[bool],
-    labels: dict[int, str],
-    tensors: tuple[Tensor, ...],
     streams: dict[str, int],
+    tensors: tuple[Tensor, ...],
 ) -> Memory:
-    """Run the lifetimes through the model of the allocator.
-
-    ``labels`` is by index of life; ``backward`` is True for each graph of a backward.
-    """
-    pools = [PrivatePool(0x10_0000_0000 * (index + 1)) for index in range(len(pool_names))]
-    events = [_Event(life.born, index, False) for index, life in enumerate(lives)]
-    events += [
-        _Event(life.died, index, True) for index, life in enumerate(lives) if life.died is not None
-    ]
-    events.sort(key=lambda event: event.at)
-    placed: dict[int, PoolBlock] = {}
+    """Run the lifetimes through the model of the allocator. ``streams``: index by name."""
+    names = [graph.name for graph in graphs] if separate_pools else ["graphs"]
+    pools = [PrivatePool(0x10_0000_0000 * (index + 1)) for index in range(len(names))]
     allocations: list[Allocation] = []
-    slots: dict[int, int] = {}
-    workspaces: set[tuple[int, bool, int]] = set()
-    clock = 0
-    for event in events:
-        life = lives[event.life]
-        pool_index = pool_of_graph[life.graph]
-        pool = pools[pool_index]
-        if event.frees:
-            pool.free(placed.pop(event.life))
-            slot = slots[event.life]
-            allocations[slot] = _freed(allocations[slot], clock)
-            clock += 1
-            continue
-        origin = table.add(life.call, record)
-        stream = streams.setdefault(life.stream, len(streams))
-        in_backward = backward[life.graph] or life.call.autograd_node is not None
-        for size in _workspaces(life.call.name) if stream == 0 else ():
-            # Other streams got their workspaces during warm-up, outside the pool.
-            key = (pool_index, in_backward, size)
-            if key not in workspaces:
-                workspaces.add(key)
-                block = pool.allocate(size)
-                allocations.append(
-                    _allocation(block, pool_index, life.graph, clock, origin, "cuBLAS workspace", 0)
-                )
-                clock += 1
-        block = placed[event.life] = pool.allocate(life.bytes, stream)
-        slots[event.life] = len(allocations)
+    moments = itertools.count()
+
+    def pool_of(life: Life) -> int:
+        return life.graph if separate_pools else 0
+
+    def allocate(life: Life, size: int, label: str | None, stream: int) -> PoolBlock:
+        pool = pool_of(life)
+        block = pools[pool].allocate(size, stream)
         allocations.append(
-            _allocation(
-                block, pool_index, life.graph, clock, origin, labels.get(event.life), stream
+            Allocation(
+                address=block.address,
+                bytes=block.bytes,
+                requested_bytes=block.requested,
+                pool=pool,
+                graph=life.graph,
+                allocated_at=next(moments),
+                stream=stream,
+                origin=table.add(life.call, lifetimes.record),
+                label=label,
             )
         )
-        clock += 1
+        return block
+
+    events = [(life.born, index, False) for index, life in enumerate(lifetimes.lives)]
+    events += [
+        (life.died, index, True)
+        for index, life in enumerate(lifetimes.lives)
+        if life.died is not None
+    ]
+    placed: dict[int, tuple[PoolBlock, int]] = {}
+    """By life: its block, and the index of its allocation."""
+    workspaces: set[tuple[int, bool, int]] = set()
+    for _, index, frees in sorted(events):
+        life = lifetimes.lives[index]
+        if frees:
+            block, position = placed.pop(index)
+            pools[pool_of(life)].free(block)
+            allocations[position] = msgspec.structs.replace(
+                allocations[position], freed_at=next(moments), label=None
+            )
+            continue
+        stream = streams.setdefault(life.stream, len(streams))
+        is_backward = graphs[life.graph].phase == "backward" or bool(life.call.autograd_node)
+        # Other streams got their workspaces during warm-up, outside the pool.
+        for size in _workspaces(life.call.name) if stream == 0 else ():
+            workspace = (pool_of(life), is_backward, size)
+            if workspace not in workspaces:
+                workspaces.add(workspace)
+                allocate(life, size, "cuBLAS workspace", stream)
+        placed[index] = allocate(life, life.bytes, life.label, stream), len(allocations) - 1
     return Memory(
         pools=tuple(
-            Pool(
-                (0, index + 1),
-                name,
-                tuple(_segment(pool, first) for first in pool.segments),
-            )
-            for index, (name, pool) in enumerate(zip(pool_names, pools, strict=True))
+            Pool((0, index + 1), name, tuple(_segment(pool, first) for first in pool.segments))
+            for index, (name, pool) in enumerate(zip(names, pools, strict=True))
         ),
         allocations=tuple(allocations),
         tensors=tensors,
@@ -112,49 +107,22 @@ def predict(
     )
 
 
-def _allocation(
-    block: PoolBlock,
-    pool: int,
-    graph: int,
-    clock: int,
-    origin: int,
-    label: str | None,
-    stream: int,
-) -> Allocation:
-    return Allocation(
-        address=block.address,
-        bytes=block.bytes,
-        requested_bytes=block.requested,
-        pool=pool,
-        graph=graph,
-        allocated_at=clock,
-        stream=stream,
-        origin=origin,
-        label=label,
-    )
-
-
-def _freed(allocation: Allocation, clock: int) -> Allocation:
-
-    return msgspec.structs.replace(allocation, freed_at=clock, label=None)
-
-
 def _segment(pool: PrivatePool, first: PoolBlock) -> Segment:
-    blocks = pool.blocks(first)
+    blocks = tuple(
+        Block(
+            block.address,
+            block.bytes,
+            block.requested,
+            "active_allocated" if block.used else "inactive",
+        )
+        for block in pool.blocks(first)
+    )
     return Segment(
         address=first.address,
         bytes=sum(block.bytes for block in blocks),
         stream=first.stream,
         size_class="small" if first.small else "large",
-        blocks=tuple(
-            Block(
-                block.address,
-                block.bytes,
-                block.requested,
-                "active_allocated" if block.used else "inactive",
-            )
-            for block in blocks
-        ),
+        blocks=blocks,
     )
 
 
@@ -274,6 +242,8 @@ class Life:
     died: int | None = None
     address: int = 0
     """Of the CPU storage: identifies the life of an output."""
+    label: str | None = None
+    """What holds it at the end."""
 
 
 class LifetimeRecorder(OpRecorder):
@@ -326,6 +296,5 @@ class LifetimeRecorder(OpRecorder):
 
 def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
     """Storages of all tensors in ``value``, including the parts of sparse and jagged ones."""
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield from (part.untyped_storage() for _, part in strided_parts(leaf))
+    for tensor in tensors_in(value):
+        yield from (part.untyped_storage() for _, part in strided_parts(tensor))

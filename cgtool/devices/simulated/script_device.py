@@ -7,9 +7,11 @@ raises, so that its ``try`` statements work; the finding is collected.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.capture_errors import (
     RNG_NEW_GENERATOR,
@@ -29,11 +31,16 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
-from cgtool.devices.simulated.memory import PrivatePool
+from cgtool.devices.simulated.function_mode import FunctionMode
+from cgtool.devices.simulated.graph import Step
+from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.script import OnCapturedOp
+from cgtool.observe.placement import place_of
+from cgtool.observe.script.script import ObservedScript, OnCapturedOp
+from cgtool.observe.storage import key_of, tensors_in
+from cgtool.torch_compat.private import storage_key, storage_use_count
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
@@ -60,39 +67,27 @@ _BY_PYTORCH = {
     RNG_STATE_ACCESS: "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If "
     "you need this call to be captured, please file an issue.",
 }
-_ENDED = (
-    901,
-    "StreamCaptureInvalidated",
-    "operation failed due to a previous error during capture",
-)
-_REFUSED = (900, "StreamCaptureUnsupported", "operation not permitted when stream is capturing")
+_ENDED = "StreamCaptureInvalidated", "operation failed due to a previous error during capture"
+_REFUSED = "StreamCaptureUnsupported", "operation not permitted when stream is capturing"
 _BY_CUDA = {
     CAPTURED_EVENT_MISUSE: (
-        907,
         "CapturedEvent",
         "operation not permitted on an event last recorded in a capturing stream",
     ),
-    UNJOINED_SIDE_STREAM: (
-        904,
-        "StreamCaptureUnjoined",
-        "capturing stream has unjoined work",
-    ),
+    UNJOINED_SIDE_STREAM: ("StreamCaptureUnjoined", "capturing stream has unjoined work"),
     WAIT_ON_PRECAPTURE_WORK: (
-        905,
         "StreamCaptureIsolation",
         "dependency created on uncaptured work in another stream",
     ),
     DEFAULT_STREAM_DEPENDENCY: (
-        906,
         "StreamCaptureImplicit",
         "operation would make the legacy stream depend on a capturing blocking stream",
     ),
 }
 
 
-def cuda_error(code: tuple[int, str, str]) -> RuntimeError:
+def cuda_error(name: str, sentence: str) -> RuntimeError:
     """The exception that PyTorch raises for a CUDA error."""
-    _, name, sentence = code
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     error: RuntimeError = kind(
         f"CUDA error: {sentence}\nSearch for `cudaError{name}' in the documentation of the CUDA "
@@ -107,14 +102,63 @@ def known(error: RuntimeError) -> RuntimeError:
     return error
 
 
+class GraphMemory:
+    """The storages of a script's captures: which of them the script still owns, and their
+    addresses by the model of the caching allocator."""
+
+    def __init__(self) -> None:
+        self._recorded: Counter[int] = Counter()
+        """How many owners of a storage belong to records; the rest belong to the script."""
+        tensor = torch.empty(1)
+        self._wrapper = int(storage_use_count(storage_key(tensor.untyped_storage()))) - 1
+        """1 where PyTorch counts the Python object of a storage as an owner, else 0."""
+        self._addresses: dict[int, int] = {}
+        self._live: dict[int, tuple[StorageWeakRef, PrivatePool, PoolBlock]] = {}
+
+    def hold(self, step: Step, change: int = 1) -> None:
+        """A record holds the tensors of a step (-1: no longer)."""
+        for tensor in tensors_in((step.args, step.kwargs, step.results)):
+            key = key_of(tensor)
+            if key is not None:
+                self._recorded[key] += change
+
+    def is_dead(self, ref: StorageWeakRef) -> bool:
+        """True when only records own the storage."""
+        if ref.expired():
+            return True
+        # Every storage that was inspected has a Python object.
+        return int(storage_use_count(ref.cdata)) <= self._recorded[ref.cdata] + self._wrapper
+
+    def allocate(self, storage: torch.UntypedStorage, pool: PrivatePool) -> None:
+        key = storage_key(storage)
+        if key in self._live or storage.nbytes() == 0:
+            return
+        block = pool.allocate(storage.nbytes())
+        self._addresses[key] = block.address
+        self._live[key] = (StorageWeakRef(storage), pool, block)
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return self._addresses.get(storage_key(storage), storage.data_ptr())
+
+    def sweep(self) -> None:
+        """Free the storages that the script no longer owns."""
+        for key, (ref, pool, block) in list(self._live.items()):
+            if self.is_dead(ref):
+                pool.free(block)
+                del self._live[key]
+
+
 class ScriptDevice(DeviceModel):
-    """Raises the errors of CUDA and collects their findings."""
+    """Raises the errors of CUDA and collects their findings; the device of a script's observers
+    (``observe.script.script.Device``)."""
+
+    simulated = True
+    graph_class: Any
+    """``torch.cuda.CUDAGraph`` of this device."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stream_class = type("Stream", (_ScriptStream,), {"owner": self})
         self.event_class = type("Event", (_ScriptEvent,), {"device": self})
-        self.default = self.current = self.stream_class(name="default stream")
         self.default.cuda_stream = self.default.stream_id = 0
         self.recorder: OpRecorder | None = None
         """Of the capture in progress."""
@@ -123,6 +167,8 @@ class ScriptDevice(DeviceModel):
         self.captured: OnCapturedOp = lambda *_: None
         """Called with every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
+        self.memory = GraphMemory()
+        self.address, self.is_dead = self.memory.address, self.memory.is_dead
 
     def fail(self, finding: Finding, why: str) -> None:
         self.findings.add(finding)
@@ -130,42 +176,54 @@ class ScriptDevice(DeviceModel):
         if sentence is not None:
             raise known(RuntimeError(sentence))
         self.invalid = True
-        raise known(cuda_error(_BY_CUDA.get(finding.code, _REFUSED)))
+        raise known(cuda_error(*_BY_CUDA.get(finding.code, _REFUSED)))
 
     def ended(self) -> RuntimeError:
         """The error of every call after a refused one, until the capture has ended."""
-        return known(cuda_error(_ENDED))
+        return known(cuda_error(*_ENDED))
 
     def new_pool(self) -> PoolId:
-        pool = (0, len(self.pools) + 1)
-        self.pools[pool] = PrivatePool(0x10_0000_0000 * len(self.pools) + 0x10_0000_0000)
+        """``torch.cuda.graph_pool_handle``."""
+        return self.add_pool((0, len(self.pools) + 1))
+
+    def add_pool(self, pool: PoolId) -> PoolId:
+        if pool not in self.pools:
+            self.pools[pool] = PrivatePool(0x10_0000_0000 * (len(self.pools) + 1))
         return pool
 
+    def capture_began(self, script: ObservedScript) -> None:
+        """The recorder came with ``capture_begin``."""
 
-class _ScriptStream(Stream):
-    """Can be entered more than once, as PyTorch's can."""
+    def capture_over(self) -> None:
+        """And went with ``capture_end``."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._entered: list[Stream] = []
+    def place(self, tensor: torch.Tensor) -> str:
+        return place_of(tensor)
 
-    def __enter__(self) -> Stream:
-        self._entered.append(self.owner.current)
-        self.owner.current = self
-        return self
+    def pool_bytes(self, pool: PoolId) -> int:
+        model = self.pools[pool]
+        return sum(block.bytes for first in model.segments for block in model.blocks(first))
 
-    def __exit__(self, *_exc: Any) -> None:
-        self.owner.current = self._entered.pop()
+    def keeps_graph(self, graph: Any) -> bool:
+        return bool(graph.keep_graph)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.number == self.number
+    def captured_nodes(self) -> int:
+        return 0
 
-    def __hash__(self) -> int:
-        return self.number
+    def template(self, graph: Any) -> None:
+        return None
+
+    def thread_modes(self) -> list[Any]:
+        return [FunctionMode(self)]
+
+    def stream(self) -> int:
+        return int(self.current.cuda_stream)
 
 
 class _ScriptEvent(Event):
     """Uses the clock of the host."""
+
+    device: ScriptDevice
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

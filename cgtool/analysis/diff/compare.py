@@ -138,7 +138,7 @@ def _graph(matched: Matched) -> GraphRow:
         len(matched.changed),
         len(matched.moved),
         len(matched.edges.gone),
-        len(matched.edges.come),
+        len(matched.edges.new),
     )
 
 

@@ -4,10 +4,10 @@ between those differ."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from operator import itemgetter
+from operator import attrgetter
 
 from msgspec.structs import astuple
 
@@ -26,7 +26,6 @@ Which = tuple[int | None, int | None]
 
 Link = tuple[int, int, int, int, int]
 """An ``Edge``; in a result, in ids of the left graph."""
-_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Rewired:
     """Dependencies between nodes that both graphs have, in ids of the left one."""
 
     gone: list[Link] = field(default_factory=list)
-    come: list[Link] = field(default_factory=list)
+    new: list[Link] = field(default_factory=list)
     moved: list[Pair] = field(default_factory=list)
     """Of the nodes that moved, those that wait for others or that others wait for: without any,
     only the order of creation is another, and the two graphs are one."""
@@ -80,7 +79,7 @@ class Matched:
     def different(self) -> bool:
         """Whether a replay of ``b`` does anything else than one of ``a``."""
         nodes, edges = self.nodes, self.edges
-        rows = (nodes.removed, nodes.added, self.changed, edges.moved, edges.gone, edges.come)
+        rows = (nodes.removed, nodes.added, self.changed, edges.moved, edges.gone, edges.new)
         return self.a is None or self.b is None or any(rows)
 
 
@@ -95,14 +94,10 @@ def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Ma
         matched = Matched(before, after, which)
         if before is not None and after is not None:
             matched.facts_a, matched.facts_b = reader_a.facts(before), reader_b.facts(after)
-            matched.nodes = pair(matched.facts_a, matched.facts_b)
+            nodes = matched.nodes = pair(matched.facts_a, matched.facts_b)
             _judge(matched)
-            matched.edges = rewired(
-                before.edges,
-                after.edges,
-                chain(matched.nodes.same, matched.nodes.alike),
-                matched.nodes.moved,
-            )
+            kept = [*nodes.same, *nodes.alike]
+            matched.edges = rewired(before.edges, after.edges, kept, nodes.moved)
         result.append(matched)
         waiting.extendleft(reversed(list(_bodies(matched))))
     return result
@@ -114,27 +109,21 @@ def _roots(a: Capture, b: Capture) -> list[Which]:
     ours = [at for at, graph in enumerate(a.graphs) if graph.parent is None]
     theirs = [at for at, graph in enumerate(b.graphs) if graph.parent is None]
     partner: dict[int, int] = {}
-
-    def take(left: Iterable[tuple[object, int]], right: Iterable[tuple[object, int]]) -> None:
-        waiting: dict[object, deque[int]] = defaultdict(deque)
-        for key, at in left:
-            waiting[key].append(at)
-        for key, at in right:
-            if waiting[key]:
-                partner[at] = waiting[key].popleft()
-
-    def by_part(capture: Capture, at: int) -> tuple[str, str | None]:
-        graph = capture.graphs[at]
-        return graph.phase, part_of(capture, graph)
-
-    take(((by_part(a, at), at) for at in ours), ((by_part(b, at), at) for at in theirs))
-    taken = set(partner.values())
-    take(
-        ((a.graphs[at].phase, at) for at in ours if at not in taken),
-        ((b.graphs[at].phase, at) for at in theirs if at not in partner),
+    keys: tuple[Callable[[Capture, Graph], object], ...] = (
+        lambda capture, graph: (graph.phase, part_of(capture, graph)),
+        lambda _capture, graph: graph.phase,
     )
-    gone = set(ours) - set(partner.values())
-    return [(partner.get(at), at) for at in theirs] + [(at, None) for at in sorted(gone)]
+    for key in keys:
+        taken = set(partner.values())
+        waiting: dict[object, deque[int]] = defaultdict(deque)
+        for at in ours:
+            if at not in taken:
+                waiting[key(a, a.graphs[at])].append(at)
+        for at in theirs:
+            if at not in partner and waiting[key(b, b.graphs[at])]:
+                partner[at] = waiting[key(b, b.graphs[at])].popleft()
+    gone = sorted(set(ours) - set(partner.values()))
+    return [*((partner.get(at), at) for at in theirs), *((at, None) for at in gone)]
 
 
 def _bodies(matched: Matched) -> Iterator[Which]:
@@ -157,13 +146,10 @@ def _judge(matched: Matched) -> None:
     if any(before != after for before, after in pairs):
         pairs.update((ours[a].stream, theirs[b].stream) for a, b in nodes.same)
         matched.streams = _one_to_one(pairs)
+    work = attrgetter("op", "type", "name", "sizes")
     for a, b in nodes.alike:
-        same = _work(ours[a]) == _work(theirs[b]) and not matched.turned(ours[a], theirs[b])
+        same = work(ours[a]) == work(theirs[b]) and not matched.turned(ours[a], theirs[b])
         (matched.elsewhere if same else matched.changed).append((a, b))
-
-
-def _work(fact: Fact) -> tuple[object, ...]:
-    return fact.op, fact.type, fact.name, fact.sizes
 
 
 def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
@@ -185,25 +171,20 @@ def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
 
 
 def rewired(
-    left: Collection[Edge],
-    right: Collection[Edge],
-    kept: Iterable[Pair],
-    moved: Iterable[Pair],
+    left: Sequence[Edge], right: Sequence[Edge], kept: Sequence[Pair], moved: Sequence[Pair]
 ) -> Rewired:
     """Compare edges. ``kept`` and ``moved`` are the pairs that were matched.
 
     The edges around a removed or an added node are replaced by one between its neighbours: such an
     edge is not a change of its own.
     """
-    kept, moved = list(kept), list(moved)
     if not moved and left == right and all(a == b for a, b in kept):
         return Rewired()
     ours, theirs = [list(map(astuple, edges)) for edges in (left, right)]
     back = dict(kept)
     name = {b: a for a, b in kept}
-    known, every = back, name
-    if moved:
-        known, every = {**back, **dict(moved)}, {**name, **{b: a for a, b in moved}}
+    known = {**back, **dict(moved)}
+    every = {**name, **{b: a for a, b in moved}}
     # In order, as dictionaries keep it: what lies side by side in memory is read side by side.
     before = dict.fromkeys([link for link in ours if link[0] in known and link[1] in known])
     after = dict.fromkeys(
@@ -214,20 +195,17 @@ def rewired(
         ]
     )
     lost = [link for link in before if link not in after]
-    new = [link for link in after if link not in before]
+    added = [link for link in after if link not in before]
     gone = [link for link in lost if link[0] in back and link[1] in back]
-    come = [link for link in new if link[0] in back and link[1] in back]
+    new = [link for link in added if link[0] in back and link[1] in back]
     if gone:
         bridges = _Bridges(theirs, name)
         gone = [link for link in gone if not bridges.join(back[link[0]], back[link[1]])]
-    if come:
+    if new:
         bridges = _Bridges(ours, back)
-        come = [link for link in come if not bridges.join(link[0], link[1])]
-    touched: set[int] = set()
-    if moved:
-        for end in (itemgetter(0), itemgetter(1)):
-            touched.update(map(end, lost), map(end, new))
-    return Rewired(sorted(gone), sorted(come), [pair for pair in moved if pair[0] in touched])
+        new = [link for link in new if not bridges.join(link[0], link[1])]
+    touched = {link[end] for link in (*lost, *added) for end in (0, 1)} if moved else ()
+    return Rewired(sorted(gone), sorted(new), [pair for pair in moved if pair[0] in touched])
 
 
 class _Bridges:
@@ -264,5 +242,5 @@ class _Bridges:
 
     def join(self, source: int, target: int) -> bool:
         """Whether a path may lead from one node to the other over such nodes."""
-        entered = self._entering.get(source, _NONE)
-        return not entered.isdisjoint(self._leaving.get(target, _NONE))
+        entered = self._entering.get(source, set())
+        return not entered.isdisjoint(self._leaving.get(target, ()))

@@ -166,8 +166,6 @@ def find_changes(graphs: Iterable[Matched]) -> list[Change]:
     """Every node that is not the same, of the graphs that both captures have."""
     changes: list[Change] = []
     for matched in graphs:
-        if matched.a is None or matched.b is None:
-            continue
         nodes, left, right = matched.nodes, matched.facts_a, matched.facts_b
         for a in nodes.removed:
             changes.append(Change(matched, REMOVED, a, None, left.of[a], None, left.lines[a]))
@@ -330,7 +328,7 @@ def edges(graphs: Iterable[Matched]) -> tuple[EdgeRow, ...]:
     rows: list[EdgeRow] = []
     for matched in graphs:
         facts = matched.facts_a.of
-        for change, links in ((REMOVED, matched.edges.gone), (ADDED, matched.edges.come)):
+        for change, links in ((REMOVED, matched.edges.gone), (ADDED, matched.edges.new)):
             groups: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
             for source, target, *_ in links:
                 groups[_end(matched, source), _end(matched, target)].append((source, target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.rows import (
@@ -76,22 +76,23 @@ def _graphs(graphs: Sequence[Matched]) -> Iterator[Clause]:
     for matched in graphs:
         if matched.a is None or matched.b is None:
             count = len(matched.graph.nodes)
-            what = "gone" if matched.b is None else "new"
-            yield count, f"the graph {matched.graph.name} is {what} ({count_text(count, 'node')})"
+            word = "gone" if matched.b is None else "new"
+            yield count, f"the graph {matched.graph.name} is {word} ({count_text(count, 'node')})"
 
 
 def _nodes(
     graphs: Sequence[Matched], changes: Sequence[Change], lines: Lines, rows: Sequence[ChangeRow]
 ) -> Iterator[Clause]:
-    left: dict[str, list[ChangeRow]] = {}
-    for change, word in ((REMOVED, "gone"), (ADDED, "new")):
-        left[change] = [row for row in rows if row.change == change]
+    words = {REMOVED: "gone", ADDED: "new"}
+    one_sided: dict[str, list[ChangeRow]] = {}
+    for change, word in words.items():
+        one_sided[change] = [row for row in rows if row.change == change]
         modules = Counter(node.fact.module for node in changes if node.change == change)
-        whole = _whole(graphs, modules, change)
+        whole = _whole_modules(graphs, modules, change)
         if whole:
             inside = {module for module in modules if whole & set(_outer(module))}
             count = sum(modules[module] for module in inside)
-            left[change] = lines.rows(
+            one_sided[change] = lines.rows(
                 node for node in changes if node.change == change and node.fact.module not in inside
             )
             first, *more = sorted(whole, key=_natural)
@@ -99,22 +100,21 @@ def _nodes(
             if more:
                 names = f"modules {first} and {count_text(len(more), 'other')} are"
             yield count, f"{names} {word} ({count_text(count, 'node')})"
-    became = list(_replaced(left[REMOVED], left[ADDED]))
-    replaced = {id(row) for pair in became for row in pair}
-    for before, after in became:
-        yield (
-            before.nodes + after.nodes,
-            f"{_who(before, before.nodes)} became {_name(after, before)}",
-        )
-    for change, word in ((REMOVED, "gone"), (ADDED, "new")):
-        rest = [row for row in left[change] if id(row) not in replaced]
+    replaced: set[int] = set()
+    for before, after in _replaced(one_sided[REMOVED], one_sided[ADDED]):
+        replaced |= {id(before), id(after)}
+        old, new = short_op(before.op or ""), short_op(after.op or "")
+        name = new if new != old else after.op
+        yield before.nodes + after.nodes, f"{_nodes_of(before, before.nodes)} became {name}"
+    for change, word in words.items():
+        rest = [row for row in one_sided[change] if id(row) not in replaced]
         yield from _clauses(rest, f"is {word}", f"are {word}")
-    alike: dict[str, list[ChangeRow]] = defaultdict(list)
+    by_aspect: dict[str, list[ChangeRow]] = defaultdict(list)
     for row in rows:
         if row.change == CHANGED:
-            alike[_what(row)].append(row)
-    for aspect, mine in alike.items():
-        yield from _clauses(mine, f"changed its {aspect}", f"changed their {aspect}")
+            by_aspect[_aspect(row)].append(row)
+    for aspect, changed in by_aspect.items():
+        yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
         yield moved, f"{count_text(moved, 'node runs', 'nodes run')} in another order"
@@ -124,19 +124,13 @@ def _replaced(
     removed: Sequence[ChangeRow], added: Sequence[ChangeRow]
 ) -> Iterator[tuple[ChangeRow, ChangeRow]]:
     """Rows with the same number of nodes in the same modules, where nothing else changed."""
-
-    def by_place(rows: Sequence[ChangeRow]) -> dict[tuple[object, ...], list[ChangeRow]]:
-        found: dict[tuple[object, ...], list[ChangeRow]] = defaultdict(list)
-        for row in rows:
-            if row.op is not None and row.module not in ("", "(root)"):
-                found[row.graph, row.module, row.type].append(row)
-        return found
-
-    after = by_place(added)
-    for place, before in by_place(removed).items():
-        both = (*before, *after[place])
-        if len(before) == len(after[place]) == 1 and both[0].nodes == both[1].nodes:
-            yield both[0], both[1]
+    by_place: dict[tuple[object, ...], list[ChangeRow]] = defaultdict(list)
+    for row in (*removed, *added):
+        if row.op is not None and row.module not in ("", "(root)"):
+            by_place[row.graph, row.module, row.type].append(row)
+    for rows in by_place.values():
+        if [row.change for row in rows] == [REMOVED, ADDED] and rows[0].nodes == rows[1].nodes:
+            yield rows[0], rows[1]
 
 
 def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]:
@@ -155,29 +149,30 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
         return
     for members in groups.values():
         count = sum(row.nodes for row in members)
-        yield count, f"{_who(members[0], count)} {one if count == 1 else many}"
+        yield count, f"{_nodes_of(members[0], count)} {one if count == 1 else many}"
 
 
-def _whole(graphs: Sequence[Matched], modules: Mapping[str | None, int], change: str) -> set[str]:
+def _whole_modules(
+    graphs: Sequence[Matched], modules: Counter[str | None], change: str
+) -> set[str]:
     """The outermost modules all of whose nodes were added or removed, two nodes at least."""
     if not modules:
         return set()
-    had, have, changed = Counter[str](), Counter[str](), Counter[str]()
-    for matched in graphs:
-        if matched.a is not None and matched.b is not None:
-            ours, theirs = matched.facts_a.of, matched.facts_b.of
-            one, other = (ours, theirs) if change == REMOVED else (theirs, ours)
-            _count_outer(had, Counter(fact.module for fact in one))
-            _count_outer(have, Counter(fact.module for fact in other))
-    _count_outer(changed, modules)
-    whole = {name for name, count in changed.items() if 1 < count == had[name] and not have[name]}
+    in_a = _with_outer(Counter(fact.module for match in graphs for fact in match.facts_a.of))
+    in_b = _with_outer(Counter(fact.module for match in graphs for fact in match.facts_b.of))
+    had, have = (in_a, in_b) if change == REMOVED else (in_b, in_a)
+    counts = _with_outer(modules)
+    whole = {name for name, count in counts.items() if 1 < count == had[name] and not have[name]}
     return {name for name in whole if not whole & set(_outer(name)[:-1])}
 
 
-def _count_outer(counts: Counter[str], modules: Mapping[str | None, int]) -> None:
+def _with_outer(modules: Counter[str | None]) -> Counter[str]:
+    """Counts of each module with all inside it."""
+    counts = Counter[str]()
     for module, count in modules.items():
         for outer in _outer(module):
             counts[outer] += count
+    return counts
 
 
 def _outer(module: str | None) -> list[str]:
@@ -192,7 +187,7 @@ def _natural(module: str) -> list[tuple[int, str]]:
     return [(int(word), "") if _INDEX.fullmatch(word) else (0, word) for word in words]
 
 
-def _who(row: ChangeRow, count: int) -> str:
+def _nodes_of(row: ChangeRow, count: int) -> str:
     """``8 kernels of add at model.py:42``; ``addmm at model.py:42 in layers.0`` where it is one."""
     unit = count_text(count, *_UNITS.get(row.type, _NODES))
     if row.op is not None:
@@ -205,18 +200,12 @@ def _who(row: ChangeRow, count: int) -> str:
     return f"{text}{line} in {module}" if module else f"{text}{line}"
 
 
-def _name(row: ChangeRow, other: ChangeRow) -> str:
-    """The name of its op, in full if the short one is that of the other row."""
-    short, full = short_op(row.op or ""), row.op or ""
-    return short if short != short_op(other.op or "") else full
-
-
 def _kernel(row: ChangeRow) -> str:
     values = {attribute.name: attribute.b or attribute.a for attribute in row.attributes}
     return values.get("kernel") or ""
 
 
-def _what(row: ChangeRow) -> str:
+def _aspect(row: ChangeRow) -> str:
     names = [attribute.name for attribute in row.attributes]
     if "kernel" in names:
         names = [name for name in names if name not in _LAUNCH]
@@ -226,11 +215,10 @@ def _what(row: ChangeRow) -> str:
 
 def _edges(graphs: Sequence[Matched]) -> Iterator[Clause]:
     gone = sum(len(matched.edges.gone) for matched in graphs)
-    come = sum(len(matched.edges.come) for matched in graphs)
-    for count, word in ((gone, "gone"), (come, "new")):
+    new = sum(len(matched.edges.new) for matched in graphs)
+    for count, word in ((gone, "gone"), (new, "new")):
         if count:
-            verb = "is" if count == 1 else "are"
-            yield count, f"{count_text(count, 'dependency', 'dependencies')} {verb} {word}"
+            yield count, f"{count_text(count, 'dependency is', 'dependencies are')} {word}"
 
 
 def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:

@@ -56,9 +56,18 @@ for line in sys.stdin:
 """
 
 
+@lru_cache(maxsize=1 << 14)
 def demangle(name: str) -> str:
     """The C++ signature of a mangled name; names that are not mangled, or not well, unchanged."""
-    return _demangle(name)
+    if not _mangled(name) or not name.isprintable():
+        return name
+    if not _cheap(name):
+        return _limited([name])[0]
+    try:
+        text = pycxxfilt.demangle(name)
+    except ValueError:
+        return name
+    return text if text and len(text) <= MAX_DEMANGLED else name
 
 
 def demangle_all(names: Iterable[str]) -> dict[str, str]:
@@ -66,7 +75,7 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
     unique = dict.fromkeys(names)
     costly = [name for name in unique if _mangled(name) and not _cheap(name)]
     limited = dict(zip(costly, _limited(costly), strict=True))
-    return {name: limited[name] if name in limited else _demangle(name) for name in unique}
+    return {name: limited[name] if name in limited else demangle(name) for name in unique}
 
 
 def _mangled(name: str) -> bool:
@@ -77,19 +86,6 @@ def _cheap(name: str) -> bool:
     # It takes two references to what is before them to double a name.
     doublings = len(_REFERENCE.findall(name)) // 2
     return doublings < 24 and len(name) << doublings <= 1 << 24
-
-
-@lru_cache(maxsize=1 << 14)
-def _demangle(name: str) -> str:
-    if not _mangled(name) or not name.isprintable():
-        return name
-    if not _cheap(name):
-        return _limited([name])[0]
-    try:
-        text = pycxxfilt.demangle(name)
-    except ValueError:
-        return name
-    return text if text and len(text) <= MAX_DEMANGLED else name
 
 
 def _limited(names: Sequence[str]) -> list[str]:
@@ -154,6 +150,7 @@ _INDEX = frozenset(
 _TILE = re.compile(r"Shape|Tile|[Tt]raits")
 _LAMBDA = re.compile(r"^'(?:lambda|unnamed)\d*'|^\{lambda")
 _QUALIFIER = re.compile(r"(?:\s*(?:const|volatile|[*&]))+$")
+_IN_BRACKETS = re.compile(r"<.*>", re.DOTALL)
 _XMMA = re.compile(r"^(?:\w+?_)?sm\d+_xmma_\w+$")
 _DTYPE = r"(?:f64|f32|f16|bf16|tf32|i8|i32|u8|e4m3|e5m2|c32|c64|f8|s8)"
 
@@ -197,8 +194,11 @@ def _shorten(text: str, full: bool = False) -> str:
         return _cut(_xmma(text))
     if len(text) > _MAX_PARSED or not ("(" in text or "<" in text or "::" in text):
         return _cut(text)
-    head, arguments = _template(_last_component(_signature(text)))
-    name = f"{_namespace(text)}{head}"
+    *outer, last = _split(_signature(text), "::")
+    head, arguments = _template(last)
+    # What the noise left of the namespace: `cublasLt::epilogue::`.
+    spaces = [f"{name}::" for name in outer if "<" not in name and "(" not in name]
+    name = "".join([*spaces, head])
     if head in _WRAPPERS:
         return _cut(_wrapped(arguments, 0, full) or name)
     shown = _arguments(arguments, 0, full, numbers=full)
@@ -246,15 +246,8 @@ def _signature(text: str) -> str:
     text = _NOISE_NAMESPACE.sub("", text)
     words = _split(text, " ")
     # The return type stands before the name; `const` and the like may stand after parameters.
-    name = next((word for word in words if "(" in _outside(word)), words[-1])
+    name = next((word for word in words if "(" in _IN_BRACKETS.sub("", word)), words[-1])
     return name[: _parameters_at(name)]
-
-
-def _outside(text: str) -> str:
-    """The text with everything inside template brackets left out."""
-    return (
-        text[: text.index("<")] + text[text.rindex(">") :] if "<" in text and ">" in text else text
-    )
 
 
 def _parameters_at(text: str) -> int:
@@ -268,16 +261,6 @@ def _parameters_at(text: str) -> int:
         elif char == "(" and depth == 0:
             return position
     return len(text)
-
-
-def _namespace(text: str) -> str:
-    """What the noise left of the namespace: ``cublasLt::epilogue::``."""
-    components = _split(_signature(text), "::")
-    return "".join(f"{name}::" for name in components[:-1] if "<" not in name and "(" not in name)
-
-
-def _last_component(text: str) -> str:
-    return _split(text, "::")[-1]
 
 
 def _template(text: str) -> tuple[str, list[str]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.diff import matching
-from cgtool.analysis.diff.matching import common
+from cgtool.analysis.diff import pairing
+from cgtool.analysis.diff.pairing import common
 
 keys = st.lists(st.integers(0, 5), max_size=14)
 
@@ -43,8 +43,8 @@ def test_it_is_the_longest(left, right):
 @pytest.fixture
 def small(monkeypatch):
     """What is done to large sequences is done to small ones."""
-    monkeypatch.setattr(matching, "_TABLE_BITS", 16)
-    monkeypatch.setattr(matching, "_QUICK_BITS", 4)
+    monkeypatch.setattr(pairing, "_TABLE_BITS", 16)
+    monkeypatch.setattr(pairing, "_QUICK_BITS", 4)
 
 
 @pytest.mark.usefixtures("small")
@@ -76,7 +76,7 @@ def test_keys_that_occur_once_are_cut_at():
 
 @pytest.mark.usefixtures("small")
 def test_what_an_edit_distance_replaces_is_looked_at_again(monkeypatch):
-    monkeypatch.setattr(matching, "_TABLE_BITS", 100)
+    monkeypatch.setattr(pairing, "_TABLE_BITS", 100)
     left = [9, 9, 9, 1, 2, *[0, 3] * 20]
     right = [1, 2, 8, 8, 8, *[0, 3] * 20, 7]
     assert len(check(left, right)) == 42

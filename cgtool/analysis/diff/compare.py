@@ -4,8 +4,8 @@ A difference is what a replay would do differently: nodes, kernels, sizes, strea
 and the bytes of the pools. Where the same work comes from (line, function, module) is none; nor are
 times and what the driver takes for itself, in which two captures of the same code differ.
 
-``graphs`` matches graphs and compares their edges; ``pairing`` says which node is which, with what
-``matching`` finds in common; ``rows`` groups what differs, and ``sentence`` sums it up.
+``graphs`` matches graphs and compares their edges; ``pairing`` says which node is which; ``rows``
+groups what differs, and ``sentence`` sums it up.
 """
 
 from __future__ import annotations

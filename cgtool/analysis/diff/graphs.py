@@ -11,8 +11,7 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
-from cgtool.analysis.diff.matching import Pair
-from cgtool.analysis.diff.pairing import Fact, Facts, Pairing, Reader, pair
+from cgtool.analysis.diff.pairing import Fact, Facts, Pair, Pairing, Reader, pair
 from cgtool.analysis.graph.places import part_of
 from cgtool.model.capture import Capture, Edge, Graph
 

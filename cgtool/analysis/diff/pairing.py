@@ -4,7 +4,7 @@ A node is known by what it does (type, kernel, sizes, stream) and where it comes
 function), and by its place in the order of creation: never by its id, an address or a handle. Line
 numbers and folders do not count, because a comment above shifts the one and a checkout the other.
 
-1. Nodes that are equal in all of that are matched in order (``matching``). Where equal nodes stand
+1. Nodes that are equal in all of that are matched in order (``common``). Where equal nodes stand
    next to each other and one of them is gone, their lines tell which.
 2. Equal nodes that are left on both sides have moved.
 3. What is left between two matched nodes is matched by less and less: the same module, op and
@@ -18,21 +18,33 @@ The result of (A, B) is that of (B, A) mirrored.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from cgtool.analysis.diff.matching import Pair, common
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch, Node
 from cgtool.model.schema import Field, fields
 
+_TABLE_BITS = 400_000_000
+"""The exact way needs a bit for every pair of elements: 50 MB."""
+_QUICK_BITS = 100_000_000
+"""A table of this size takes under 50 ms, whatever is in it."""
+_ENOUGH = 100
+"""One cut in so many elements is trusted. A single key may have moved, and a cut there would part
+all that belongs together."""
 _UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
 """The length of a name, and the name."""
+
+
+Pair = tuple[int, int]
+"""Positions or node ids: (left, right)."""
 
 
 class Fact(NamedTuple):
@@ -329,3 +341,101 @@ def _exchanges(
         if enough:
             chosen = tried[:enough]
     return chosen
+
+
+def common(left: Sequence[int], right: Sequence[int]) -> list[Pair]:
+    """Positions of equal keys, rising on both sides.
+
+    A longest common subsequence wherever that is affordable: equal ends are cut off, what one side
+    alone has is left out, and the rest goes to rapidfuzz, which works on 64 elements at once.
+    Beyond that the sequences are cut at keys that both have once, as patience diff does; what has
+    too few such keys falls to an edit distance, which needs no table. Where one side is the other
+    with elements taken out, every element of it is matched.
+    """
+    low = 0
+    most = min(len(left), len(right))
+    while low < most and left[low] == right[low]:
+        low += 1
+    high = 0
+    while high < most - low and left[-1 - high] == right[-1 - high]:
+        high += 1
+    pairs = [(at, at) for at in range(low)]
+    pairs += _middle(left, right, range(low, len(left) - high), range(low, len(right) - high))
+    pairs += [(len(left) - at, len(right) - at) for at in range(high, 0, -1)]
+    return pairs
+
+
+def _middle(left: Sequence[int], right: Sequence[int], ours: range, theirs: range) -> list[Pair]:
+    if not ours or not theirs:
+        return []
+    counts = Counter(left[ours.start : ours.stop])
+    others = Counter(right[theirs.start : theirs.stop])
+    mine = [at for at in ours if left[at] in others]
+    yours = [at for at in theirs if right[at] in counts]
+    if not mine:
+        return []
+    first, second = [left[at] for at in mine], [right[at] for at in yours]
+    once = {key for key, count in counts.items() if count == 1 == others.get(key)}
+    cuts = _cuts(first, second, once)
+    pairs: list[Pair] = []
+    for (a, b), (c, d) in pairwise([(-1, -1), *cuts, (len(first), len(second))]):
+        if a >= 0:
+            pairs.append((mine[a], yours[b]))
+        if c - a > 1 and d - b > 1:
+            aligned = _aligned(first[a + 1 : c], second[b + 1 : d])
+            pairs += [(mine[a + 1 + i], yours[b + 1 + j]) for i, j in aligned]
+    return pairs
+
+
+def _cuts(first: list[int], second: list[int], once: set[int]) -> list[Pair]:
+    """Pairs of equal keys to cut at; none where the whole can be compared at once."""
+    fewer = min(len(first), len(second))
+    # A table of keys that hardly repeat is slow to fill, and cutting at them loses next to nothing.
+    mostly_once = 2 * len(once) >= fewer
+    if len(first) * len(second) <= (_QUICK_BITS if mostly_once else _TABLE_BITS):
+        return []
+    place = {key: at for at, key in enumerate(second) if key in once}
+    cuts = _rising([(at, place[key]) for at, key in enumerate(first) if key in once])
+    return cuts if mostly_once or len(cuts) * _ENOUGH >= fewer else []
+
+
+def _rising(pairs: Sequence[Pair]) -> list[Pair]:
+    """The longest part of pairs, whose firsts rise, in which the seconds rise too."""
+    tails: list[int] = []
+    at: list[int] = []
+    before = [-1] * len(pairs)
+    for number, (_, second) in enumerate(pairs):
+        place = bisect_left(tails, second)
+        if place:
+            before[number] = at[place - 1]
+        if place == len(tails):
+            tails.append(second)
+            at.append(number)
+        else:
+            tails[place], at[place] = second, number
+    chosen: list[Pair] = []
+    number = at[-1] if at else -1
+    while number >= 0:
+        chosen.append(pairs[number])
+        number = before[number]
+    return chosen[::-1]
+
+
+def _aligned(first: list[int], second: list[int]) -> Iterator[Pair]:
+    # Two captures that are equal never come here, and need not wait for the import.
+    from rapidfuzz.distance import LCSseq, Levenshtein
+
+    if len(first) * len(second) <= _TABLE_BITS:
+        for block in LCSseq.opcodes(first, second).as_matching_blocks():
+            for step in range(block.size):
+                yield block.a + step, block.b + step
+        return
+    i = j = 0
+    for block in Levenshtein.opcodes(first, second).as_matching_blocks():
+        # An edit distance replaces ten elements rather than find five of them further on.
+        if 0 < (block.a - i) * (block.b - j) <= _TABLE_BITS:
+            for a, b in _aligned(first[i : block.a], second[j : block.b]):
+                yield i + a, j + b
+        for step in range(block.size):
+            yield block.a + step, block.b + step
+        i, j = block.a + block.size, block.b + block.size

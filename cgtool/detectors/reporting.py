@@ -1,10 +1,15 @@
-"""How detectors report: findings that are collected, or that end the capture as CUDA would."""
+"""How detectors report: findings that are collected, or that end the capture as CUDA would.
+
+Rules of an entry report to a ``CapturedRegion``; a ``Detector`` of a script reports itself.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +19,10 @@ from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.frames import chain_of, columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.script.script import ObservedScript
+
+Event = TypeVar("Event")
+Handler = TypeVar("Handler", bound=Callable[..., None])
 
 HOST_WAITS = (
     "the host would wait for a stream that is capturing, which CUDA refuses "
@@ -164,3 +173,71 @@ class CapturedRegion:
             return finding
         chain = chain_of(sys._getframe(1))
         return msgspec.structs.replace(finding, frames=frames_of(chain), columns=columns_of(chain))
+
+
+def on(event: type[Event]) -> Callable[[Handler], Handler]:
+    """The decorated method of a ``Detector`` is called with every event of this type."""
+
+    def mark(method: Handler) -> Handler:
+        method.handled_event = event  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Detector:
+    """Subscribes its methods that are marked with ``on``, and reports findings."""
+
+    def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
+        self.script = script
+        self.findings = findings
+        for method in vars(type(self)).values():
+            event = getattr(method, "handled_event", None)
+            if event is not None:
+                script.subscribe(event, functools.partial(method, self))
+        self.start()
+
+    def start(self) -> None:
+        """Set up the state of the detector."""
+
+    def report(
+        self,
+        code: Code,
+        reason: str,
+        frames: tuple[Frame, ...] | None = None,
+        *,
+        phase: str = "script",
+        fix: str | None = None,
+        evidence: tuple[str, ...] = (),
+        severity: str | None = None,
+        module: str | None = None,
+    ) -> None:
+        """Add a finding; without ``frames`` it is at the line of the script that runs now."""
+        chain = self.script.chain() if frames is None else ()
+        self.findings.add(
+            Finding(
+                code,
+                reason,
+                frames_of(chain) if frames is None else frames,
+                columns=columns_of(chain),
+                module=module,
+                phase=phase,
+                fix=fix,
+                evidence=evidence,
+                severity=severity,
+            )
+        )
+
+
+_REPORTED = "_cgtool_reported"
+
+
+def is_reported(error: BaseException) -> bool:
+    """True if the finding behind an exception is reported already."""
+    return bool(getattr(error, _REPORTED, False))
+
+
+def mark_reported(error: BaseException) -> None:
+    """The finding behind the exception is reported: nothing needs to explain it any more."""
+    with contextlib.suppress(AttributeError, TypeError):
+        setattr(error, _REPORTED, True)

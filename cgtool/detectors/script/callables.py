@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from cgtool.detectors.preflight import hooks_of
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events

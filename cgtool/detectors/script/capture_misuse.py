@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.preflight import disabled_caching
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph

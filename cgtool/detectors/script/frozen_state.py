@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.preflight import frozen_by
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame

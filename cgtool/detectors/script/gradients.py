@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import written_by

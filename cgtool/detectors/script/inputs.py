@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.reporting import at_call
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, at_call, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding

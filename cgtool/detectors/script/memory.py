@@ -9,7 +9,7 @@ from collections import defaultdict
 import torch
 
 from cgtool.detectors.preflight import allocator_setting
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from cgtool.analysis.units import count_text
-from cgtool.detectors.reporting import FindingLog
+from cgtool.detectors.capture_errors import explain
+from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_reported, on
 from cgtool.detectors.script import (
     callables,
     capture_misuse,
@@ -21,14 +22,14 @@ from cgtool.detectors.script import (
     outputs,
     speed,
 )
-from cgtool.detectors.script.detector import Detector, Errors, is_reported
+from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
-from cgtool.observe.frames import call_user
+from cgtool.observe.frames import call_user, exception_frames
 from cgtool.observe.ops import left_alone
-from cgtool.observe.script import calls, graphs
+from cgtool.observe.script import calls, events, graphs
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
 from cgtool.torch_compat.patches import Patches
@@ -50,6 +51,44 @@ _DETECTORS: tuple[type[Detector], ...] = (
     speed.Captures,
 )  # fmt: skip
 """In the order in which they are called."""
+
+
+class Errors(Detector):
+    """What the exceptions of ``CUDAGraph`` and of captured code mean."""
+
+    @on(events.CallRaised)
+    def _explain_call(self, event: events.CallRaised) -> None:
+        self.explain(event.error, event.phase, self.script.place())
+
+    @on(events.CaptureFailed)
+    def _explain_capture(self, event: events.CaptureFailed) -> None:
+        inside = event.code_error
+        if inside is not None:
+            self.explain(inside, "capture")
+        elif not event.graph.disturbed:
+            self.explain(event.end_error, "capture", self.script.place())
+        mark_reported(event.end_error)
+
+    def explain(self, error: BaseException, phase: str, frames: tuple[Frame, ...] = ()) -> bool:
+        """Report what an exception means; False if it does not speak of a capture.
+
+        The finding is at ``frames``, else at the line that raised.
+        """
+        if is_reported(error):
+            return True
+        finding = explain(error, phase)
+        if finding is None:
+            return False
+        mark_reported(error)
+        self.report(
+            finding.code,
+            finding.reason,
+            frames or exception_frames(error) or None,
+            fix=finding.fix,
+            evidence=finding.evidence,
+            phase=phase,
+        )
+        return True
 
 
 def observe(script: ObservedScript, findings: FindingLog, patches: Patches) -> Errors:

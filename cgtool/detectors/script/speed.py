@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
 
-from cgtool.detectors.script.detector import Detector, on
+from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events

@@ -24,7 +24,7 @@ from cgtool.detectors.function_rules import (
     H2D_TENSOR_FROM_PYTHON,
     SYNC_D2H_COPY,
 )
-from cgtool.detectors.script.detector import mark_reported
+from cgtool.detectors.reporting import mark_reported
 from cgtool.detectors.streams import (
     DEFAULT_STREAM_DEPENDENCY,
     UNJOINED_SIDE_STREAM,

@@ -134,8 +134,6 @@ class Collectives(Detector):
     def start(self) -> None:
         self._works: dict[int, weakref.ref[Any]] = {}
         """Started, and not waited for."""
-        self._users: list[WatchedGraph] = []
-        """Graphs that captured a collective."""
 
     @on(events.CollectiveStarted)
     def _start(self, event: events.CollectiveStarted) -> None:
@@ -161,14 +159,9 @@ class Collectives(Detector):
             )
             self._works.clear()
 
-    @on(events.OpCaptured)
-    def _note_user(self, event: events.OpCaptured) -> None:
-        if event.op.name.startswith("c10d::") and event.graph not in self._users:
-            self._users.append(event.graph)
-
     @on(events.ProcessGroupDestroyed)
     def _destroy(self, _event: events.ProcessGroupDestroyed) -> None:
-        if any(graph.replayable for graph in self._users):
+        if any(graph.has_op("c10d::") for graph in self.script.replayable()):
             self.report(
                 NCCL_DESTROY_BEFORE_GRAPH,
                 "the process group is destroyed while a graph that captured a collective can still "

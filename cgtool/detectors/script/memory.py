@@ -13,7 +13,7 @@ from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
-from cgtool.observe.script.state import PoolId, WatchedGraph
+from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
 from cgtool.observe.source import tree_of
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
@@ -45,7 +45,6 @@ class Pools(Detector):
         """After the last capture."""
         self._growth: dict[PoolId, list[tuple[WatchedGraph, int]]] = defaultdict(list)
         """Bytes that each capture added."""
-        self._failures: dict[tuple[Frame, ...], int] = defaultdict(int)
 
     @on(events.CaptureEnded)
     def _measure_pool(self, event: events.CaptureEnded) -> None:
@@ -58,8 +57,8 @@ class Pools(Detector):
     @on(events.CaptureFailed)
     def _count_failure(self, event: events.CaptureFailed) -> None:
         frames = event.graph.frames
-        self._failures[frames] += 1
-        if self._failures[frames] == 2:
+        attempts = self.script.graphs_by_place()[frames]
+        if sum(graph.state == "failed" for graph in attempts) == 2:
             self.report(
                 LEAK_AFTER_FAILED_CAPTURE,
                 "a capture that failed is tried again; each attempt leaves its pool reserved",
@@ -105,11 +104,9 @@ class Pools(Detector):
             )
 
     def _look_at_shapes(self) -> None:
-        by_place: dict[tuple[Frame, ...], list[WatchedGraph]] = defaultdict(list)
-        for graph in self.script.replayable():
-            by_place[graph.frames].append(graph)
-        for frames, graphs in by_place.items():
-            shapes = {tuple(use.shape for use in graph.external.values()) for graph in graphs}
+        for frames, captures in self.script.graphs_by_place().items():
+            graphs = [graph for graph in captures if graph.replayable]
+            shapes = {graph.shapes for graph in graphs}
             if len(shapes) >= _MANY_SHAPES:
                 self.report(
                     MANY_GRAPHS_FOR_MANY_SHAPES,
@@ -129,27 +126,14 @@ class Pools(Detector):
 class Workspaces(Detector):
     """Workspaces of cuBLAS and memory of the driver, which PyTorch's pools do not show."""
 
-    def start(self) -> None:
-        self._users: list[WatchedGraph] = []
-        """Graphs with a matrix product."""
-        self._dropped: list[WatchedGraph] = []
-
-    @on(events.OpCaptured)
-    def _note_matmul(self, event: events.OpCaptured) -> None:
-        if event.op.name.startswith(_MATMULS) and event.graph not in self._users:
-            self._users.append(event.graph)
-
-    @on(events.GraphDropped)
-    def _drop(self, event: events.GraphDropped) -> None:
-        if event.graph in self._users:
-            self._dropped.append(event.graph)
-
     @on(events.ReplayBegins)
     def _look_for_lost_workspace(self, event: events.ReplayBegins) -> None:
         graph = event.graph
-        if self.script.device.simulated or graph not in self._users:
+        if self.script.device.simulated or not graph.has_op(*_MATMULS):
             return
-        for other in self._dropped:
+        for other in self.script.graphs:
+            if other.state != "dropped" or not other.has_op(*_MATMULS):
+                continue
             if other.stream == graph.stream and other.pool != graph.pool:
                 self.report(
                     SAME_STREAM_CUBLAS_WORKSPACE,
@@ -164,7 +148,8 @@ class Workspaces(Detector):
     def _end(self, _event: events.ScriptEnded) -> None:
         if self.script.device.simulated:
             return
-        users = [graph for graph in self._users if graph.replayable]
+        graphs = list(self.script.replayable())
+        users = [graph for graph in graphs if graph.has_op(*_MATMULS)]
         streams = {graph.stream for graph in users}
         if len(streams) >= _MANY_STREAMS:
             self.report(
@@ -173,7 +158,6 @@ class Workspaces(Detector):
                 "of its own",
                 users[-1].frames,
             )
-        graphs = list(self.script.replayable())
         total = sum(graph.device_ops for graph in graphs)
         if total >= _MANY_OPS:
             self.report(
@@ -253,8 +237,8 @@ class Remains(Detector):
     """A view of less than one part in so many keeps far more than it shows."""
 
     def start(self) -> None:
-        self._views: list[tuple[weakref.ref[torch.Tensor], int, tuple[Frame, ...]]] = []
-        """Small views, with the key of their buffer."""
+        self._views: list[tuple[weakref.ref[torch.Tensor], Buffer, tuple[Frame, ...]]] = []
+        """Small views of what a graph allocated."""
         self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
         """Graphs that were dropped while their last replay could still run, and where."""
 
@@ -262,10 +246,10 @@ class Remains(Detector):
     def _note_view(self, event: events.TensorReturned) -> None:
         tensor = event.tensor
         buffer = self.script.buffers.find(tensor)
-        if buffer is not None and buffer.allocated_in is not None:
-            size = tensor.nbytes
-            if size * self._SMALL_PART <= buffer.bytes:
-                self._views.append((weakref.ref(tensor), buffer.key, self.script.place()))
+        if buffer is None or buffer.allocated_in is None:
+            return
+        if tensor.nbytes * self._SMALL_PART <= buffer.bytes:
+            self._views.append((weakref.ref(tensor), buffer, self.script.place()))
 
     @on(events.GraphDropped)
     def _drop(self, event: events.GraphDropped) -> None:
@@ -288,17 +272,13 @@ class Remains(Detector):
                 )
         self._running.clear()
         pools = {graph.pool for graph in self.script.replayable()}
-        for reference, key, frames in self._views:
-            buffer = self.script.buffers.by_key(key)
-            owner = buffer.allocated_in if buffer is not None else None
-            tensor = reference()
-            if buffer is None or owner is None or owner.replayable or owner.pool in pools:
+        for reference, buffer, frames in self._views:
+            tensor, owner = reference(), buffer.allocated_in
+            if tensor is None or owner is None or owner.replayable or owner.pool in pools:
                 continue
-            if tensor is not None:
-                size = tensor.nbytes
-                self.report(
-                    LEAK_BY_LIVE_REFERENCES,
-                    f"a view of {size} bytes keeps {buffer.bytes} bytes of the pool of a graph "
-                    "that is destroyed",
-                    frames,
-                )
+            self.report(
+                LEAK_BY_LIVE_REFERENCES,
+                f"a view of {tensor.nbytes} bytes keeps {buffer.bytes} bytes of the pool of a "
+                "graph that is destroyed",
+                frames,
+            )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import pairwise
-from typing import Any
 
 from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
@@ -43,7 +42,7 @@ class Waits(Detector):
         if self._since_replay:
             self._count.clear()
         self._since_replay = True
-        self._collective = any(call.name.startswith("c10d::") for call in event.graph.record.calls)
+        self._collective = event.graph.has_op("c10d::")
 
     @on(events.HostWaited)
     def _wait(self, event: events.HostWaited) -> None:
@@ -113,20 +112,16 @@ class Launches(Detector):
 class Captures(Detector):
     """The same capture again for each use."""
 
-    def start(self) -> None:
-        self._by_place: dict[tuple[Frame, ...], list[WatchedGraph]] = defaultdict(list)
-
-    @on(events.CaptureBegan)
-    def _begin(self, event: events.CaptureBegan) -> None:
-        self._by_place[event.graph.frames].append(event.graph)
-
     @on(events.ScriptEnded)
     def _end(self, _event: events.ScriptEnded) -> None:
-        for frames, graphs in self._by_place.items():
+        for frames, graphs in self.script.graphs_by_place().items():
             done = [graph for graph in graphs if graph.state in ("captured", "dropped")]
             if any(graph.replayable for graph in done[:-1]):
                 continue
-            if len(done) < _RECAPTURES or len({_signature(graph) for graph in done}) > 1:
+            contents = {
+                (graph.shapes, *(call.name for call in graph.record.calls)) for graph in done
+            }
+            if len(done) < _RECAPTURES or len(contents) > 1:
                 continue
             once = all(
                 graph.replays <= 1
@@ -140,8 +135,3 @@ class Captures(Detector):
                     "most once",
                     frames,
                 )
-
-
-def _signature(graph: WatchedGraph) -> tuple[Any, ...]:
-    ops = tuple(call.name for call in graph.record.calls)
-    return ops, tuple(use.shape for use in graph.external.values())

@@ -170,6 +170,13 @@ class ObservedScript(events.Publisher):
         """Graphs that are captured and neither reset nor dead."""
         return (graph for graph in self.graphs if graph.replayable)
 
+    def graphs_by_place(self) -> dict[tuple[Frame, ...], list[WatchedGraph]]:
+        """All graphs by the frames of their capture, in order."""
+        places: dict[tuple[Frame, ...], list[WatchedGraph]] = {}
+        for graph in self.graphs:
+            places.setdefault(graph.frames, []).append(graph)
+        return places
+
     # Captures.
 
     def begin_capture(self, cuda_graph: Any, pool: Any, mode: str) -> None:
@@ -208,6 +215,7 @@ class ObservedScript(events.Publisher):
         if self.device.on_host:
             return
         graph.device_ops += 1
+        graph.op_names.add(call.name)
         first_uses: list[ExternalUse] = []
         written = {key_of(tensor) for tensor in written_by(func, args, kwargs)}
         for key, storage, tensor in _storages_in((args, kwargs)):

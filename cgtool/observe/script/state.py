@@ -163,6 +163,8 @@ class WatchedGraph:
     """By key: what was allocated in the capture."""
     ops: int = 0
     device_ops: int = 0
+    op_names: set[str] = field(default_factory=set)
+    """Of the ops on the device."""
     state: str = "capturing"
     """``capturing``, ``captured``, ``failed``, ``dropped``."""
     replays: int = 0
@@ -186,6 +188,15 @@ class WatchedGraph:
     @property
     def replayable(self) -> bool:
         return self.state == "captured"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the buffers that it did not allocate."""
+        return tuple(use.shape for use in self.external.values())
+
+    def has_op(self, *names: str) -> bool:
+        """Whether an op was captured whose name begins with one of these."""
+        return any(name.startswith(names) for name in self.op_names)
 
 
 Clock = dict[int, int]

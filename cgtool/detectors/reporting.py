@@ -188,6 +188,9 @@ def on(event: type[Event]) -> Callable[[Handler], Handler]:
 class Detector:
     """Subscribes its methods that are marked with ``on``, and reports findings."""
 
+    phase = "script"
+    """Of findings that name none."""
+
     def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
         self.script = script
         self.findings = findings
@@ -206,7 +209,7 @@ class Detector:
         reason: str,
         frames: tuple[Frame, ...] | None = None,
         *,
-        phase: str = "script",
+        phase: str | None = None,
         fix: str | None = None,
         evidence: tuple[str, ...] = (),
         severity: str | None = None,
@@ -221,7 +224,7 @@ class Detector:
                 frames_of(chain) if frames is None else frames,
                 columns=columns_of(chain),
                 module=module,
-                phase=phase,
+                phase=phase or self.phase,
                 fix=fix,
                 evidence=evidence,
                 severity=severity,

@@ -33,6 +33,8 @@ RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 class Misuse(Detector):
     """Settings and modes of a capture, and captures of nothing."""
 
+    phase = "capture"
+
     def start(self) -> None:
         self._empty: WatchedGraph | None = None
 
@@ -51,7 +53,6 @@ class Misuse(Detector):
                 DATALOADER_PIN_THREAD,
                 "a DataLoader with pin_memory=True has a thread that calls CUDA, which can end "
                 "this capture at any time",
-                phase="capture",
             )
 
     @on(events.CaptureEnded)
@@ -63,7 +64,6 @@ class Misuse(Detector):
                 'capture_error_mode="relaxed": calls that a capture does not permit run without an '
                 "error",
                 graph.frames,
-                phase="capture",
             )
         if graph is self._empty:
             self.report(
@@ -72,7 +72,6 @@ class Misuse(Detector):
                 if graph.ops
                 else "the graph is empty: the capture ran no op",
                 graph.frames,
-                phase="capture",
                 severity=None if graph.ops else "warning",
             )
 
@@ -81,13 +80,14 @@ class Disturbances(Detector):
     """What disturbs a capture, or does not belong in one: a graph that dies, another thread, a host
     callback, compilation."""
 
+    phase = "capture"
+
     @on(events.GraphDropped)
     def _drop(self, event: events.GraphDropped) -> None:
         if self.script.capture is not None and event.graph is not self.script.capture:
             self.report(
                 FINALIZER_IN_CAPTURE,
                 f"{event.graph.name} is destroyed while another graph is captured",
-                phase="capture",
             )
 
     @on(events.ThreadWorked)
@@ -97,13 +97,11 @@ class Disturbances(Detector):
                 OTHER_THREAD_CUDA_CALL,
                 f"thread `{event.thread}` calls CUDA while another thread captures: an allocation "
                 "here ends the capture",
-                phase="capture",
             )
         else:
             self.report(
                 MIXED_EAGER_WORK_DURING_CAPTURE,
                 f"thread `{event.thread}` runs work on the device while another thread captures",
-                phase="capture",
             )
 
     @on(events.HostCallbackAdded)
@@ -111,7 +109,6 @@ class Disturbances(Detector):
         self.report(
             HOST_CALLBACK_DEADLOCK,
             "the graph gets a node that calls a function on the host",
-            phase="capture",
         )
 
     @on(events.CompiledInCapture)
@@ -120,7 +117,6 @@ class Disturbances(Detector):
             FIRST_COMPILE_IN_CAPTURE,
             "torch.compile compiles during the capture, because this function was not called "
             "before",
-            phase="capture",
         )
 
 

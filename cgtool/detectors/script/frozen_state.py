@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from cgtool.detectors.preflight import frozen_by
 from cgtool.detectors.reporting import Detector, on
@@ -24,6 +25,7 @@ from cgtool.observe.frames import frames_of, is_internal, line_of
 from cgtool.observe.host_reads import HostReads, Snapshot, Watched
 from cgtool.observe.script import events
 from cgtool.observe.script.names import CapturedName, captured_names, locals_of, stack_of
+from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.source import Use
 from cgtool.torch_compat.private import Dropout, pytree
 
@@ -55,6 +57,8 @@ class _CaptureReads:
 
 class Numbers(Detector):
     """Numbers and flags of Python that captured code reads."""
+
+    phase = "replay"
 
     def start(self) -> None:
         self._captures: dict[int, _CaptureReads] = {}
@@ -174,7 +178,6 @@ class Numbers(Detector):
                 "replay repeats the captured ops",
                 frames if frames[0] == frame else (frame,),
                 evidence=evidence,
-                phase="replay",
             )
         else:
             self.report(
@@ -182,15 +185,14 @@ class Numbers(Detector):
                 f"`{use.text}` has changed since the capture; the replay uses the old value",
                 frames,
                 evidence=evidence,
-                phase="replay",
             )
 
 
-_Hyperparameters = dict[tuple[int, str], float]
-"""By index of the parameter group and name."""
+_Values = dict[tuple[int, str], float]
+"""Hyperparameters by index of the parameter group and name."""
 
 
-def _hyperparameters(optimizer: torch.optim.Optimizer) -> _Hyperparameters:
+def _hyperparameters(optimizer: Optimizer) -> _Values:
     return {
         (index, name): value
         for index, group in enumerate(optimizer.param_groups)
@@ -203,25 +205,21 @@ class Steps(Detector):
     """A captured ``Optimizer.step`` whose learning rate, or another number, has changed since."""
 
     def start(self) -> None:
-        self._steps: dict[
-            int,
-            list[tuple[weakref.ref[torch.optim.Optimizer], _Hyperparameters, tuple[Frame, ...]]],
-        ] = {}
-        """By number of the graph."""
+        self._steps: list[tuple[WatchedGraph, weakref.ref[Optimizer], _Values, tuple[Frame, ...]]]
+        self._steps = []
 
     @on(events.OptimizerSteps)
     def _note_step(self, event: events.OptimizerSteps) -> None:
         graph, optimizer = self.script.capture, event.optimizer
         if graph is not None:
-            self._steps.setdefault(graph.number, []).append(
-                (weakref.ref(optimizer), _hyperparameters(optimizer), self.script.place())
-            )
+            values, place = _hyperparameters(optimizer), self.script.place()
+            self._steps.append((graph, weakref.ref(optimizer), values, place))
 
     @on(events.ReplayBegins)
     def _compare_with_capture(self, event: events.ReplayBegins) -> None:
-        for reference, before, frames in self._steps.get(event.graph.number, ()):
+        for graph, reference, before, frames in self._steps:
             optimizer = reference()
-            if optimizer is None:
+            if optimizer is None or graph is not event.graph:
                 continue
             now = _hyperparameters(optimizer)
             key = next((key for key in before if now.get(key, before[key]) != before[key]), None)

@@ -10,10 +10,9 @@ import torch
 from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.effects import written_by
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.storage import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 
@@ -72,9 +71,8 @@ class Gradients(Detector):
     def _note_access(self, event: events.EagerOp) -> None:
         if not self._gradients:
             return
-        op = event.op
-        written = {key_of(tensor) for tensor in written_by(op.func, op.args, op.kwargs)}
-        touched = {key_of(tensor) for tensor in tensors_in((op.args, op.kwargs))}
+        written = set(map(key_of, event.op.written))
+        touched = set(map(key_of, event.op.tensors))
         for gradient in self._gradients:
             if gradient.key in written:
                 gradient.written = self.script.clock + 1

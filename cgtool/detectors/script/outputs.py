@@ -13,10 +13,9 @@ import torch
 from cgtool.detectors.reporting import Detector, on
 from cgtool.findings.registry import code
 from cgtool.model.capture import Frame
-from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.script import events
 from cgtool.observe.script.names import names_of, stack_of
-from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
+from cgtool.observe.script.state import Access, Buffer, WatchedGraph
 from cgtool.observe.source import tree_of
 from cgtool.observe.storage import tensors_in
 
@@ -27,27 +26,16 @@ SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
 UNSYNCHRONISED_IO = code("unsynchronised-io")
 
 
-def _read_and_written(op: Op) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The arguments whose values an op reads, and those that it writes."""
-    written = list(written_by(op.func, op.args, op.kwargs))
-    if not reads_values(op.func, op.name):
-        return [], written
-    keys = {id(tensor) for tensor in written}
-    return [
-        tensor for tensor in tensors_in((op.args, op.kwargs)) if id(tensor) not in keys
-    ], written
-
-
 class Outputs(Detector):
     """Outputs that are read before any replay, or kept over several."""
 
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
-        read, _ = _read_and_written(event.op)
-        for tensor in read:
+        op = event.op
+        for tensor in op.read:
             self._look_at_read(tensor)
-        for value in (*event.op.args, *event.op.kwargs.values()):
-            if read and isinstance(value, list | tuple):
+        for value in (*op.args, *op.kwargs.values()):
+            if op.read and isinstance(value, list | tuple):
                 self._look_for_one_buffer(list(tensors_in(value)))
 
     @on(events.HostWaited)
@@ -159,6 +147,8 @@ def _puts_into(file: str, name: str) -> int | None:
 class SharedPools(Detector):
     """Graphs that share a pool: replayed in another order, or at the same time."""
 
+    phase = "replay"
+
     def start(self) -> None:
         self._overlaps: dict[tuple[int, int], list[Buffer]] = {}
         self._lost: dict[int, tuple[WatchedGraph, tuple[Frame, ...]]] = {}
@@ -200,7 +190,6 @@ class SharedPools(Detector):
                     SHARED_POOL_CONCURRENT_REPLAY,
                     f"{graph.name} and {other.name} share a pool, and nothing makes this replay "
                     "wait for the other graph's on another stream",
-                    phase="replay",
                 )
 
     @on(events.ReplayEnded)
@@ -218,7 +207,7 @@ class SharedPools(Detector):
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
         if self._lost:
-            for tensor in _read_and_written(event.op)[0]:
+            for tensor in event.op.read:
                 self._look_at_read(self.script.buffers.find(tensor))
 
     @on(events.HostWaited)
@@ -239,7 +228,6 @@ class SharedPools(Detector):
             "output, which is read afterwards",
             frames,
             evidence=(f"{buffer.bytes} bytes at {buffer.address:#x}",),
-            phase="replay",
         )
 
 
@@ -283,12 +271,11 @@ class Unordered(Detector):
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
         stream = self.script.device.stream()
-        read, written = _read_and_written(event.op)
-        for tensor in written:
+        for tensor in event.op.written:
             buffer = self._on_device(tensor)
             if buffer is not None and self._is_unordered(buffer.last_read, stream):
                 self._report("this line writes what a replay reads")
-        for tensor in read:
+        for tensor in event.op.read:
             buffer = self._on_device(tensor)
             write = buffer.last_write if buffer is not None else None
             if write is not None and write.graph is not None and self._is_unordered(write, stream):

@@ -31,29 +31,28 @@ class Waits(Detector):
     """A host wait after every replay."""
 
     def start(self) -> None:
-        self._since_replay = False
-        """Nothing has waited since the last replay."""
-        self._collective = False
-        """The last replay has a collective."""
+        self._replayed: WatchedGraph | None = None
+        """The last replay, if nothing has waited since."""
         self._count: Counter[tuple[Frame, ...]] = Counter()
 
     @on(events.ReplayEnded)
-    def _replayed(self, event: events.ReplayEnded) -> None:
-        if self._since_replay:
+    def _note_replay(self, event: events.ReplayEnded) -> None:
+        if self._replayed is not None:
             self._count.clear()
-        self._since_replay = True
-        self._collective = event.graph.has_op("c10d::")
+        self._replayed = event.graph
 
     @on(events.HostWaited)
     def _wait(self, event: events.HostWaited) -> None:
-        if not self._since_replay:
+        graph, self._replayed = self._replayed, None
+        if graph is None:
             return
-        self._since_replay = False
         frames = self.script.place()
         self._count[frames] += 1
         if self._count[frames] == _WAITS:
             self.report(
-                REPLAY_PLUS_HOST_SYNC_STALL if self._collective else PER_STEP_SYNC_AROUND_REPLAY,
+                REPLAY_PLUS_HOST_SYNC_STALL
+                if graph.has_op("c10d::")
+                else PER_STEP_SYNC_AROUND_REPLAY,
                 f"the host waits for the device after every replay (`{event.call}`): the device is "
                 "idle until the next launch",
                 frames,

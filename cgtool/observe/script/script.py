@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import overwrites, written_by
+from cgtool.observe.effects import overwrites
 from cgtool.observe.frames import Site, chain_of, frames_of, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
@@ -217,8 +217,9 @@ class ObservedScript(events.Publisher):
         graph.device_ops += 1
         graph.op_names.add(call.name)
         first_uses: list[ExternalUse] = []
-        written = {key_of(tensor) for tensor in written_by(func, args, kwargs)}
-        for key, storage, tensor in _storages_in((args, kwargs)):
+        op = Op(call, func, call.name, args, kwargs)
+        written = set(map(key_of, op.written))
+        for key, storage, tensor in _storages_of(op.tensors):
             if key in graph.external:
                 graph.external[key].written |= key in written
             elif key not in graph.allocated:
@@ -233,12 +234,11 @@ class ObservedScript(events.Publisher):
                     key in written and overwrites(call.name),
                 )
                 first_uses.append(graph.external[key])
-        for key, storage, _ in _storages_in(result):
+        for key, storage, _ in _storages_of(tensors_in(result)):
             if key not in graph.external and key not in graph.allocated:
                 buffer = self.buffers.add(storage, "device", self.device.address(storage))
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
-        op = Op(call, func, call.name, args, kwargs)
         self.publish(events.OpCaptured(graph, op, first_uses))
 
     def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
@@ -292,20 +292,16 @@ class ObservedScript(events.Publisher):
         """An op outside captures has run."""
         if self.closed or self.capture is not None or not len(self.buffers):
             return
-        name = op_name(func)
-        if any(self.buffers.find(tensor) for tensor in tensors_in((args, kwargs))):
-            self.publish(events.EagerOp(Op(None, func, name, args, kwargs)))
-            written = [
-                buffer
-                for tensor in written_by(func, args, kwargs)
-                if (buffer := self.buffers.find(tensor))
-            ]
+        op = Op(None, func, op_name(func), args, kwargs)
+        if any(map(self.buffers.find, op.tensors)):
+            self.publish(events.EagerOp(op))
+            written = [buffer for tensor in op.written if (buffer := self.buffers.find(tensor))]
             if written:
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
-        if name.partition(".")[0] in _SYNCS and not self.device.on_host:
-            self.host_waited(name, next(tensors_in(args), None))
+        if op.name.partition(".")[0] in _SYNCS and not self.device.on_host:
+            self.host_waited(op.name, next(tensors_in(args), None))
 
     def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
         """The host has waited for the current stream, to read ``tensor``."""
@@ -329,9 +325,11 @@ class ObservedScript(events.Publisher):
         return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
 
 
-def _storages_in(value: Any) -> Iterator[tuple[int, torch.UntypedStorage, torch.Tensor]]:
-    """(key, storage, tensor) of the tensors in arguments or results."""
-    for tensor in tensors_in(value):
+def _storages_of(
+    tensors: Iterable[torch.Tensor],
+) -> Iterator[tuple[int, torch.UntypedStorage, torch.Tensor]]:
+    """(key, storage, tensor) of those that have a storage."""
+    for tensor in tensors:
         storage = storage_of(tensor)
         if storage is not None:
             yield storage_key(storage), storage, tensor

@@ -5,14 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
+from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.ops import OpCall, Record
-from cgtool.observe.storage import key_of
+from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.private import storage_key
 
 PoolId = tuple[int, int]
@@ -89,7 +91,7 @@ class Buffers:
         return len(self._buffers)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Op:
     """One op, eager or captured."""
 
@@ -99,6 +101,24 @@ class Op:
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    @cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        """Among the arguments."""
+        return list(tensors_in((self.args, self.kwargs)))
+
+    @cached_property
+    def written(self) -> list[torch.Tensor]:
+        """Arguments that the op writes."""
+        return list(written_by(self.func, self.args, self.kwargs))
+
+    @cached_property
+    def read(self) -> list[torch.Tensor]:
+        """Arguments whose values the op reads, and that it does not write."""
+        if not reads_values(self.func, self.name):
+            return []
+        written = set(map(id, self.written))
+        return [tensor for tensor in self.tensors if id(tensor) not in written]
 
 
 @dataclass(slots=True, eq=False)

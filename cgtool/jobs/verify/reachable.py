@@ -10,21 +10,26 @@ contents of the tensors that they lead to (``cgtool.jobs.verify.state``).
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import random
 import sys
 import types
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from cgtool.observe.frames import is_internal
 from cgtool.observe.storage import strided_parts
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import MODULE_TABLES, is_traceable_wrapper_subclass
+
+Items = dict[Any, Any]
+Named = Iterator[tuple[str, Any]]
+"""Objects with their paths."""
 
 _MOST_ITEMS = 10_000
 """Longer containers hold data only, and are not followed."""
@@ -34,36 +39,131 @@ _LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools"
 }  # fmt: skip
 
 
+def _same_objects(now: Items, items: Items) -> bool:
+    return len(now) == len(items) and all(
+        (key is current_key or _equal(key, current_key)) and value is current
+        for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
+    )
+
+
+def _equal(key: Any, other: Any) -> bool:
+    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
+    others is the user's."""
+    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
+
+
+def _same_memory(now: Items, items: Items) -> bool:
+    data, saved = now["data"], items["data"]
+    return bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+
+
 @dataclass
+class Place:
+    """A place that holds objects and can be restored."""
+
+    items: Callable[[], Items]
+    """The objects in it, by key."""
+    put: Callable[[Items], None]
+    """Makes it hold exactly these."""
+    same: Callable[[Items, Items], bool] = _same_objects
+
+    def restore(self, items: Items) -> None:
+        """Make it hold ``items``, unless it still does."""
+        if not self.same(self.items(), items):
+            self.put(items)
+
+
+def _container(value: Any) -> Place:
+    """A dictionary (the attributes of an object too), a set, a list or a deque."""
+
+    def items() -> Items:
+        if isinstance(value, dict):
+            return dict(value)
+        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
+
+    def put(items: Items) -> None:
+        value.clear()
+        if isinstance(value, dict | set):
+            value.update(items)
+        else:
+            value.extend(items.values())
+
+    return Place(items, put)
+
+
+_ABSENT = (AttributeError, KeyError, ValueError)
+"""Raised for a slot, a global and a cell that hold nothing."""
+
+
+def _variables(
+    names: tuple[str, ...],
+    get: Callable[[str], Any],
+    assign: Callable[[str, Any], None],
+    delete: Callable[[str], None],
+) -> Place:
+    """Variables that may hold nothing: the globals that a function names, slots, a cell."""
+
+    def items() -> Items:
+        values = {}
+        for name in names:
+            with contextlib.suppress(*_ABSENT):
+                values[name] = get(name)
+        return values
+
+    def put(items: Items) -> None:
+        for name in names:
+            if name in items:
+                assign(name, items[name])
+            else:
+                with contextlib.suppress(*_ABSENT):
+                    delete(name)
+
+    return Place(items, put)
+
+
+def _attributes(owner: Any, names: tuple[str, ...]) -> Place:
+    return _variables(
+        names,
+        partial(getattr, owner),
+        partial(object.__setattr__, owner),
+        partial(object.__delattr__, owner),
+    )
+
+
 class Reachable:
-    """The result of a walk, which keeps every object alive."""
+    """All that a walk found."""
 
-    places: list[Place] = field(default_factory=list)
-    tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
-    """By identity: the first path to it."""
-    generators: list[torch.Generator] = field(default_factory=list)
-    randoms: list[Any] = field(default_factory=list)
-    """``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``."""
-    arrays: list[Any] = field(default_factory=list)
-
-
-def walk(roots: list[tuple[str, Any]]) -> Reachable:
-    """Follow containers, attributes, closures and globals from the roots, breadth first."""
-    reachable = Reachable()
-    walker = _Walker(reachable)
-    waiting: deque[tuple[str, Any]] = deque(roots)
-    while waiting:
-        path, value = waiting.popleft()
-        waiting.extend(walker.visit(path, value))
-    return reachable
-
-
-class _Walker:
-    def __init__(self, reachable: Reachable) -> None:
-        self.reachable = reachable
+    def __init__(self, workload: Workload) -> None:
+        """Follow containers, attributes, closures and globals from the workload's callables and
+        arguments, breadth first."""
+        self.places: list[Place] = []
+        self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        """By identity: the first path to it."""
+        self.generators: list[torch.Generator] = []
+        self.randoms: list[Any] = []
+        """``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``."""
+        self.arrays: list[Any] = []
         self._seen: dict[int, Any] = {}
+        waiting: deque[tuple[str, Any]] = deque()
+        for part in workload.parts:
+            waiting += part.modules.items()
+            waiting += ("", part.function), ("argument", part.args)
+            waiting.append(("argument", dict(part.kwargs)))
+        while waiting:
+            waiting.extend(self._visit(*waiting.popleft()))
+        self._seen.clear()
 
-    def visit(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def layout(self) -> Callable[[], None]:
+        """Note which objects are in which places; returns what puts them back."""
+        layout = [(place, place.items()) for place in self.places]
+
+        def restore() -> None:
+            for place, items in layout:
+                place.restore(items)
+
+        return restore
+
+    def _visit(self, path: str, value: Any) -> Named:
         """Note an object, and yield its parts."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return
@@ -72,12 +172,8 @@ class _Walker:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             yield from self._tensor(path, value)
-        elif isinstance(value, dict):
-            yield from self._items(path, DictPlace(value), len(value))
-        elif isinstance(value, list | deque):
-            yield from self._items(path, ListPlace(value), len(value))
-        elif isinstance(value, set):
-            yield from self._items(path, SetPlace(value), len(value))
+        elif isinstance(value, dict | list | deque | set):
+            yield from self._items(path, _container(value), len(value))
         elif isinstance(value, tuple | frozenset):
             for index, item in enumerate(list(value)[:_MOST_ITEMS]):
                 yield _joined(path, index), item
@@ -86,46 +182,58 @@ class _Walker:
         elif isinstance(value, types.MethodType):
             yield path, value.__self__
             yield path, value.__func__
-        elif isinstance(value, functools.partial):
+        elif isinstance(value, partial):
             yield path, value.func
             yield path, value.args
             yield path, value.keywords
         elif isinstance(value, types.CellType):
-            yield from self._items(path, CellPlace(value), 1)
+            yield from self._items(path, _attributes(value, ("cell_contents",)))
         else:
             yield from self._object(path, value)
 
-    def _items(self, path: str, place: Place, size: int) -> Iterator[tuple[str, Any]]:
+    def _items(self, path: str, place: Place, size: int = 1) -> Named:
         if size > _MOST_ITEMS:
             return
-        self.reachable.places.append(place)
+        self.places.append(place)
         for key, value in place.items().items():
             yield _joined(path, key), value
             if isinstance(key, torch.Tensor):
                 yield path, key
 
-    def _tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, Any]]:
+    def _tensor(self, path: str, tensor: torch.Tensor) -> Named:
         wraps: bool = is_traceable_wrapper_subclass(tensor)
         if wraps:
             # Its memory is that of its inner tensors.
             yield from ((f"{path}{suffix}", part) for suffix, part in strided_parts(tensor))
         else:
-            self.reachable.tensors[id(tensor)] = path, tensor
+            self.tensors[id(tensor)] = path, tensor
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if plain and tensor.layout == torch.strided and not tensor.is_meta:
-            self.reachable.places.append(DataPlace(tensor))
+            # ``p.data = q`` replaces the memory of a tensor.
+            self.places.append(
+                Place(
+                    lambda: {"data": tensor.detach()},
+                    lambda items: setattr(tensor, "data", items["data"]),
+                    _same_memory,
+                )
+            )
         if tensor.is_leaf and tensor.requires_grad:
-            self.reachable.places.append(GradPlace(tensor))
+            self.places.append(
+                Place(
+                    lambda: {"grad": tensor.grad},
+                    lambda items: setattr(tensor, "grad", items["grad"]),
+                )
+            )
             if tensor.grad is not None:
                 yield f"gradient of {path}", tensor.grad
 
-    def _function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    def _function(self, path: str, function: types.FunctionType) -> Named:
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             self._seen[id(cell)] = cell
-            place = CellPlace(cell)
-            self.reachable.places.append(place)
+            place = _attributes(cell, ("cell_contents",))
+            self.places.append(place)
             for value in place.items().values():
                 yield _joined("", name), value
         code = function.__code__
@@ -136,7 +244,7 @@ class _Walker:
         own = vars(function)
         users = not is_internal(code) and "-packages/" not in code.co_filename
         if own or users:
-            yield from self._items(path, DictPlace(own), len(own))
+            yield from self._items(path, _container(own), len(own))
         if not users:
             return
         names = tuple(
@@ -144,21 +252,22 @@ class _Walker:
             for name in dict.fromkeys(_names(code))
             if not isinstance(function.__globals__.get(name), types.ModuleType | type)
         )
-        self.reachable.places.append(GlobalsPlace(function.__globals__, names))
-        for name in names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
+        table = function.__globals__
+        self.places.append(
+            _variables(names, table.__getitem__, table.__setitem__, table.__delitem__)
+        )
+        yield from ((name, table[name]) for name in names if name in table)
 
-    def _object(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _object(self, path: str, value: Any) -> Named:
         kind = type(value)
         if isinstance(value, torch.Generator):
-            self.reachable.generators.append(value)
+            self.generators.append(value)
             return
         if isinstance(value, random.Random) or _from_numpy(value, "random"):
-            self.reachable.randoms.append(value)
+            self.randoms.append(value)
             return
         if _from_numpy(value, "") and hasattr(value, "tobytes") and hasattr(value, "flags"):
-            self.reachable.arrays.append(value)
+            self.arrays.append(value)
             return
         module = kind.__module__
         left = module.partition(".")[0] in _LEFT and not module.startswith(_FOLLOWED)
@@ -168,7 +277,7 @@ class _Walker:
         if isinstance(table, dict):
             self._seen[id(table)] = table
             prefix = "" if path in ("", "self") else path
-            yield from self._items(prefix, DictPlace(table), len(table))
+            yield from self._items(prefix, _container(table), len(table))
         slots = tuple(
             name
             for base in kind.__mro__
@@ -176,10 +285,10 @@ class _Walker:
             if name not in ("__dict__", "__weakref__")
         )
         if slots:
-            yield from self._items(path, SlotsPlace(value, slots), len(slots))
+            yield from self._items(path, _attributes(value, slots), len(slots))
         # Names in the methods of the class: a cache next to the class, a closure around it.
         for base in kind.__mro__:
-            if not is_users(base):
+            if not _is_users(base):
                 continue
             for member in list(vars(base).values()):
                 function = (
@@ -189,7 +298,7 @@ class _Walker:
                     yield path, function
 
 
-def is_users(kind: type) -> bool:
+def _is_users(kind: type) -> bool:
     """True for classes of the user's code, False for those of libraries."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
@@ -223,160 +332,3 @@ def _joined(path: str, key: Any) -> str:
     if isinstance(key, torch.Tensor) or key in _SHORT:
         return path
     return f"{path}.{key}" if path else str(key)
-
-
-Items = dict[Any, Any]
-
-
-class Place(ABC):
-    """A place that holds objects and can be restored."""
-
-    @abstractmethod
-    def items(self) -> Items:
-        """The objects in it, by key."""
-
-    @abstractmethod
-    def put(self, items: Items) -> None:
-        """Make it hold exactly ``items``."""
-
-    def restore(self, items: Items) -> None:
-        """Make it hold ``items``, unless it still does."""
-        now = self.items()
-        if len(now) == len(items) and all(
-            (key is current_key or _equal(key, current_key)) and value is current
-            for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
-        ):
-            return
-        self.put(items)
-
-
-def _equal(key: Any, other: Any) -> bool:
-    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
-    others is the user's."""
-    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
-
-
-class DictPlace(Place):
-    """A dictionary, or the attributes of an object."""
-
-    def __init__(self, table: dict[Any, Any]) -> None:
-        self.table = table
-
-    def items(self) -> Items:
-        return dict(self.table)
-
-    def put(self, items: Items) -> None:
-        self.table.clear()
-        self.table.update(items)
-
-
-class GlobalsPlace(Place):
-    """The globals that one function names."""
-
-    def __init__(self, table: dict[str, Any], names: tuple[str, ...]) -> None:
-        self.table = table
-        self.names = names
-
-    def items(self) -> Items:
-        return {name: self.table[name] for name in self.names if name in self.table}
-
-    def put(self, items: Items) -> None:
-        for name in self.names:
-            if name in items:
-                self.table[name] = items[name]
-            else:
-                self.table.pop(name, None)
-
-
-class ListPlace(Place):
-    """A list or a deque."""
-
-    def __init__(self, values: list[Any] | deque[Any]) -> None:
-        self.values = values
-
-    def items(self) -> Items:
-        return dict(enumerate(self.values))
-
-    def put(self, items: Items) -> None:
-        self.values.clear()
-        self.values.extend(items.values())
-
-
-class SetPlace(Place):
-    def __init__(self, values: set[Any]) -> None:
-        self.values = values
-
-    def items(self) -> Items:
-        return dict.fromkeys(self.values)
-
-    def put(self, items: Items) -> None:
-        self.values.clear()
-        self.values.update(items)
-
-
-class SlotsPlace(Place):
-    """The ``__slots__`` of an object."""
-
-    def __init__(self, owner: Any, names: tuple[str, ...]) -> None:
-        self.owner = owner
-        self.names = names
-
-    def items(self) -> Items:
-        return {name: getattr(self.owner, name) for name in self.names if hasattr(self.owner, name)}
-
-    def put(self, items: Items) -> None:
-        for name in self.names:
-            if name in items:
-                object.__setattr__(self.owner, name, items[name])
-            elif hasattr(self.owner, name):
-                object.__delattr__(self.owner, name)
-
-
-class CellPlace(Place):
-    """A variable that a function closes over."""
-
-    def __init__(self, cell: types.CellType) -> None:
-        self.cell = cell
-
-    def items(self) -> Items:
-        try:
-            return {0: self.cell.cell_contents}
-        except ValueError:
-            return {}
-
-    def put(self, items: Items) -> None:
-        if items:
-            self.cell.cell_contents = items[0]
-        else:
-            del self.cell.cell_contents
-
-
-class GradPlace(Place):
-    """``.grad`` of a leaf."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def items(self) -> Items:
-        return {"grad": self.tensor.grad}
-
-    def put(self, items: Items) -> None:
-        self.tensor.grad = items["grad"]
-
-
-class DataPlace(Place):
-    """The memory of a tensor, which ``p.data = q`` replaces."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def items(self) -> Items:
-        return {"data": self.tensor.detach()}
-
-    def put(self, items: Items) -> None:
-        self.tensor.data = items["data"]
-
-    def restore(self, items: Items) -> None:
-        data = items["data"]
-        if self.tensor.data_ptr() != data.data_ptr() or self.tensor.shape != data.shape:
-            self.put(items)

@@ -13,7 +13,8 @@ import torch
 from cgtool.detectors.capture_errors import explain
 from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
-from cgtool.jobs.verify.state import Layout, Snapshot, distinct, raw, write
+from cgtool.jobs.verify.reachable import Reachable
+from cgtool.jobs.verify.state import Snapshot, distinct, raw, write
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phases, run_phases
 from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
@@ -158,8 +159,8 @@ class TrialRunner:
     def __init__(self, target: VerifyTarget, start: Snapshot) -> None:
         self.target = target
         self.start = start
-        after = state.reach_all(target.workload)
-        self.end = Layout.of(after)
+        after = Reachable(target.workload)
+        self._restore_end = after.layout()
         self.inputs = static_inputs(target)
         held = [
             *results_of(target.session).values(),
@@ -200,7 +201,7 @@ class TrialRunner:
     def begin_replay(self, trial: Trial) -> None:
         """Restore the start's values in the objects that the capture left, and write a sentinel
         wherever the graphs must write: a sentinel after a replay was not overwritten by it."""
-        self.end.restore()
+        self._restore_end()
         self.start.restore_contents()
         with raw():
             for tensor in self.made:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from cgtool.devices.device import Device
-from cgtool.jobs.verify.reachable import Items, Place, Reachable, walk
+from cgtool.jobs.verify.reachable import Reachable
 from cgtool.program.workload import Workload, inputs_of, named_tensors
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
@@ -78,28 +78,18 @@ def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
         target.copy_(values)
 
 
-def reach_all(workload: Workload) -> Reachable:
-    """Everything that the workload's callables can reach and change."""
-    roots: list[tuple[str, Any]] = []
-    for part in workload.parts:
-        roots += part.modules.items()
-        roots += [("", part.function), ("argument", part.args), ("argument", dict(part.kwargs))]
-    return walk(roots)
-
-
 def read(workload: Workload) -> dict[str, torch.Tensor]:
     """State tensors by name, each once; the inputs are not among them."""
     inputs = {id(tensor) for part in workload.parts for _, tensor in inputs_of(part)}
     named: dict[str, torch.Tensor] = {}
     added = set(inputs)
     for name, _, tensor in named_tensors(workload):
-        _add(named, added, _SHORTER.get(name.partition(" ")[0], lambda text: text)(name), tensor)
-    for path, tensor in reach_all(workload).tensors.values():
+        # ``buffer net.mean`` is called ``net.mean``.
+        kind, _, rest = name.partition(" ")
+        _add(named, added, rest if kind in ("buffer", "tensor") else name, tensor)
+    for path, tensor in Reachable(workload).tensors.values():
         _add(named, added, path, tensor)
     return named
-
-
-_SHORTER = {"buffer": lambda text: text[7:], "tensor": lambda text: text[7:]}
 
 
 def _add(named: dict[str, torch.Tensor], added: set[int], name: str, tensor: torch.Tensor) -> None:
@@ -112,69 +102,46 @@ def _add(named: dict[str, torch.Tensor], added: set[int], name: str, tensor: tor
     named[unique] = tensor
 
 
-@dataclass
-class Layout:
-    """Which objects are in which places."""
-
-    places: list[tuple[Place, Items]]
-
-    @classmethod
-    def of(cls, reachable: Reachable) -> Layout:
-        return cls([(place, place.items()) for place in reachable.places])
-
-    def restore(self) -> None:
-        for place, items in self.places:
-            place.restore(items)
-
-
 class Snapshot:
     """A state that can be restored."""
 
     def __init__(self, workload: Workload, device: Device) -> None:
-        self._device = device
-        self.reachable = reach_all(workload)
-        self.layout = Layout.of(self.reachable)
-        self.tensors = [tensor for _, tensor in self.reachable.tensors.values()]
+        self.reachable = Reachable(workload)
+        self._restore_objects = self.reachable.layout()
+        self._tensors = [tensor for _, tensor in self.reachable.tensors.values()]
         with raw():
-            self.values = {id(tensor): tensor.detach().clone() for tensor in self.tensors}
-        self.arrays = [(array, array.copy()) for array in self.reachable.arrays]
-        self.generators = [
-            (generator, generator.get_state()) for generator in self.reachable.generators
+            self._values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
+        self._arrays = [(array, array.copy()) for array in self.reachable.arrays]
+        self._random: list[Callable[[], object]] = [
+            partial(generator.set_state, generator.get_state())
+            for generator in self.reachable.generators
         ]
-        self.randoms = [(source, _state_of(source)) for source in self.reachable.randoms]
-        self.python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self.numpy = numpy.random.get_state() if numpy is not None else None
-        self.device_rng = device.get_rng_state()
+        self._random += [
+            partial(_set_state, source, _state_of(source)) for source in self.reachable.randoms
+        ]
+        self._random.append(partial(random.setstate, random.getstate()))
+        if (numpy := sys.modules.get("numpy")) is not None:
+            self._random.append(partial(numpy.random.set_state, numpy.random.get_state()))
+        self._random.append(partial(device.set_rng_state, device.get_rng_state()))
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The saved value of a tensor; None for a tensor that is not part of the state."""
-        return self.values.get(id(tensor))
+        return self._values.get(id(tensor))
 
     def restore(self) -> None:
         """Restore objects, contents and random states."""
-        self.layout.restore()
+        self._restore_objects()
         self.restore_contents()
 
     def restore_contents(self) -> None:
         """Restore contents and random states, and leave objects where they are now."""
         with raw():
-            for tensor in self.tensors:
-                write(tensor, self.values[id(tensor)])
-        for array, values in self.arrays:
+            for tensor in self._tensors:
+                write(tensor, self._values[id(tensor)])
+        for array, values in self._arrays:
             array[...] = values
-        for generator, state in self.generators:
-            generator.set_state(state)
-        for source, state in self.randoms:
-            _set_state(source, state)
-        self.restore_random()
-
-    def restore_random(self) -> None:
-        """The global generators."""
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy"].random.set_state(self.numpy)
-        self._device.set_rng_state(self.device_rng)
+        for restore in self._random:
+            restore()
 
 
 def host_random_state(start: Snapshot) -> str:
@@ -189,16 +156,16 @@ def host_random_state(start: Snapshot) -> str:
     )
 
 
-def _state_of(one: Any) -> Any:
-    if isinstance(one, random.Random):
-        return one.getstate()
-    return one.bit_generator.state if hasattr(one, "bit_generator") else one.get_state()
+def _state_of(source: Any) -> Any:
+    if isinstance(source, random.Random):
+        return source.getstate()
+    return source.bit_generator.state if hasattr(source, "bit_generator") else source.get_state()
 
 
-def _set_state(one: Any, state: Any) -> None:
-    if isinstance(one, random.Random):
-        one.setstate(state)
-    elif hasattr(one, "bit_generator"):
-        one.bit_generator.state = state
+def _set_state(source: Any, state: Any) -> None:
+    if isinstance(source, random.Random):
+        source.setstate(state)
+    elif hasattr(source, "bit_generator"):
+        source.bit_generator.state = state
     else:
-        one.set_state(state)
+        source.set_state(state)

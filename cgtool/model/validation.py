@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cgtool.model.capture import Capture, Graph, topological
-from cgtool.model.schema import fields
+from cgtool.model.schema import Field, fields
 
 MAX_NESTING = 64
 
@@ -22,10 +22,8 @@ def inconsistency(capture: Capture) -> str | None:
     sizes = {**_sizes("Capture", capture), **_sizes("Memory", capture.memory)}
     if not _sound([capture], Capture, sizes):
         return next(_dangling(capture, "", sizes))
-    problems = chain(
-        _origins(capture), chain.from_iterable(map(_graph, capture.graphs)),
-        _nesting(capture), _allocations(capture),
-    )  # fmt: skip
+    graphs = chain.from_iterable(map(_graph, capture.graphs))
+    problems = chain(_origins(capture), graphs, _nesting(capture), _allocations(capture))
     return next(problems, None)
 
 
@@ -42,10 +40,12 @@ def _sizes(owner: str, struct: msgspec.Struct) -> dict[str, int]:
 
 
 @lru_cache(maxsize=64)
-def _has_references(struct: type[msgspec.Struct]) -> bool:
-    return any(
-        field.refers_to is not None or (field.struct is not None and _has_references(field.struct))
+def _references(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields that are indices into a list, or hold structs that have such fields."""
+    return tuple(
+        field
         for field in fields(struct)
+        if field.refers_to is not None or (field.struct is not None and _references(field.struct))
     )
 
 
@@ -60,20 +60,18 @@ def _sound(
         return all(_sound([graph], Graph, sizes) for graph in items)
     if struct is Graph:
         sizes = {**sizes, **_sizes("Graph", items[0])}
-    for field in fields(struct):
-        if field.refers_to is None and (field.struct is None or not _has_references(field.struct)):
-            continue
+    for field in _references(struct):
         values: Iterable[Any] = map(attrgetter(field.name), items)
         if field.many:
             values = chain.from_iterable(values)
-        if field.refers_to is not None:
+        if field.struct is not None:
+            inner = [value for value in values if value is not None]
+            if inner and not _sound(inner, field.struct, sizes):
+                return False
+        elif field.refers_to is not None:
             # A set first, because most nodes have the same few values.
             indices = set(values) - {None}
             if indices and not 0 <= min(indices) <= max(indices) < sizes[field.refers_to]:
-                return False
-        elif field.struct is not None:
-            inner = [value for value in values if value is not None]
-            if inner and not _sound(inner, field.struct, sizes):
                 return False
     return True
 
@@ -82,7 +80,7 @@ def _dangling(item: msgspec.Struct, where: str, sizes: Mapping[str, int]) -> Ite
     """A sentence for each reference that is out of range, with its path in the capture."""
     if isinstance(item, Graph):
         sizes = {**sizes, **_sizes("Graph", item)}
-    for field in fields(type(item)):
+    for field in _references(type(item)):
         value = getattr(item, field.name)
         values: Sequence[Any] = value if field.many else [value]
         for position, inner in enumerate(values):

@@ -127,9 +127,9 @@ class _Picture:
 
     def _title(self, note: str | None) -> str:
         environment = self.capture.environment
-        where = f"{environment.device}, torch {environment.torch}"
-        if environment.simulated:
-            where = f"simulated device (ops on CPU tensors, no kernels), torch {environment.torch}"
+        simulated = "simulated device (ops on CPU tensors, no kernels)"
+        device = simulated if environment.simulated else environment.device
+        where = f"{device}, torch {environment.torch}"
         name = html_text(cut(self.capture.entry.spec, 90))
         rows = [f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>']
         rows += [
@@ -320,12 +320,8 @@ def _rows(label: Label) -> str:
 def engine() -> Path | None:
     """The layout program: ``dot`` on the PATH, else that of the graphviz-pure package, which is
     installed beside the running Python."""
-    beside = Path(sys.executable).parent / PIP_PROGRAM
-    program = (
-        shutil.which("dot")
-        or (str(beside) if beside.exists() else None)
-        or shutil.which(PIP_PROGRAM)
-    )
+    beside = shutil.which(PIP_PROGRAM, path=Path(sys.executable).parent)
+    program = shutil.which("dot") or beside or shutil.which(PIP_PROGRAM)
     return Path(program) if program else None
 
 

@@ -31,11 +31,11 @@ _BOUNDS = {MEMORY: GOOD, COMPUTE: GOOD, LATENCY: WARNING}
 def render(report: ProfileReport, *, overview: bool = True, explain: bool = False) -> Screen:
     """Verdict, replays, times, gaps, critical paths, findings; without ``overview`` the times
     alone, under the verdict; with ``explain`` also what the headings mean."""
-    screen, gain = Screen(explain=explain), report.gain
+    screen, verdict = Screen(explain=explain), report.gain
     screen.parts.append(plain(report.spec, "bold").append_text(plain(f" on {report.device}")))
-    screen.line(gain.sentence, f"bold {_ANSWERS[gain.answer]}")
+    screen.line(verdict.sentence, f"bold {_ANSWERS[verdict.answer]}")
     if overview:
-        for sentence in filter(None, (gain.why, gain.copies_sentence)):
+        for sentence in filter(None, (verdict.why, verdict.copies_sentence)):
             screen.line(sentence)
         screen.table("Replays", _replay_columns(report), report.replay_rows)
         for bound in report.bounds:
@@ -66,8 +66,8 @@ def render(report: ProfileReport, *, overview: bool = True, explain: bool = Fals
         screen.parts.append("")
         screen.labelled(notes, WARNING)
     screen.legend(_legend(report))
-    if overview and gain.findings:
-        screen.parts += ["", render_findings(gain.findings)]
+    if overview and verdict.findings:
+        screen.parts += ["", render_findings(verdict.findings)]
     return screen
 
 

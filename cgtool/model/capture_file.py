@@ -63,7 +63,6 @@ _NAMES = re.compile(
 )
 _END = struct.Struct("<4s4H2LH")
 """The end-of-central-directory record, which closes a zip that has no comment."""
-_CHUNK = 1 << 20
 
 T = TypeVar("T")
 
@@ -190,19 +189,15 @@ class _Archive:
         if info is None:
             raise _bad(self.path, f"the part {name} is missing")
         limit = min(self._left, info.file_size)
-        chunks: list[bytes] = []
-        size = 0
         with self._file.open(info) as file:
-            # In bounded pieces, because one big read unpacks first and counts afterwards.
-            while chunk := file.read(_CHUNK):
-                size += len(chunk)
-                if size > limit:
-                    raise _bad(self.path, f"the part {name} unpacks to more than its header says")
-                chunks.append(chunk)
-        if size != info.file_size:
+            # With a bound: a read without one unpacks first and counts afterwards.
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise _bad(self.path, f"the part {name} unpacks to more than its header says")
+        if len(data) != info.file_size:
             raise _bad(self.path, f"the part {name} is truncated")
-        self._left -= size
-        return b"".join(chunks)
+        self._left -= len(data)
+        return data
 
 
 @contextlib.contextmanager

@@ -156,17 +156,13 @@ def user_errors(
     except BaseException as error:
         refusal = _refusal(error)
         if refusal is not None:
-            failure = refusal.failure
-            failure = msgspec.structs.replace(
-                failure,
-                frames=failure.frames or part.frames,
-                fix=capturable_fix(refusal) or failure.fix,
-            )
+            frames = refusal.failure.frames or part.frames
+            fix = capturable_fix(refusal) or refusal.failure.fix
+            failure = msgspec.structs.replace(refusal.failure, frames=frames, fix=fix)
             raise CgtoolError(failure) from None
         root = innermost(error)
         frames = exception_frames(root) or exception_frames(error) or part.frames
-        failure_error = _phase_error(part, phase, root, frames, explain)
-        raise failure_error or error from error
+        raise _phase_error(part, phase, root, frames, explain) or error from error
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -213,34 +209,29 @@ def _phase_error(
             phase=phase,
         )
     finding = explain(error, phase)
+    findings = () if finding is None else (msgspec.structs.replace(finding, frames=frames),)
     if isinstance(error, torch.OutOfMemoryError):
-        what = f"{part.name}: the GPU ran out of memory in {phase}"
-        why: str | None = text
-        fix: str | None = "use a smaller batch, or a device with more free memory"
-    elif isinstance(error, SystemExit):
-        what = f"{part.name} called sys.exit({short(error.code)}) in {phase}"
-        why, fix = None, None
+        return user_code(
+            f"{part.name}: the GPU ran out of memory in {phase}",
+            frames=frames,
+            why=text,
+            fix="use a smaller batch, or a device with more free memory",
+            phase=phase,
+            findings=findings,
+        )
+    if isinstance(error, SystemExit):
+        what, fix = f"{part.name} called sys.exit({short(error.code)}) in {phase}", None
     else:
         kind = type(error).__name__
         what = f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
-        why, fix = None, capturable_fix(error)
+        fix = capturable_fix(error)
+    why = None
     if isinstance(error, KeyboardInterrupt):
         why = "the code raised it, or sent SIGINT to its own process: Ctrl-C does not reach it"
-    if finding is not None:
-        if isinstance(error, torch.OutOfMemoryError):
-            finding = msgspec.structs.replace(finding, frames=frames)
-        else:
-            fix = fix or finding.fix
-            why = finding.reason
-            finding = msgspec.structs.replace(finding, frames=frames, fix=fix, phase=phase)
-    return user_code(
-        what,
-        frames=frames,
-        why=why,
-        fix=fix,
-        phase=phase,
-        findings=(finding,) if finding is not None else (),
-    )
+    if findings:
+        why, fix = findings[0].reason, fix or findings[0].fix
+        findings = (msgspec.structs.replace(findings[0], fix=fix, phase=phase),)
+    return user_code(what, frames=frames, why=why, fix=fix, phase=phase, findings=findings)
 
 
 def first_line(error: BaseException) -> str:

@@ -84,16 +84,6 @@ def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     return leaves
 
 
-def _parameters_of(part: Part, outputs: Sequence[torch.Tensor]) -> list[Named]:
-    """All parameters of a module; of a function, those that its outputs depend on, because it may
-    reach a module by name and not run it."""
-    parameters: list[Named] = list(part.parameters())
-    if isinstance(part.function, torch.nn.Module) or not parameters:
-        return parameters
-    used = _leaves_behind(outputs)
-    return [(name, parameter) for name, parameter in parameters if id(parameter) in used]
-
-
 def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
@@ -103,8 +93,12 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
     needing_grad = tuple((name, tensor) for name, tensor in outputs if tensor.requires_grad)
     if not needing_grad:
         return None
+    parameters: list[Named] = list(part.parameters())
+    if parameters and not isinstance(part.function, torch.nn.Module):
+        # A function may reach a module by name and not run it.
+        used = _leaves_behind([tensor for _, tensor in needing_grad])
+        parameters = [(name, parameter) for name, parameter in parameters if id(parameter) in used]
     inputs: dict[int, Named] = {}
-    parameters = _parameters_of(part, [tensor for _, tensor in needing_grad])
     for name, tensor in inputs_of(part) + parameters:
         if tensor.requires_grad:
             inputs.setdefault(id(tensor), (name, tensor))

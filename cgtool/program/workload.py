@@ -150,17 +150,11 @@ def address_of(tensor: torch.Tensor) -> int | None:
 
 def inputs_of(part: Part) -> list[Named]:
     """The tensors among a part's arguments, named ``input 0``, ``input x``."""
-    named = [
-        (f"input {index}{path}", tensor)
-        for index, argument in enumerate(part.args)
+    return [
+        (f"input {key}{path}", tensor)
+        for key, argument in (*enumerate(part.args), *part.kwargs.items())
         for path, tensor in tensors_in(argument)
     ]
-    named += [
-        (f"input {name}{path}", tensor)
-        for name, argument in part.kwargs.items()
-        for path, tensor in tensors_in(argument)
-    ]
-    return named
 
 
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:

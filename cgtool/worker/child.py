@@ -33,7 +33,7 @@ from cgtool.worker.user_process import (
     Replaced,
     announce_endings,
     describe_replaced,
-    frames_of,
+    frames_of_replaced,
     warn_at_users_line,
     write_stacks,
 )
@@ -88,7 +88,9 @@ def main() -> None:
         channel.send(Message(done=True))
     except BaseException as error:  # whatever the user's code raises must be answered
         code = 1
-        channel.send(_answer(error, originals.restore()))
+        failure = _failure_of(error, originals.restore())
+        bug = "".join(traceback.format_exception(error)) if failure is None else None
+        channel.send(Message(failure=failure, bug=bug))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the user's code may have replaced them
             stream.flush()
@@ -153,33 +155,30 @@ def _do(request: Request, channel: Channel, originals: Originals) -> None:
     dispatch.run(request, progress)
 
 
-def _answer(error: BaseException, replaced: list[Replaced]) -> Message:
-    """The message for an exception: a failure of the user's code, or a bug."""
+def _failure_of(error: BaseException, replaced: list[Replaced]) -> Failure | None:
+    """The failure of the user's code behind an exception; None for a bug."""
     from cgtool.observe.frames import exception_frames
     from cgtool.program.boundary import own_fault, unreadable
 
     if isinstance(error, CgtoolError):
-        return Message(failure=_with_replaced(error.failure, replaced))
+        return _with_replaced(error.failure, replaced)
     frames = exception_frames(error)
     what = _sentence(error)
     if isinstance(error, MemoryError):
-        return Message(failure=user_code("the host ran out of memory", frames=frames).failure)
+        return user_code("the host ran out of memory", frames=frames).failure
     if not own_fault(error):
-        return Message(failure=_with_replaced(user_code(what, frames=frames).failure, replaced))
+        return _with_replaced(user_code(what, frames=frames).failure, replaced)
     if replaced:
-        return Message(
-            failure=user_code(
-                f"the code under test replaced {describe_replaced(replaced)}",
-                frames=frames_of(replaced),
-                why=f"cgtool and PyTorch use it, and failed with {what}",
-                fix="restore it before the entry point returns",
-            ).failure
-        )
-    kind = unreadable(error)
-    if kind is not None:
-        failure = user_code(f"cgtool cannot read the storage of {kind}", frames=frames, why=what)
-        return Message(failure=failure.failure)
-    return Message(bug="".join(traceback.format_exception(error)))
+        return user_code(
+            f"the code under test replaced {describe_replaced(replaced)}",
+            frames=frames_of_replaced(replaced),
+            why=f"cgtool and PyTorch use it, and failed with {what}",
+            fix="restore it before the entry point returns",
+        ).failure
+    if kind := unreadable(error):
+        what_failed = f"cgtool cannot read the storage of {kind}"
+        return user_code(what_failed, frames=frames, why=what).failure
+    return None
 
 
 def _sentence(error: BaseException) -> str:
@@ -199,7 +198,7 @@ def _with_replaced(failure: Failure, replaced: list[Replaced]) -> Failure:
         return failure
     return msgspec.structs.replace(
         failure,
-        frames=failure.frames or frames_of(broken),
+        frames=failure.frames or frames_of_replaced(broken),
         why=f"the code under test replaced {describe_replaced(broken)}",
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, Failure, machine, usage, user_code
+from cgtool.model.failure import CgtoolError, machine, usage, user_code
 from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, AnyJob, Ending, Message, Request
 from cgtool.model.options import Progress
 from cgtool.observe.frames import folded, is_internal_file
@@ -73,7 +73,7 @@ def run(
                 raise WorkerBug(message.bug)
             if message.done:
                 return
-        raise CgtoolError(_post_mortem(worker, worker.process.wait()))
+        raise _post_mortem(worker, worker.process.wait())
     except TimeoutError:
         frames = worker.stack_now()
         raise user_code(
@@ -255,9 +255,9 @@ class Worker:
             signal.signal(signal.SIGINT, before)
 
 
-def _post_mortem(worker: Worker, code: int) -> Failure:
+def _post_mortem(worker: Worker, code: int) -> CgtoolError:
     """Why the worker ended without an answer, from its exit code (negative: a signal)."""
-    frames = worker.stack()
+    frames, phase = worker.stack(), worker.phase
     why = fix = None
     if worker.ending is not None and worker.ending.status == code:
         what = f"the code under test {worker.ending.what}"
@@ -282,5 +282,5 @@ def _post_mortem(worker: Worker, code: int) -> Failure:
     else:
         what = f"the code under test ended the process with exit code {code}"
         why = "a library that ends the process leaves nothing to capture"
-    what = f"{what} in phase '{worker.phase}'"
-    return user_code(what, frames=frames, why=why, fix=fix, phase=worker.phase).failure
+    what = f"{what} in phase '{phase}'"
+    return user_code(what, frames=frames, why=why, fix=fix, phase=phase)

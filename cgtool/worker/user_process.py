@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import faulthandler
 import importlib
 import linecache  # noqa: F401 - this module and the next ones are kept below, by name
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple, TextIO
 
 from cgtool.model.capture import Frame
 from cgtool.model.jobs import Ending
-from cgtool.observe.frames import chain_of, frame_of, is_internal, is_internal_file
+from cgtool.observe.frames import chain_of, frame_of, frames_of, is_internal, is_internal_file
 
 _DEADLY = (
     "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR2", "SIGXCPU",
@@ -50,7 +51,8 @@ def write_stacks(file: TextIO) -> None:
 
 
 def announce_endings(announce: Callable[[Ending], None]) -> None:
-    """From now on ``announce`` is called before every call of Python's that ends this process."""
+    """From now on ``announce`` is called before every call of Python's that ends this process, with
+    the frames of its thread; with those of the main thread where it has none of the user's."""
     home = os.getpid()
 
     def wrap(owner: Any, name: str, ending_of: Callable[..., tuple[int, str] | None]) -> None:
@@ -62,7 +64,11 @@ def announce_endings(announce: Callable[[Ending], None]) -> None:
             # Child processes that the user's code forks may end without notice.
             ending = ending_of(*args, **kwargs) if os.getpid() == home else None
             if ending is not None:
-                announce(Ending(*ending, _frames()))
+                chain = chain_of(sys._getframe(1))
+                if not chain:
+                    main = threading.main_thread().ident
+                    chain = chain_of(sys._current_frames().get(main or 0))
+                announce(Ending(*ending, frames_of(chain)))
             return original(*args, **kwargs)
 
         call.__name__, call.__qualname__, call.__doc__ = name, name, original.__doc__
@@ -92,15 +98,6 @@ def announce_endings(announce: Callable[[Ending], None]) -> None:
     wrap(os, "killpg", sends("os.killpg"))
     wrap(signal, "raise_signal", sends("signal.raise_signal"))
     wrap(signal, "pthread_kill", sends("signal.pthread_kill"))
-
-
-def _frames() -> tuple[Frame, ...]:
-    """The user's frames of this thread; those of the main thread when it has none."""
-    chain = chain_of(sys._getframe(2))
-    if not chain:
-        main = threading.main_thread().ident
-        chain = chain_of(sys._current_frames().get(main or 0))
-    return tuple(frame_of(site) for site in chain)
 
 
 def signal_name(number: int) -> str:
@@ -167,7 +164,10 @@ class Originals:
         for label, owner, names in self._kept:
             for name, value in names.items():
                 new = vars(owner).get(name, _MISSING)
-                if new is not value and (_matters(value) or _is_lost(label, value, new)):
+                matters = callable(value) or isinstance(value, ModuleType | property)
+                # Much of sys is None at times: ps1, last_value, the standard streams.
+                is_lost = label != "sys" and value is not None and (new is None or new is _MISSING)
+                if new is not value and (matters or is_lost):
                     setattr(owner, name, value)
                     replaced.append(Replaced(f"{label}.{name}", new))
             for name in set(vars(owner)) - set(names):
@@ -176,15 +176,6 @@ class Originals:
                     replaced.append(Replaced(f"{label}.{name}", vars(owner)[name]))
                     delattr(owner, name)
         return [each for each in replaced if _is_users(each.value)]
-
-
-def _matters(value: Any) -> bool:
-    return callable(value) or isinstance(value, ModuleType | property)
-
-
-def _is_lost(label: str, value: Any, new: Any) -> bool:
-    # Much of sys is None at times: ps1, last_value, the standard streams.
-    return label != "sys" and value is not None and (new is None or new is _MISSING)
 
 
 def _is_users(value: Any) -> bool:
@@ -211,18 +202,25 @@ def describe_replaced(replaced: list[Replaced]) -> str:
     return names + (f" and {more} more" if more > 0 else "")
 
 
-def frames_of(replaced: list[Replaced]) -> tuple[Frame, ...]:
+def frames_of_replaced(replaced: list[Replaced]) -> tuple[Frame, ...]:
     """The lines of the user's files that assign these names; where there are none, the functions
     that were assigned."""
     names = {each.name.rpartition(".")[2] for each in replaced}
-    frames = [
-        Frame(file, node.lineno, "<module>")
-        for file in _user_files()
-        for node in ast.walk(_tree(file))
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store | ast.Del)
-        and node.attr in names
-    ]
+    frames = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        if "-packages/" in file or is_internal_file(file):
+            continue
+        with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+            frames += [
+                Frame(file, node.lineno, "<module>")
+                for node in ast.walk(ast.parse(Path(file).read_bytes()))
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store | ast.Del)
+                and node.attr in names
+            ]
     if not frames:
         codes = [getattr(each.value, "__code__", None) for each in replaced]
         frames = [
@@ -231,25 +229,6 @@ def frames_of(replaced: list[Replaced]) -> tuple[Frame, ...]:
             if isinstance(code, CodeType)
         ]
     return tuple(frames[:3])
-
-
-def _user_files() -> list[str]:
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return [
-        file
-        for file in files
-        if isinstance(file, str)
-        and file.endswith(".py")
-        and "-packages/" not in file
-        and not is_internal_file(file)
-    ]
-
-
-def _tree(file: str) -> ast.Module:
-    try:
-        return ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
 
 
 # --- warnings

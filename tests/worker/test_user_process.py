@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from cgtool.worker.user_process import Originals, describe_replaced, frames_of
+from cgtool.worker.user_process import Originals, describe_replaced, frames_of_replaced
 
 
 def originals() -> Originals:
@@ -67,6 +67,6 @@ def test_the_line_that_assigns_is_found(tmp_path, monkeypatch):
 
     restored = kept.restore()
     assert [one.name for one in restored] == ["torch.zeros_like"]
-    (frame,) = frames_of(restored)
+    (frame,) = frames_of_replaced(restored)
     assert (frame.file, frame.line) == (str(tmp_path / "patches_torch.py"), 4)
     del sys.modules["patches_torch"]

@@ -20,7 +20,7 @@ from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.graph.summary import summarize
 from cgtool.analysis.graph.view import whole
 from cgtool.analysis.timing.profile import profile_report
-from cgtool.cli.group import COMMANDS, app
+from cgtool.cli.app import COMMANDS, app
 from cgtool.model.capture_file import read
 from cgtool.model.options import capture_options
 from cgtool.render import dot, profile_table, summary_table

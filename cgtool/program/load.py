@@ -13,7 +13,8 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -128,24 +129,16 @@ def _batch_sizes(value: Any) -> list[torch.Tensor]:
 # --- imports
 
 
-class _InstalledFirst(importlib.abc.MetaPathFinder):
-    """Makes ``import random`` find the installed module when the user's file is ``random.py``.
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one top-level module where Python would not."""
 
-    The user's folder is first on ``sys.path``. Without this, a library that imports ``random``
-    later would get the user's file, which would run a second time.
-    """
-
-    def __init__(self, name: str, folder: str) -> None:
-        self._name = name
-        self._folder = folder
+    def __init__(self, name: str, find: Callable[[], ModuleSpec | None]) -> None:
+        self._name, self._find = name, find
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name or path is not None:
-            return None
-        others = [each for each in sys.path if str(Path(each).absolute()) != self._folder]
-        return PathFinder.find_spec(fullname, others)
+        return self._find() if fullname == self._name and path is None else None
 
 
 def _is_installed(name: str) -> bool:
@@ -161,6 +154,13 @@ def _is_installed(name: str) -> bool:
     roots = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     location = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
     return any(location.startswith(f"{root}/") for root in roots)
+
+
+def _find_installed(name: str, folder: Path) -> ModuleSpec | None:
+    """Makes ``import random`` find the installed module when the user's file is ``random.py``: its
+    folder is first on ``sys.path``, and a library that imports ``random`` later would run it."""
+    others = [each for each in sys.path if Path(each).absolute() != folder]
+    return PathFinder.find_spec(name, others)
 
 
 def _own_name(path: Path) -> str:
@@ -200,7 +200,7 @@ def _import_file(spec: EntrySpec) -> ModuleType:
     if not stem.isidentifier() or stem in sys.modules or _is_installed(stem):
         name = own
         if _is_installed(stem):
-            sys.meta_path.insert(0, _InstalledFirst(stem, str(path.parent)))
+            sys.meta_path.insert(0, _Finder(stem, partial(_find_installed, stem, path.parent)))
     _first_on_path(path.parent)
     loader = SourceFileLoader(name, str(path))
     module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -247,20 +247,8 @@ def _package_under_own_name(folder: Path) -> str:
             name, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
         assert module_spec is not None, "__init__.py was seen"
-        sys.meta_path.insert(0, _FindOnly(module_spec))
+        sys.meta_path.insert(0, _Finder(name, lambda: module_spec))
     return name
-
-
-class _FindOnly(importlib.abc.MetaPathFinder):
-    """Finds one package by a name that no folder has."""
-
-    def __init__(self, spec: ModuleSpec) -> None:
-        self._spec = spec
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return self._spec if fullname == self._spec.name else None
 
 
 def _import_module(name: str, spec: EntrySpec) -> ModuleType:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import difflib
 import keyword
+import math
 import os
 import re
 from pathlib import Path
@@ -204,7 +205,7 @@ class _Reader:
             self.wrong(0, f"{name!r} is not a parameter name")
         start = len(name) + 1
         body, *attributes = rest.split("?")
-        dtype, shape = self._tensor(start, body) if body else ("", ())
+        dtype, shape = self._tensor(start, body) if body else ("", [])
         at = start + len(body) + 1
         for attribute in attributes:
             self._attribute(at, attribute, dtype)
@@ -215,7 +216,7 @@ class _Reader:
             {"name": name, "dtype": dtype, "shape": shape, **self.values}, InputSpec
         )
 
-    def _tensor(self, at: int, body: str) -> tuple[str, tuple[int, ...]]:
+    def _tensor(self, at: int, body: str) -> tuple[str, list[int]]:
         tensor = _TENSOR.fullmatch(body)
         if tensor is None:
             at += body.index("]") + 1 if "]" in body and "[" in body else 0
@@ -223,22 +224,16 @@ class _Reader:
         dtype = DTYPES.get(tensor["dtype"], "")
         if not dtype:
             self.wrong(at, f"{tensor['dtype']!r} is not a dtype; use one of {', '.join(DTYPES)}")
-        return dtype, self._shape(at + tensor.start("shape"), tensor["shape"])
-
-    def _shape(self, at: int, inner: str) -> tuple[int, ...]:
-        if not inner.strip():
-            return ()
+        at += tensor.start("shape")
         sizes: list[int] = []
-        elements = 1
-        for piece in inner.split(","):
+        for piece in tensor["shape"].split(",") if tensor["shape"].strip() else ():
             if not re.fullmatch(r"\s*[0-9]{1,18}\s*", piece):
                 self.wrong(at, f"{piece.strip()!r} is not a size")
             sizes.append(int(piece))
-            elements *= max(1, sizes[-1])
-            if elements > MAX_ELEMENTS:
+            if math.prod(max(1, size) for size in sizes) > MAX_ELEMENTS:
                 self.wrong(at, f"more than {MAX_ELEMENTS} elements")
             at += len(piece) + 1
-        return tuple(sizes)
+        return dtype, sizes
 
     def _set(self, at: int, field: str, value: object) -> None:
         if field in self.values:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from cgtool.cli.group import COMMANDS, app
+from cgtool.cli.app import COMMANDS, app
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions, capture_options, unexpected
 from cgtool.pytest_plugin.marker import Options, of_marker, options_of
@@ -57,7 +57,7 @@ def test_a_new_field_is_an_option_of_every_command_that_captures():
     out = in_process(
         f"""
 from typer.main import get_command
-from cgtool.cli.group import app
+from cgtool.cli.app import app
 for name in {CAPTURING}:
     command = get_command(app).get_command(None, name)
     assert any("--frobnicate" in parameter.opts for parameter in command.params), name
@@ -72,7 +72,7 @@ def test_a_new_field_reaches_the_help_and_the_request(tmp_path: Path):
         """
 from typer.main import get_command
 from cgtool.cli import attempts
-from cgtool.cli.group import app
+from cgtool.cli.app import app
 
 try:
     get_command(app)(["capture", "--help"])

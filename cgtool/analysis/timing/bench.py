@@ -15,13 +15,13 @@ from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
-from cgtool.analysis.timing.stats import midmean
+from cgtool.analysis.units import count_text
 from cgtool.findings.registry import code
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import Capture, Frame, Graph
+from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import Finding
-from cgtool.model.measurements import Bench, Samples
+from cgtool.model.measurements import Bench, Clock, Samples
 
 ENOUGH_ROUNDS = 10
 WIDE_SPREAD = 0.03
@@ -72,22 +72,21 @@ def bench_report(capture: Capture) -> BenchReport:
     bench = capture.bench
     if bench is None:
         raise ValueError("the capture holds no timings")
-    by_phase = by_side(bench.samples)
-    rows = []
-    for phase, sides in by_phase.items():
-        if "eager" in sides and "replay" in sides and all(map(_timed, sides.values())):
-            rows.append(_row(capture, phase, sides["eager"], sides["replay"]))
+    rows = [
+        _row(capture, phase, sides["eager"], sides["replay"])
+        for phase, sides in by_side(bench.samples).items()
+        if {"eager", "replay"} <= sides.keys()
+        and all(side.device_ns and side.host_ns for side in sides.values())
+    ]
+    findings = [finding for row in rows for finding in _gain(row)]
+    findings += [finding for graph in capture.graphs for finding in _of_graph(capture, graph)]
     return BenchReport(
         capture.environment.device,
         tuple(rows),
         tuple(_warnings(bench, rows)),
-        _findings(capture, rows),
+        tuple(findings),
         runs=1 + max((samples.run for samples in bench.samples), default=0),
     )
-
-
-def _timed(samples: Samples) -> bool:
-    return bool(samples.device_ns and samples.host_ns)
 
 
 def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> BenchRow:
@@ -117,23 +116,16 @@ def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> Bench
     )
 
 
-def _warnings(bench: Bench, rows: list[BenchRow]) -> list[str]:
-    warnings = []
-    few = [row for row in rows if row.rounds < ENOUGH_ROUNDS]
-    if few:
-        count = few[0].rounds
-        warnings.append(
-            f"only {count} {'round' if count == 1 else 'rounds'}: the interval is not reliable; "
+def _warnings(bench: Bench, rows: list[BenchRow]) -> Iterator[str]:
+    if few := [row for row in rows if row.rounds < ENOUGH_ROUNDS]:
+        yield (
+            f"only {count_text(few[0].rounds, 'round')}: the interval is not reliable; "
             "raise --rounds or --max-seconds"
         )
     timed = [side for sides in by_side(bench.samples).values() for side in sides.values()]
-    wide = {
-        f"{side.name} {side.phase}": spread
-        for side in timed
-        if (spread := stats.spread(side.device_ns)) is not None and spread > WIDE_SPREAD
-    }
-    if wide:
-        warnings.append(
+    spreads = {f"{side.name} {side.phase}": stats.spread(side.device_ns) or 0.0 for side in timed}
+    if wide := {name: spread for name, spread in spreads.items() if spread > WIDE_SPREAD}:
+        yield (
             f"{', '.join(wide)} varied by {'up to ' * (len(wide) > 1)}±{max(wide.values()):.1%} "
             "from round to round: another program may use the GPU or the CPU; measure on an idle "
             "machine"
@@ -141,31 +133,27 @@ def _warnings(bench: Bench, rows: list[BenchRow]) -> list[str]:
     for side in timed:
         moved = stats.drift(side.device_ns)
         if abs(moved) > DRIFTED and side.name == "replay":
-            warnings.append(
+            yield (
                 f"replay {side.phase} drifted by {moved:+.1%} from the first rounds to the last: "
                 "the GPU was still changing its clock; raise --rounds"
             )
         if bench.timer_grain_ns and side.device_ns:
             window = median(side.device_ns) * side.iterations
             if window < 100 * bench.timer_grain_ns:
-                warnings.append(
+                yield (
                     f"{side.name} {side.phase}: {window / 1e3:.1f} us between events is close to "
                     f"the timer's resolution of {bench.timer_grain_ns / 1e3:g} us"
                 )
-    clock = bench.clock
-    if clock is None or not clock.sm_mhz:
-        warnings.append("the GPU's clock is unknown: `pip install nvidia-ml-py` to have it checked")
-    if clock is not None:
-        if clock.profiled:
-            warnings.append("another profiler was attached, which makes everything slower")
-        if clock.throttle_reasons:
-            warnings.append(f"the GPU was throttled: {', '.join(clock.throttle_reasons)}")
-        busy = clock.sm_mhz[1:]
-        if busy and min(busy) < 0.9 * max(busy):
-            warnings.append(
-                f"the SM clock varied between {min(busy)} and {max(busy)} MHz while measuring"
-            )
-    return warnings
+    clock = bench.clock or Clock()
+    if not clock.sm_mhz:
+        yield "the GPU's clock is unknown: `pip install nvidia-ml-py` to have it checked"
+    if clock.profiled:
+        yield "another profiler was attached, which makes everything slower"
+    if clock.throttle_reasons:
+        yield f"the GPU was throttled: {', '.join(clock.throttle_reasons)}"
+    busy = clock.sm_mhz[1:]
+    if busy and min(busy) < 0.9 * max(busy):
+        yield f"the SM clock varied between {min(busy)} and {max(busy)} MHz while measuring"
 
 
 REPLAY = BY_NAME["replay-us"]
@@ -221,19 +209,16 @@ def against_entry(capture: Capture, tolerance: float) -> tuple[PhaseVerdict, ...
     if bench is None:
         return ()
     reasons = tuple(disturbances(bench.clock, "meanwhile"))
-    result = []
+    verdicts = []
     for phase, sides in by_side(bench.samples).items():
         if "against" in sides and "replay" in sides:
             base, head = sides["against"], sides["replay"]
             answer = None
             if not reasons:
                 answer = judge_pairs(by_capture(base), by_capture(head), tolerance, looks=1)
-            result.append(
-                PhaseVerdict(
-                    phase, midmean(base.device_ns), midmean(head.device_ns), answer, reasons
-                )
-            )
-    return tuple(result)
+            times = stats.midmean(base.device_ns), stats.midmean(head.device_ns)
+            verdicts.append(PhaseVerdict(phase, *times, answer, reasons))
+    return tuple(verdicts)
 
 
 def exit_code(verdicts: Iterable[PhaseVerdict]) -> int:
@@ -261,14 +246,6 @@ _RANDOM = frozenset(
 )  # fmt: skip
 
 
-def _findings(capture: Capture, rows: Iterable[BenchRow]) -> tuple[Finding, ...]:
-    """Findings of a capture that was timed."""
-    findings = [finding for row in rows for finding in _gain(row)]
-    for graph in capture.graphs:
-        findings += [*_fills(capture, graph), *_missing(capture, graph)]
-    return tuple(findings)
-
-
 def _gain(row: BenchRow) -> Iterator[Finding]:
     if row.speedup_high < _NO_GAIN and row.eager_host_ns < row.eager_ns:
         yield Finding(
@@ -280,36 +257,26 @@ def _gain(row: BenchRow) -> Iterator[Finding]:
         )
 
 
-def _op_names(capture: Capture, graph: Graph) -> Iterator[str]:
-    for node in graph.nodes:
-        if node.origin is not None and (op := capture.origins[node.origin].op):
-            yield short_op(op)
-
-
-def _fills(capture: Capture, graph: Graph) -> Iterator[Finding]:
-    random = [name for name in _op_names(capture, graph) if name in _RANDOM]
-    if random and len(graph.nodes) <= _TINY:
+def _of_graph(capture: Capture, graph: Graph) -> Iterator[Finding]:
+    count = len(graph.nodes)
+    origins = (capture.origins[node.origin] for node in graph.nodes if node.origin is not None)
+    names = (short_op(origin.op) for origin in origins if origin.op)
+    random = [name for name in names if name in _RANDOM] if count <= _TINY else []
+    if random:
         yield Finding(
             REPLAY_EXTRA_FILL_KERNELS,
-            f"{graph.name} has {len(graph.nodes)} nodes and draws random numbers: two fills, of "
-            "seed and offset, run before every replay",
+            f"{graph.name} has {count} nodes and draws random numbers: two fills, of seed and "
+            "offset, run before every replay",
             phase=graph.phase,
             evidence=(f"random: {', '.join(dict.fromkeys(random))}",),
         )
-
-
-def _missing(capture: Capture, graph: Graph) -> Iterator[Finding]:
     eager = graph.eager_launches
-    if not eager or len(graph.nodes) >= _MISSING * eager:
-        return
-    frames: tuple[Frame, ...] = ()
-    if graph.eager_only:
-        origin = capture.origins[graph.eager_only[0]]
-        frames = tuple(capture.frames[index] for index in origin.frames)
-    yield Finding(
-        SPEEDUP_TOO_GOOD,
-        f"{graph.name} has {len(graph.nodes)} nodes where an eager iteration launches {eager}: "
-        "work is missing from the graph",
-        frames,
-        phase=graph.phase,
-    )
+    if eager and count < _MISSING * eager:
+        missing = capture.origins[graph.eager_only[0]].frames if graph.eager_only else ()
+        yield Finding(
+            SPEEDUP_TOO_GOOD,
+            f"{graph.name} has {count} nodes where an eager iteration launches {eager}: work is "
+            "missing from the graph",
+            tuple(capture.frames[index] for index in missing),
+            phase=graph.phase,
+        )

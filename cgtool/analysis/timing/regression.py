@@ -110,23 +110,20 @@ def judge_runs(
     each = math.sqrt(_variance(bases) / count + _variance(heads) / more)
     apart = rank_sum(bases, heads) <= levels.alarm
 
-    def interval(more: int, seen: bool) -> tuple[float, float]:
-        """With so many runs of head; ``seen``: these runs, rather than a prediction."""
-        freedom = max(FEW, count + more - 2)
-        scale = math.sqrt(1 / count + 1 / more)
-        error = max(spread * scale, each if seen else 0.0)
+    def interval(further: int) -> tuple[float, float]:
+        """With so many further runs of head; 0: of these runs, rather than a prediction."""
+        runs, these = more + further, further == 0
+        freedom = max(FEW, count + runs - 2)
+        scale = math.sqrt(1 / count + 1 / runs)
+        error = max(spread * scale, each if these else 0.0)
         low = difference - student(levels.alarm, freedom) * error
-        if math.comb(count + more, count) * levels.alarm < 1:
+        if math.comb(count + runs, count) * levels.alarm < 1:
             low = difference - student(levels.alarm, freedom) * max(error, PRIOR * scale)
-        elif seen and not apart:
+        elif these and not apart:
             low = min(low, levels.limit)
         return low, difference + student(levels.miss, freedom) * error
 
-    low, high = interval(more, seen=True)
-    needed = _needed(levels, more, low, high, lambda number: interval(number, seen=False))
-    return _answer(
-        "run", levels, (difference, low, high), count, more, spread if known else None, needed
-    )
+    return _answer("run", levels, difference, interval, count, more, spread if known else None)
 
 
 def judge_pairs(
@@ -139,36 +136,28 @@ def judge_pairs(
 ) -> Answer:
     """Times of one process: one inner sequence a capture, its rounds; the captures at one index
     were made and measured one right after the other, in an order drawn anew."""
-    pairs = [
-        (first[0], second[0])
-        for first, second in (
-            (_units([left], median), _units([right], median))
-            for left, right in zip(base, head, strict=True)
-        )
-        if first and second
-    ]
-    count = len(pairs)
+    units = (
+        (_units([left], median), _units([right], median))
+        for left, right in zip(base, head, strict=True)
+    )
+    apart = [right[0] - left[0] for left, right in units if left and right]
+    count = len(apart)
     if not count:
         return _nothing("pair", 0, 0, tolerance)
     levels = _Levels(tolerance, looks * among)
-    apart = [right - left for left, right in pairs]
     difference = fmean(apart)
     known = count > FEW
     spread = max(_long_run(apart), FLOOR) if known else PRIOR
 
-    def interval(count: int) -> tuple[float, float]:
-        freedom = max(FEW, count - 1)
-        error = spread / math.sqrt(count)
+    def interval(further: int) -> tuple[float, float]:
+        freedom = max(FEW, count + further - 1)
+        error = spread / math.sqrt(count + further)
         return (
             difference - student(levels.alarm, freedom) * error,
             difference + student(levels.miss, freedom) * error,
         )
 
-    low, high = interval(count)
-    needed = _needed(levels, count, low, high, interval)
-    return _answer(
-        "pair", levels, (difference, low, high), count, count, spread if known else None, needed
-    )
+    return _answer("pair", levels, difference, interval, count, count, spread if known else None)
 
 
 def schedule(first: int, most: int) -> tuple[int, ...]:
@@ -250,21 +239,6 @@ def _long_run(values: Sequence[float]) -> float:
     return math.sqrt(max(own, total))
 
 
-def _needed(
-    levels: _Levels,
-    count: int,
-    low: float,
-    high: float,
-    interval: Callable[[int], tuple[float, float]],
-) -> int | None:
-    if levels.verdict(low, high) != CANNOT_TELL:
-        return 0
-    for more in range(1, SEARCH + 1):
-        if levels.verdict(*interval(count + more)) != CANNOT_TELL:
-            return more
-    return None
-
-
 def _nothing(unit: str, base: int, head: int, tolerance: float) -> Answer:
     side = "either side" if not base and not head else "the baseline" if not base else "this side"
     text = f"{side} has no usable time"
@@ -277,18 +251,23 @@ def _nothing(unit: str, base: int, head: int, tolerance: float) -> Answer:
 def _answer(
     unit: str,
     levels: _Levels,
-    estimate: tuple[float, float, float],
+    difference: float,
+    interval: Callable[[int], tuple[float, float]],
     base: int,
     head: int,
     spread: float | None,
-    needed: int | None,
 ) -> Answer:
+    """``interval`` is that of the difference of logs, with so many further units."""
+    ends = interval(0)
+    verdict, remedy = levels.verdict(*ends), ""
+    needed: int | None = 0
+    if verdict == CANNOT_TELL:
+        needed = _needed(levels, interval)
+        better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
+        remedy = _remedy(unit, needed, base, better)
     # Finite, and beyond any clock.
-    ratio, low, high = (math.exp(max(-50.0, min(50.0, bound))) for bound in estimate)
-    verdict = levels.verdict(*estimate[1:])
+    ratio, low, high = (math.exp(max(-50.0, min(50.0, log))) for log in (difference, *ends))
     counted = _counted(unit, base, head)
-    better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
-    remedy = "" if verdict != CANNOT_TELL else _remedy(unit, needed, base, better)
     text = (
         f"{percent(ratio)}, between {percent(low)} and {percent(high)} by {counted}; "
         f"allowed {percent(1 + levels.tolerance)}"
@@ -297,6 +276,13 @@ def _answer(
         verdict, ratio, low, high, levels.tolerance, unit, base, head, spread, needed,
         counted, remedy, f"{text}: {remedy}" if remedy else text,
     )  # fmt: skip
+
+
+def _needed(levels: _Levels, interval: Callable[[int], tuple[float, float]]) -> int | None:
+    for further in range(1, SEARCH + 1):
+        if levels.verdict(*interval(further)) != CANNOT_TELL:
+            return further
+    return None
 
 
 def _counted(unit: str, base: int, head: int) -> str:

@@ -9,7 +9,9 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from cgtool.model.capture import Capture, Environment
-from cgtool.model.measurements import Bench, Clock, Samples
+from cgtool.model.measurements import Clock, Samples
+
+N = TypeVar("N", bound=float)
 
 APART = 0.03
 """Relative difference of typical SM clocks from which the same code takes another time."""
@@ -55,21 +57,22 @@ def why_incomparable(
     with ``host``, times that are host-dependent. What is unknown on a side is not a reason."""
     lasting = []
     for field, name in _SAME + (_HOST if host else ()):
-        was, now = getattr(base, field), getattr(head, field)
-        if field == "allocator_config":
-            was, now = was or "default", now or "default"
+        default = "default" if field == "allocator_config" else None
+        was, now = getattr(base, field) or default, getattr(head, field) or default
         if was and now and was != now:
             lasting.append(f"different {name}: {was} in the baseline, {now} here")
+    base_clock, head_clock = base_clock or Clock(), head_clock or Clock()
     # A GPU at its power limit in both is compared: the clocks below say whether it may be.
-    shared = _STEADY & _slowed(base_clock) & _slowed(head_clock)
+    shared = _STEADY.intersection(base_clock.throttle_reasons, head_clock.throttle_reasons)
     lasting += disturbances(base_clock, "while the baseline was recorded", besides=shared)
     passing = disturbances(head_clock, "here", besides=shared)
-    was_mhz, now_mhz = typical_mhz(base_clock), typical_mhz(head_clock)
-    if was_mhz and now_mhz and abs(now_mhz - was_mhz) > APART * was_mhz:
-        # What disturbs a GPU changes its clock too.
-        (passing or lasting).append(
-            f"different SM clock: {was_mhz} MHz in the baseline, {now_mhz} MHz here"
-        )
+    if base_clock.sm_mhz and head_clock.sm_mhz:
+        was, now = (round(median(_busy(clock.sm_mhz))) for clock in (base_clock, head_clock))
+        if was and now and abs(now - was) > APART * was:
+            # What disturbs a GPU changes its clock too.
+            (passing or lasting).append(
+                f"different SM clock: {was} MHz in the baseline, {now} MHz here"
+            )
     return Reasons(tuple(lasting), tuple(passing))
 
 
@@ -91,18 +94,14 @@ def disturbances(
     return sentences
 
 
-def _slowed(clock: Clock | None) -> frozenset[str]:
-    return frozenset(clock.throttle_reasons if clock is not None else ())
+def disturbances_of(capture: Capture) -> list[str]:
+    """What slowed the GPU down during a bench, other than the code: one sentence each."""
+    return disturbances(capture.bench.clock if capture.bench else None, "meanwhile")
 
 
-def typical_mhz(clock: Clock | None) -> int | None:
-    """The SM clock at work: the median of the samples after the first, which is the idle one."""
-    if clock is None or not clock.sm_mhz:
-        return None
-    return round(median(clock.sm_mhz[1:] or clock.sm_mhz))
-
-
-N = TypeVar("N", bound=float)
+def calm(captures: Sequence[Capture]) -> list[Capture]:
+    """The captures whose times nothing disturbed; all of them where there is none."""
+    return [capture for capture in captures if not disturbances_of(capture)] or list(captures)
 
 
 def merge_clocks(clocks: Sequence[Clock]) -> Clock | None:
@@ -110,12 +109,16 @@ def merge_clocks(clocks: Sequence[Clock]) -> Clock | None:
     sample of an idle GPU; only the first of these stays."""
     if not clocks:
         return None
+
+    def joined(runs: Sequence[tuple[N, ...]]) -> tuple[N, ...]:
+        return (*runs[0], *(sample for run in runs[1:] for sample in _busy(run)))
+
     others = [clock.other_processes for clock in clocks if clock.other_processes is not None]
     return Clock(
-        sm_mhz=_joined([clock.sm_mhz for clock in clocks]),
-        memory_mhz=_joined([clock.memory_mhz for clock in clocks]),
-        temperature_c=_joined([clock.temperature_c for clock in clocks]),
-        power_w=_joined([clock.power_w for clock in clocks]),
+        sm_mhz=joined([clock.sm_mhz for clock in clocks]),
+        memory_mhz=joined([clock.memory_mhz for clock in clocks]),
+        temperature_c=joined([clock.temperature_c for clock in clocks]),
+        power_w=joined([clock.power_w for clock in clocks]),
         throttle_reasons=tuple(
             sorted({reason for clock in clocks for reason in clock.throttle_reasons})
         ),
@@ -126,24 +129,21 @@ def merge_clocks(clocks: Sequence[Clock]) -> Clock | None:
 
 def typical_clock(clock: Clock) -> Clock:
     """One sample of each kind: the median clock, the highest temperature and power."""
+
+    def picked(pick: Callable[[tuple[N, ...]], N], samples: tuple[N, ...]) -> tuple[N, ...]:
+        return (pick(_busy(samples)),) if samples else ()
+
     return replace(
         clock,
-        sm_mhz=_one(median_low, clock.sm_mhz),
-        memory_mhz=_one(median_low, clock.memory_mhz),
-        temperature_c=_one(max, clock.temperature_c),
-        power_w=_one(max, clock.power_w),
+        sm_mhz=picked(median_low, clock.sm_mhz),
+        memory_mhz=picked(median_low, clock.memory_mhz),
+        temperature_c=picked(max, clock.temperature_c),
+        power_w=picked(max, clock.power_w),
     )
 
 
-def _joined(runs: Sequence[tuple[N, ...]]) -> tuple[N, ...]:
-    return (*runs[0], *(sample for run in runs[1:] for sample in _busy(run)))
-
-
-def _one(pick: Callable[[tuple[N, ...]], N], samples: tuple[N, ...]) -> tuple[N, ...]:
-    return (pick(_busy(samples)),) if samples else ()
-
-
 def _busy(samples: tuple[N, ...]) -> tuple[N, ...]:
+    """Those at work: the first is of an idle GPU."""
     return samples[1:] or samples
 
 
@@ -160,27 +160,12 @@ def merge(captures: Sequence[Capture]) -> Capture:
     for bench in timed:
         before = 1 + max((sample.run for sample in samples), default=-1)
         samples += [replace(sample, run=before + sample.run) for sample in bench.samples]
-    caveats = tuple(dict.fromkeys(caveat for capture in captures for caveat in capture.caveats))
+    clock = merge_clocks([bench.clock for bench in timed if bench.clock is not None])
     return replace(
         captures[0],
-        bench=Bench(
-            tuple(samples),
-            merge_clocks([bench.clock for bench in timed if bench.clock is not None]),
-            timed[0].seed,
-            timed[0].timer_grain_ns,
-        ),
-        caveats=caveats,
+        bench=replace(timed[0], samples=tuple(samples), clock=clock),
+        caveats=tuple(dict.fromkeys(caveat for capture in captures for caveat in capture.caveats)),
     )
-
-
-def calm(captures: Sequence[Capture]) -> list[Capture]:
-    """The captures whose times nothing disturbed; all of them where there is none."""
-    return [capture for capture in captures if not disturbances_of(capture)] or list(captures)
-
-
-def disturbances_of(capture: Capture) -> list[str]:
-    """What slowed the GPU down during a bench, other than the code: one sentence each."""
-    return disturbances(capture.bench.clock if capture.bench else None, "meanwhile")
 
 
 def by_side(samples: Iterable[Samples]) -> dict[str, dict[str, Samples]]:
@@ -188,18 +173,14 @@ def by_side(samples: Iterable[Samples]) -> dict[str, dict[str, Samples]]:
     phases: dict[str, dict[str, Samples]] = {}
     for run in samples:
         sides = phases.setdefault(run.phase, {})
-        before = sides.get(run.name)
-        sides[run.name] = run if before is None else _joined_runs(before, run)
+        before = sides.get(run.name) or replace(run, device_ns=(), host_ns=(), captures=0)
+        sides[run.name] = replace(
+            before,
+            device_ns=before.device_ns + run.device_ns,
+            host_ns=before.host_ns + run.host_ns,
+            captures=before.captures + run.captures,
+        )
     return phases
-
-
-def _joined_runs(first: Samples, second: Samples) -> Samples:
-    return replace(
-        first,
-        device_ns=first.device_ns + second.device_ns,
-        host_ns=first.host_ns + second.host_ns,
-        captures=first.captures + second.captures,
-    )
 
 
 def by_capture(samples: Samples) -> list[tuple[float, ...]]:

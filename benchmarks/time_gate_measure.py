@@ -132,8 +132,8 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     import torch
 
     import cgtool.devices.cuda.pairs  # noqa: F401
+    from cgtool.devices.cuda.bench import ClockWatch
     from cgtool.devices.cuda.device import CudaDevice
-    from cgtool.devices.cuda.timing import ClockWatch
 
     torch.cuda.init()
     torch.zeros(1, device="cuda")

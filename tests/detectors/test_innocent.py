@@ -9,7 +9,7 @@ import pytest
 
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.reports import explain_findings, is_hazard
-from cgtool.devices.simulated.check import check
+from cgtool.devices.simulated.capture import check
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cgtool.detectors.script import capture_misuse
-from cgtool.devices.simulated import script
+from cgtool.devices.simulated.cudagraph import check_script
 from cgtool.model.failure import CgtoolError
 
 
@@ -26,7 +26,7 @@ def _process_as_it_was() -> Iterator[None]:
 def _check(folder: Path, text: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
     path = folder / "one.py"
     path.write_text(text)
-    findings, looked = script.check(str(path), arguments, lambda _phase: None)
+    findings, looked = check_script(str(path), arguments, lambda _phase: None)
     return [finding.code for finding in findings], looked
 
 
@@ -98,7 +98,7 @@ def test_exit_with_an_error_is_said(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CgtoolError) as caught:
-        script.check(str(tmp_path / "none.py"), (), lambda _phase: None)
+        check_script(str(tmp_path / "none.py"), (), lambda _phase: None)
     assert caught.value.failure.exit_code == 2
 
 

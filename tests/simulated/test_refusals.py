@@ -250,7 +250,6 @@ def test_a_graph_inside_the_workload_is_refused():
 
 
 def test_work_on_host_tensors_alone_is_an_empty_graph():
-    x = torch.ones(3)
-    failure = failure_of(lambda: x * 2, kind="step")
+    failure = failure_of(lambda x: x * 2, lambda: torch.ones(3), kind="step")
     assert "nothing was captured" in failure.what
     assert "CPU" in failure.why

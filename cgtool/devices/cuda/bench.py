@@ -15,22 +15,25 @@ to be compared are measured in fresh processes (``--runs``).
 from __future__ import annotations
 
 import gc
+import importlib
+import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
+from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.devices.device import Captured, Device
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage
-from cgtool.model.measurements import Bench, Samples
+from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Surface, call, differentiable, grads, iterate
@@ -253,3 +256,81 @@ def measure(
         clock=clock.result(),
         timer_grain_ns=TIMER_GRAIN_NS,
     )
+
+
+# NVML clocks-event reasons that slow kernels down (nvml.h); idle and application clocks do not.
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+
+
+class ClockWatch:
+    """Samples clocks, temperature and throttling; no result without NVML (nvidia-ml-py)."""
+
+    def __init__(self, device: int) -> None:
+        self._nvml: Any = None
+        self._sm: list[int] = []
+        self._memory: list[int] = []
+        self._temperature: list[int] = []
+        self._power: list[float] = []
+        self._reasons: set[str] = set()
+        self._since_us = 0
+        self._profiled = cupti.held()
+        try:
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+            self._handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+            self._nvml = nvml
+            self._since_us = int(time.time() * 1e6)
+        except Exception:
+            # Not installed, no permission, or the device has another name: the clock is unknown.
+            self._nvml = None
+
+    def sample(self) -> None:
+        nvml = self._nvml
+        if nvml is None:
+            return
+        try:
+            self._sm.append(nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM))
+            self._memory.append(nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM))
+            self._temperature.append(nvml.nvmlDeviceGetTemperature(self._handle, 0))
+            self._power.append(nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000)
+            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle)
+            self._reasons |= {name for bit, name in _REASONS.items() if bits & bit}
+        except Exception:
+            self._nvml = None
+
+    def others(self) -> int | None:
+        """How many other processes used the GPU since this watch began; None when NVML does not
+        report it, as in most containers."""
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._since_us)
+        except Exception:
+            # "Not found" when no process used the GPU, "not supported" where NVML cannot report it.
+            return None
+        own = os.getpid()
+        pids = {int(sample.pid) for sample in samples if sample.smUtil > 0}
+        # In a container the driver's process ids differ from those that the process sees: one of
+        # those that used the GPU is this one.
+        return len(pids - {own}) if own in pids else max(0, len(pids) - 1)
+
+    def result(self) -> Clock | None:
+        if not self._sm:
+            return Clock(profiled=True) if self._profiled else None
+        return Clock(
+            tuple(self._sm),
+            tuple(self._memory),
+            tuple(self._temperature),
+            tuple(self._power),
+            tuple(sorted(self._reasons)),
+            self.others(),
+            self._profiled,
+        )

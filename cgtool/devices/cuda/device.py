@@ -1,4 +1,4 @@
-"""A GPU: its streams, generators and free memory, and what jobs do on it.
+"""A GPU: its streams, generators, free memory and timer, and what jobs do on it.
 
 A method imports what it needs: a capture does not wait for the rules of ``check``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.host import processor, processors
 from cgtool.program.workload import Workload
-from cgtool.torch_compat.private import pytree
+from cgtool.torch_compat.private import pytree, spin
 
 _MOST_BLOCKS = 4096
 """Free blocks that are overwritten at most."""
@@ -151,3 +151,37 @@ def _driver_version() -> str | None:
     except OSError:
         return None
     return next((word for word in words if word[0].isdigit() and "." in word), None)
+
+
+ROUNDS = 7
+BUSY_CYCLES = 200_000
+"""The device spins for 0.1 ms, while a replay is launched behind that."""
+
+
+def busy() -> None:
+    """Keep the device busy, so that the next launch is complete before its work begins."""
+    spin(BUSY_CYCLES)
+
+
+def once_ns(once: Callable[[], object]) -> float:
+    """Device time of one call in ns, between two events, launched while the device is busy."""
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    busy()
+    start.record()
+    once()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e6
+
+
+def device_ns(once: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+    """Device times of single calls in ns, after one that is not timed."""
+    once()
+    return [once_ns(once) for _ in range(rounds)]
+
+
+def empty_ns(rounds: int = ROUNDS) -> list[float]:
+    """The time in ns between two events with nothing launched in between."""
+    return device_ns(lambda: None, rounds)

@@ -25,10 +25,9 @@ import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, Side, repeats_for, replays
+from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, ClockWatch, Side, repeats_for, replays
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.cuda.timing import ClockWatch
 from cgtool.devices.device import Captured, Device, quiet
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import usage

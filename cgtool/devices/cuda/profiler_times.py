@@ -16,9 +16,9 @@ import msgspec
 import torch
 
 from cgtool.analysis.graph.kernel_names import demangle
+from cgtool.devices.cuda.device import busy
 from cgtool.devices.cuda.nodes import TIMED
 from cgtool.devices.cuda.session import CudaSession
-from cgtool.devices.cuda.timing import busy
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.torch_compat.private import DeviceType
 

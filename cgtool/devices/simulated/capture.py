@@ -1,4 +1,4 @@
-"""``cgtool capture`` on the simulated device: the same steps as on a GPU, on CPU tensors."""
+"""``cgtool capture`` and ``check`` on the simulated device: the steps of a GPU, on CPU tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import LaneNode, capturing
-from cgtool.devices.device import CapturedGraph, Session, quiet
+from cgtool.devices.device import CapturedGraph, Checked, Session, quiet
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.device_model import Stream as SimulatedStream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
@@ -27,7 +27,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.host import processor, processors
-from cgtool.observe.ops import Record, numbered
+from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import (
@@ -156,7 +156,36 @@ def capture(
 
     Raises CgtoolError when a GPU would refuse to capture the user's code.
     """
-    return build(prepare(model, workload, options, progress), why)
+    return _build(prepare(model, workload, options, progress), why)
+
+
+def check(
+    model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress, why: str
+) -> tuple[Checked, Capture | None]:
+    """All hazards, and the capture when there was one; ``why`` as in ``capture``.
+
+    Raises CgtoolError when the code fails in eager mode already.
+    """
+    # A capture does not wait for the rules of `check`.
+    from cgtool.detectors.check_entry import check_entry, findings_of_graph
+
+    session = SimulatedSession(workload, options, model=model, warmup_iters=1)
+    captures: list[Capture] = []
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
+
+    def dry_run(annotations: Annotations) -> Sequence[OpCall]:
+        session.follow_lifetimes(annotations)
+        session.capture(annotations, progress)
+        for graph in session.captured:
+            for finding in findings_of_graph(graph.lanes, graph.record):
+                model.findings.add(finding)
+        captures.append(_build(session, why))
+        return session.record.calls
+
+    with watch_annotations(options.annotations) as annotations:
+        checked = check_entry(model, workload, options, progress, annotations, dry_run)
+    return (model.findings.all(), checked), captures[0] if captures else None
 
 
 def environment() -> Environment:
@@ -172,7 +201,7 @@ def environment() -> Environment:
     )
 
 
-def build(session: SimulatedSession, why: str) -> Capture:
+def _build(session: SimulatedSession, why: str) -> Capture:
     """What was captured, as plain data."""
     table = OriginTable(session.workload.entry_frame())
     streams: dict[str, int] = {"capture stream": 0}

@@ -6,27 +6,40 @@ order of calls that it requires, and its errors, are those of aten/src/ATen/cuda
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Generator  # the class itself: a script sees torch.Generator replaced
 
+from cgtool.detectors.script.run import run
 from cgtool.devices.simulated.device_model import Stream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
 from cgtool.devices.simulated.memory import PrivatePool
+from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
 from cgtool.findings.registry import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
+from cgtool.model.options import Progress
 from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import written_by
 from cgtool.observe.frames import here
 from cgtool.observe.ops import OpCall
+from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import generator_key, no_torch_function, pytree
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import (
+    HOST_EMPTY_CACHE,
+    generator_key,
+    no_torch_function,
+    pytree,
+)
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
@@ -310,3 +323,37 @@ class CUDAGraph:
     def nodes(self) -> int:
         """How many ops of the graph launch work."""
         return 0 if self._graph is None else len(self._graph.nodes)
+
+
+@contextlib.contextmanager
+def _graphs(device: ScriptDevice) -> Iterator[None]:
+    """PyTorch's capture functions, on graphs of the simulated device."""
+    graphs: Any = torch.cuda.graphs
+
+    def is_current_stream_capturing() -> bool:
+        return device.current_is_capturing
+
+    with Patches() as patches:
+        for owner in (torch.cuda, graphs):
+            patches.set(owner, "CUDAGraph", device.graph_class)
+            patches.set(owner, "graph_pool_handle", device.new_pool)
+            patches.set(owner, "is_current_stream_capturing", is_current_stream_capturing)
+        patches.set(torch.cuda, "graph", graphs.graph)
+        patches.set(torch.cuda, "make_graphed_callables", graphs.make_graphed_callables)
+        patches.set(*HOST_EMPTY_CACHE, lambda: None)
+        patches.set(graphs.graph, "default_capture_stream", None)
+        yield
+
+
+def check_script(
+    path: str, arguments: tuple[str, ...], progress: Progress
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings, what was looked at) of a script. Raises CgtoolError as ``run`` does."""
+    device = ScriptDevice()
+    with watch_annotations() as annotations:
+        own = {"device": device, "annotations": annotations}
+        device.graph_class = type("CUDAGraph", (CUDAGraph,), own)
+        with redirected(device), _graphs(device):
+            script = ObservedScript(device, annotations)
+            device.captured = script.captured_op
+            return run(path, arguments, script, device.findings, progress)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cgtool.devices.device import Captured, Checked, Device, VerifyTarget
-from cgtool.devices.simulated.capture import capture, environment
+from cgtool.devices.simulated.capture import capture, check, environment
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.model.capture import Environment
@@ -43,15 +43,13 @@ class SimulatedDevice(Device):
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
     ) -> tuple[Checked, Captured | None]:
-        from cgtool.devices.simulated.check import check
-
         checked, captured = check(self.model, workload, options, progress, self.simulated_because)
         return checked, None if captured is None else (captured, {})
 
     def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
-        from cgtool.devices.simulated.script import check
+        from cgtool.devices.simulated.cudagraph import check_script
 
-        return check(path, arguments, progress)
+        return check_script(path, arguments, progress)
 
     def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
         from cgtool.devices.simulated.verify import SimulatedVerifyTarget

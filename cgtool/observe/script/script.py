@@ -50,7 +50,7 @@ _SYNCS = frozenset(
 
 
 class Device(Protocol):
-    """What the observers ask of a device: ``cgtool.devices.{cuda,simulated}.script``."""
+    """What the observers need of a device: ``cuda.script`` and ``simulated.script_device``."""
 
     simulated: bool
     graph_class: Any

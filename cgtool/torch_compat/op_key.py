@@ -59,11 +59,6 @@ try:
     """Those of a thread outside any op."""
 except (MissingPrivateName, RuntimeError):
     _KEY = None
-_LET_THROUGH = ("detach", "alias")
-"""``nn.Parameter(...)`` makes a subclass of what it detached, and that must have no Python object
-yet: the results of ops that are watched have one."""
-
-
 _NUMBERS = frozenset((int, float, complex, bool))
 
 
@@ -176,7 +171,8 @@ _kept_number = functools.lru_cache(maxsize=1024, typed=True)(_make_number)
 
 
 _observer: Observer | None = None
-"""Who watches, on the threads that have the key switched on."""
+"""Who watches, on the threads that have the key switched on or the mode entered."""
+_by_mode = False
 
 
 @functools.cache
@@ -185,7 +181,9 @@ def _register() -> list[Any]:
     library = dispatch_library("IMPL", "_", _NAME, __file__, 1)
     library.fallback(_KEY, _kernel, True)
     aten = dispatch_library("IMPL", "aten", "", __file__, 1)
-    for name in _LET_THROUGH:
+    # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python object
+    # yet: the results of ops that are watched have one.
+    for name in ("detach", "alias"):
         aten.impl(name, _NAME, torch.library.fallthrough_kernel, False)
     return [library, aten]
 
@@ -201,52 +199,58 @@ class _Mode(TorchDispatchMode):
         # imports torch._dynamo: more than a second, and a frame between the op and its caller.
         return False
 
-    def __init__(self, observer: Observer) -> None:
-        super().__init__()
-        self._observer = observer
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _observer is None:
+            return func(*args, **(kwargs or {}))
         # Not _getframe(1): on autograd's threads there is no frame above, which would raise.
-        return self._observer(func, args, kwargs or {}, func, sys._getframe().f_back)
+        return _observer(func, args, kwargs or {}, func, sys._getframe().f_back)
 
 
 @contextlib.contextmanager
-def _watch_key(observer: Observer) -> Iterator[None]:
-    global _observer
+def watch(observer: Observer, *, by_mode: bool = False) -> Iterator[None]:
+    """While entered, ``observer`` runs every op of this thread, and of autograd's threads for it.
+
+    Of two observers the inner one runs an op by the outer one, which runs the op itself.
+    ``by_mode``: not on the key, which does not show ``detach``; only for the outermost observer.
+    """
+    global _observer, _by_mode
+    by_mode |= not is_supported()
     outer = _observer
 
     def chained(op: Any, args: Any, kwargs: Any, run: Run, caller: FrameType | None) -> Any:
-        assert outer is not None
-        rest = functools.partial(_hand_on, outer, op, run, caller)
-        return observer(op, args, kwargs, rest, caller)
+        def run_outer(*args: Any, **kwargs: Any) -> Any:
+            return outer(op, args, kwargs, run, caller) if outer else run(*args, **kwargs)
 
+        return observer(op, args, kwargs, run_outer, caller)
+
+    if outer is None:
+        _observer, _by_mode = observer, by_mode
+    else:
+        _observer = chained
+    try:
+        with watch_thread() if outer is None else contextlib.nullcontext():
+            yield
+    finally:
+        _observer = outer
+
+
+def watch_thread() -> contextlib.AbstractContextManager[Any]:
+    """The observer of ``watch`` runs the ops of this thread too: a new thread starts without it."""
+    return _Mode() if _by_mode else _watch_key()
+
+
+@contextlib.contextmanager
+def _watch_key() -> Iterator[None]:
     _register()
     for higher_order_op in higher_order_ops.values():
         if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
             higher_order_op.py_impl(_KEY)(kernel)
-    _observer = observer if outer is None else chained
     include_key(_KEY, True)
     try:
         yield
     finally:
-        _observer = outer
-        if outer is None:
-            include_key(_KEY, False)
-
-
-def _hand_on(
-    outer: Observer, op: Any, run: Run, caller: FrameType | None, *args: Any, **kwargs: Any
-) -> Any:
-    return outer(op, args, kwargs, run, caller)
-
-
-def watch(observer: Observer) -> contextlib.AbstractContextManager[Any]:
-    """While entered, ``observer`` runs every op of this thread, and of autograd's threads for it.
-
-    Of two observers the inner one runs an op by the outer one, which runs the op itself.
-    """
-    return _watch_key(observer) if is_supported() else _Mode(observer)
+        include_key(_KEY, False)
 
 
 @contextlib.contextmanager
@@ -267,6 +271,7 @@ def unobserved() -> Iterator[None]:
 @functools.cache
 def is_supported() -> bool:
     """Whether this PyTorch has the key: tried on a few ops, once a process."""
+    global _observer
     names: list[str] = []
 
     def observe(op: Any, args: Any, kwargs: Any, run: Run, _caller: Any) -> Any:
@@ -276,10 +281,13 @@ def is_supported() -> bool:
     # On the CPU whatever the default device is: a stream may be capturing.
     half = torch.ones((), dtype=torch.float16, device="cpu")
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
+    _observer = observe
     try:
-        with _watch_key(observe), no_torch_function(), torch.enable_grad():
+        with _watch_key(), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works
         return False
+    finally:
+        _observer = None
     return scaled.dtype == half.dtype and names[0] == "aten::mul" and "aten::mm" in names

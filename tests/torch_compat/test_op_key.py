@@ -362,6 +362,21 @@ def test_other_threads_are_not_watched():
     assert log.names == ["aten::cos"]
 
 
+def test_a_thread_is_watched_on_request():
+    def in_thread():
+        with op_key.watch_thread():
+            X.sin()
+        X.cos()
+
+    def run():
+        thread = threading.Thread(target=in_thread)
+        thread.start()
+        thread.join()
+
+    log, _ = watched(run)
+    assert log.names == ["aten::sin"]
+
+
 def test_cond_is_one_op():
     def run():
         return torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.ones(2),))

@@ -38,7 +38,7 @@ _OBSERVERS = (
     graphs.observe_callables, calls.observe_modules, calls.observe_optimizers, calls.observe_calls,
     calls.observe_allocator, calls.observe_driver, calls.observe_compile,
     calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
-    graphs.observe_backward_warnings, calls.observe_threads, calls.observe_ops,
+    graphs.observe_backward_warnings, calls.observe_ops,
 )  # fmt: skip
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,13 +25,9 @@ from cgtool.observe.ops import left_alone, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import (
-    APPLY,
-    TorchDispatchMode,
-    load_dynamo,
-    no_torch_function,
-)
+from cgtool.torch_compat.private import APPLY, load_dynamo, no_torch_function
 
 _READS = frozenset(
     (
@@ -58,34 +54,62 @@ _CALLS: tuple[tuple[Any, str, type], ...] = (
 )
 
 
-class DispatchObserver(TorchDispatchMode):
-    """Every ATen op of the script's thread: captured ones go to the recorder of the device, eager
-    ones that touch a buffer of some graph are published.
+class OpObserver:
+    """Every ATen op of the script's threads: captured ones go to the recorder of the device, eager
+    ones that touch a buffer of some graph are published, and so is work that a thread of the script
+    does while another one captures.
 
-    Cost: some Python for each op, and what the recorder costs for a captured one. Disturbs:
-    ``torch.compile`` runs eagerly under a dispatch mode, and ATen takes other paths where it asks
-    ``isTensorSubclassLike``.
+    Cost: some Python for each op, and what the recorder costs for a captured one. Disturbs: code of
+    ``torch.compile`` runs eagerly (``torch_compat.op_key``).
     """
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # As in observe.ops.OpRecorder: the wrapper would import torch._dynamo at its first call.
-        return False
-
     def __init__(self, script: ObservedScript) -> None:
-        super().__init__()
         self.script = script
+        self.started: set[int] = set()
+        """Threads that the script has started."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        recorder = self.script.device.recorder
-        if recorder is not None:
-            return recorder.observe(func, args, kwargs, func, sys._getframe().f_back)
-        result = call_op(func, args, kwargs)
-        self.script.eager_op(func, args, kwargs)
-        return result
+    def __call__(
+        self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
+    ) -> Any:
+        script, recorder = self.script, self.script.device.recorder
+        is_started = threading.get_ident() in self.started
+        if recorder is not None and not is_started:
+            return recorder.observe(op, args, kwargs, run, caller)
+        if script.capture is None:
+            result = call_op(run, args, kwargs)
+            script.eager_op(op, args, kwargs)
+            return result
+        if is_started and threading.get_ident() != script.capture_thread:
+            # Before the op: it may end the capture, and raise here too.
+            self._note_work(op, args, kwargs)
+        return call_op(run, args, kwargs)
+
+    def _note_work(self, op: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        script, graph = self.script, self.script.capture
+        device = kwargs.get("device")
+        uses_device = any(
+            script.device.place(tensor) == "device" for tensor in tensors_in((args, kwargs))
+        )
+        allocates = device is not None and str(device).startswith("cuda")
+        if script.device.simulated and not script.device.on_host:
+            # Its devices are all called cpu by the time that an op runs.
+            allocates = device is not None
+        if graph is None or not (uses_device or allocates) or op_name(op).startswith(_NO_WORK):
+            return
+        graph.disturbed |= graph.mode == "global"
+        script.publish(events.ThreadWorked(graph, threading.current_thread().name))
+
+    def observe_thread(self, original: Any, thread: threading.Thread) -> None:
+        """Run a thread that the script starts."""
+        with contextlib.ExitStack() as modes:
+            for mode in self.script.device.thread_modes():
+                modes.enter_context(mode)
+            modes.enter_context(op_key.watch_thread())
+            self.started.add(threading.get_ident())
+            try:
+                call_user(original, thread)
+            finally:
+                self.started.discard(threading.get_ident())
 
 
 class FunctionObserver(TorchFunctionMode):
@@ -127,55 +151,15 @@ class FunctionObserver(TorchFunctionMode):
                 self.script.host_waited(func.__name__, source)
 
 
-class ThreadObserver(DispatchObserver):
-    """Ops of a thread that the script started: eager ones as on the script's own thread, and work
-    on the device while another thread captures."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.script.capture is None:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        kwargs = kwargs or {}
-        if threading.get_ident() != self.script.capture_thread:
-            # Before the op: it may end the capture, and raise here too.
-            self._note_work(func, args, kwargs)
-        return call_op(func, args, kwargs)
-
-    def _note_work(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        script, graph = self.script, self.script.capture
-        device = kwargs.get("device")
-        uses_device = any(
-            script.device.place(tensor) == "device" for tensor in tensors_in((args, kwargs))
-        )
-        allocates = device is not None and str(device).startswith("cuda")
-        if script.device.simulated and not script.device.on_host:
-            # Its devices are all called cpu by the time that an op runs.
-            allocates = device is not None
-        if graph is None or not (uses_device or allocates) or op_name(func).startswith(_NO_WORK):
-            return
-        graph.disturbed |= graph.mode == "global"
-        script.publish(events.ThreadWorked(graph, threading.current_thread().name))
-
-
-def observe_threads(script: ObservedScript, patches: Patches) -> None:
-    """Threads that the script starts run under a ``ThreadObserver``.
-
-    Cost and disturbance are those of the ``ThreadObserver``.
-    """
-
-    def run(original: Any, thread: threading.Thread) -> None:
-        with contextlib.ExitStack() as modes:
-            for mode in script.device.thread_modes():
-                modes.enter_context(mode)
-            modes.enter_context(ThreadObserver(script))
-            call_user(original, thread)
-
-    patches.wrap(threading.Thread, "run", run)
-
-
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
-    """Ops and host reads of the script's own thread: ``FunctionObserver``, ``DispatchObserver``."""
+    """Ops and host reads of the script's threads: ``FunctionObserver``, ``OpObserver``."""
     patches.enter_context(FunctionObserver(script))
-    patches.enter_context(DispatchObserver(script))
+    observer = OpObserver(script)
+    # Older PyTorch does not warn of gradients that are added on a stream of the past: there the
+    # `detach` of AccumulateGrad shows its stream.
+    by_mode = not hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch")
+    patches.enter_context(op_key.watch(observer, by_mode=by_mode))
+    patches.wrap(threading.Thread, "run", observer.observe_thread)
 
 
 def observe_calls(script: ObservedScript, patches: Patches) -> None:

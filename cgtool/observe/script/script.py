@@ -101,7 +101,7 @@ class Device(Protocol):
 class CaptureWatcher(OpRecorder):
     """Records the ops of a capture on a GPU, which run as they are.
 
-    Not entered as a mode: ``calls.DispatchObserver`` passes ops to it.
+    Not entered: ``calls.OpObserver`` passes ops to it.
     """
 
     def __init__(self, annotations: Annotations, on_op: OnCapturedOp) -> None:

@@ -48,8 +48,9 @@ from cgtool.torch_compat.private import (
 Run = Callable[..., Any]
 """The op itself: ``run(*args, **kwargs)``."""
 Observer = Callable[[Any, tuple[Any, ...], dict[str, Any], Run, FrameType | None], Any]
-"""``observer(op, args, kwargs, run, caller)`` runs an op and returns its result. ``caller`` is the
-Python frame that called the op; None on autograd's own threads."""
+"""``observer(op, args, kwargs, run, caller)`` runs an op, by ``call_op(run, args, kwargs)``, and
+returns its result. ``caller`` is the Python frame that called the op; None on autograd's own
+threads."""
 
 _NAME = "Fake"
 """PyTorch has this key for torchdistx, and no kernel on it."""
@@ -85,13 +86,12 @@ class _Dispatch:
         return way
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
-        """The op itself. A frame of this in a traceback says that the op failed, and not what
-        observes it (``cgtool.program.boundary``)."""
-        if not _NUMBERS.isdisjoint(map(type, args)):
-            for position in self.tensors:
-                if position < len(args) and type(args[position]) in _NUMBERS:
-                    tensor = wrapped_number(args[position])
-                    args = (*args[:position], tensor, *args[position + 1 :])
+        """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
+        the op failed, and not what observes it (``cgtool.program.boundary``)."""
+        for position in self.tensors:
+            if position < len(args) and type(args[position]) in _NUMBERS:
+                tensor = wrapped_number(args[position])
+                args = (*args[:position], tensor, *args[position + 1 :])
         return self.redispatch(below, *args, **kwargs)
 
 
@@ -107,9 +107,11 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     below, is_composite = dispatch.ways.get(keyset.raw_repr()) or dispatch.way(keyset)
     if is_composite or _observer is None:
         return dispatch.run(below, *args, **kwargs)
+    has_number = not _NUMBERS.isdisjoint(map(type, args))
+    run = functools.partial(dispatch.run if has_number else dispatch.redispatch, below)
     exclude_key(_KEY, True)
     try:
-        return _observer(op, args, kwargs, functools.partial(dispatch.run, below), _caller())
+        return _observer(op, args, kwargs, run, _caller())
     finally:
         exclude_key(_KEY, False)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cgtool.analysis.diff.compare import compare
-from cgtool.analysis.diff.pairing import same_in_every_build
+from cgtool.analysis.graph.kernel_names import same_in_every_build
 from cgtool.analysis.timing import gaps
 from cgtool.model.capture import (
     Block,

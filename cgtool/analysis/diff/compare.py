@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from statistics import median
 
 import msgspec
@@ -42,6 +43,10 @@ from cgtool.analysis.timing.gaps import own_time
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import usage
+
+_WORTH = 0.01
+"""Of all time: a line whose time differs by less is not shown."""
+_LINES = 10
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -142,13 +147,14 @@ def _graph(matched: Matched) -> GraphRow:
     )
 
 
-_ENVIRONMENT = (
-    ("device", "GPU"),
-    ("torch", "torch"),
-    ("cuda_runtime", "CUDA"),
-    ("driver", "driver"),
-    ("allocator_config", "allocator settings"),
-)
+_SETTINGS = {
+    "environment.device": "GPU",
+    "environment.torch": "torch",
+    "environment.cuda_runtime": "CUDA",
+    "environment.driver": "driver",
+    "environment.allocator_config": "allocator settings",
+    "recorder": "recorder",
+}
 
 
 def _notes(
@@ -160,7 +166,13 @@ def _notes(
 ) -> Iterator[str]:
     """What the reader has to know, and what differs without counting as a difference: a sentence
     each."""
-    yield from _environment(a, b)
+    settings = []
+    for field, name in _SETTINGS.items():
+        before, after = map(attrgetter(field), (a, b))
+        if before != after:
+            settings.append(f"{name} {before or 'unknown'} in A, {after or 'unknown'} in B")
+    if settings:
+        yield f"{'; '.join(settings)}: kernels and sizes may differ because of that"
     yield from _options(a, b)
     yield from _elsewhere(graphs)
     for matched in graphs:
@@ -180,30 +192,12 @@ def _notes(
         or any(change.fact.type not in WORK for change in changes)
         or any(matched.a is None or matched.b is None for matched in graphs)
     ):
-        yield from _one_sided(
-            "finding",
-            ((finding.code, finding.reason) for finding in graph_findings(a)),
-            ((finding.code, finding.reason) for finding in graph_findings(b)),
-        )
-    yield from _one_sided(
-        "note of the capture",
-        ((caveat.code, caveat.text) for caveat in a.caveats),
-        ((caveat.code, caveat.text) for caveat in b.caveats),
-    )
-
-
-def _environment(a: Capture, b: Capture) -> Iterator[str]:
-    differences = []
-    for field, name in _ENVIRONMENT:
-        before, after = getattr(a.environment, field), getattr(b.environment, field)
-        if before != after:
-            differences.append(f"{name} {before or 'unknown'} in A, {after or 'unknown'} in B")
-    if a.recorder != b.recorder:
-        differences.append(
-            f"recorder {a.recorder or 'unknown'} in A, {b.recorder or 'unknown'} in B"
-        )
-    if differences:
-        yield f"{'; '.join(differences)}: kernels and sizes may differ because of that"
+        findings: list[dict[str, str]] = [
+            {row.code: row.reason for row in graph_findings(side)} for side in (a, b)
+        ]
+        yield from _one_sided("finding", *findings)
+    caveats = [{caveat.code: caveat.text for caveat in side.caveats} for side in (a, b)]
+    yield from _one_sided("note of the capture", *caveats)
 
 
 def _options(a: Capture, b: Capture) -> Iterator[str]:
@@ -231,19 +225,11 @@ def _elsewhere(graphs: Sequence[Matched]) -> Iterator[str]:
         yield f"{count_text(functions, 'node')} do the same work from another function"
 
 
-def _one_sided(
-    noun: str, ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
-) -> Iterator[str]:
-    before, after = dict(ours), dict(theirs)
-    for side, own, other in (("A", before, after), ("B", after, before)):
+def _one_sided(noun: str, in_a: dict[str, str], in_b: dict[str, str]) -> Iterator[str]:
+    for side, own, other in (("A", in_a, in_b), ("B", in_b, in_a)):
         for code, text in own.items():
             if code not in other:
                 yield f"{noun} in {side} alone: {text} ({code})"
-
-
-_WORTH = 0.01
-"""Of all time: a line whose time differs by less is not shown."""
-_LINES = 10
 
 
 def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
@@ -275,11 +261,11 @@ def _times(a: Capture, b: Capture, graphs: Sequence[Matched]) -> tuple[Figure, .
     rows = []
     for matched in graphs:
         if matched.a is not None and matched.b is not None:
-            rows.append(
-                Figure(matched.graph.name, "nodes", _nodes_ns(matched.a), _nodes_ns(matched.b))
-            )
-            replays = _replay(a, matched.which[0]), _replay(b, matched.which[1])
-            rows.append(Figure(matched.graph.name, "replay", *replays))
+            name, (which_a, which_b) = matched.graph.name, matched.which
+            rows += [
+                Figure(name, "nodes", _nodes_ns(matched.a), _nodes_ns(matched.b)),
+                Figure(name, "replay", _replay(a, which_a), _replay(b, which_b)),
+            ]
     ours, theirs = _bench(a), _bench(b)
     rows += [
         Figure(phase, f"{name} in bench", value, theirs.get((phase, name)))
@@ -311,27 +297,21 @@ def _times_by_line(
 ) -> tuple[LineTime, ...]:
     """Where the time of the nodes differs: ops and their lines, most first."""
     spent: dict[tuple[str | None, str | None], list[int]] = defaultdict(lambda: [0, 0])
-    total = Counter[int]()
     for matched in graphs:
-        if (
-            matched.a is None
-            or matched.b is None
-            or not (_nodes_ns(matched.a) and _nodes_ns(matched.b))
-        ):
+        if matched.a is None or matched.b is None:
+            continue
+        if not (_nodes_ns(matched.a) and _nodes_ns(matched.b)):
             continue
         nodes = matched.nodes
         # A line that has shifted is one line.
         partner = {a: b for pairs in (nodes.same, nodes.alike, nodes.moved) for a, b in pairs}
         for side, graph in enumerate((matched.a, matched.b)):
             for node in graph.nodes:
+                place = (places_a, places_b)[side].of(node)
                 if side == 0 and node.id in partner:
                     place = places_b.of(matched.b.nodes[partner[node.id]])
-                else:
-                    place = (places_b if side else places_a).of(node)
-                key = place.op, file_line(place.line) or None
-                spent[key][side] += node.duration_ns or 0
-                total[side] += node.duration_ns or 0
+                spent[place.op, file_line(place.line) or None][side] += node.duration_ns or 0
     rows = [LineTime(op, line, before, after) for (op, line), (before, after) in spent.items()]
-    worth = _WORTH * max(total.values(), default=0)
+    worth = _WORTH * max(sum(row.a for row in rows), sum(row.b for row in rows))
     rows = [row for row in rows if abs(row.b - row.a) >= max(worth, 1)]
     return tuple(sorted(rows, key=lambda row: -abs(row.b - row.a))[:_LINES])

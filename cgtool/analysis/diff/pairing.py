@@ -17,7 +17,7 @@ The result of (A, B) is that of (B, A) mirrored.
 
 from __future__ import annotations
 
-import re
+import sys
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from cgtool.analysis.graph.kernel_names import same_in_every_build
 from cgtool.analysis.graph.places import Places
 from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch, Node
 from cgtool.model.schema import Field, fields
@@ -39,10 +40,6 @@ _QUICK_BITS = 100_000_000
 _ENOUGH = 100
 """One cut in so many elements is trusted. A single key may have moved, and a cut there would part
 all that belongs together."""
-_UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
-"""The length of a name, and the name."""
-
-
 Pair = tuple[int, int]
 """Positions or node ids: (left, right)."""
 
@@ -123,18 +120,6 @@ class Reader:
         sizes = [getattr(part, field.name, None) for field in part_fields]
         sizes += [getattr(node, field.name) for field in _OWN]
         return Fact(*self._from[node.origin], node.type, name, tuple(sizes), node.stream)
-
-
-def same_in_every_build(kernel: str) -> str:
-    """The mangled name without what nvcc made up for an unnamed namespace: a hash of the source
-    file, which another build of PyTorch has otherwise."""
-    kept, at = [], 0
-    for match in _UNNAMED.finditer(kernel):
-        if match.start() >= at:
-            kept += [kernel[at : match.start()], "12_GLOBAL__N_1"]
-            # As the length says; no name is longer than a mangled name may be.
-            at = match.end() + int(match[1][-5:])
-    return "".join([*kept, kernel[at:]])
 
 
 @dataclass(slots=True)
@@ -224,18 +209,16 @@ def _numbered(values: Iterable[Hashable], numbers: dict[Hashable, int]) -> list[
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def _gaps(pairs: Sequence[Pair], rest: Sequence[int], others: Sequence[int]) -> list[_Gap]:
+def _gaps(pairs: Sequence[Pair], mine: Iterable[int], yours: Iterable[int]) -> list[_Gap]:
     """The nodes between matched pairs, which ascend on both sides."""
+    rest, others = _unmatched(mine, pairs, 0), _unmatched(yours, pairs, 1)
     gaps: list[_Gap] = []
     a = b = 0
-    for left, right in (*pairs, (None, None)):
-        first, second = a, b
-        while a < len(rest) and (left is None or rest[a] < left):
-            a += 1
-        while b < len(others) and (right is None or others[b] < right):
-            b += 1
-        if a > first or b > second:
-            gaps.append((rest[first:a], others[second:b]))
+    for left, right in (*pairs, (sys.maxsize, sys.maxsize)):
+        end_a, end_b = bisect_left(rest, left, a), bisect_left(others, right, b)
+        if end_a > a or end_b > b:
+            gaps.append((rest[a:end_a], others[b:end_b]))
+        a, b = end_a, end_b
     return gaps
 
 
@@ -257,7 +240,7 @@ def _refined(
         theirs = _numbered((key(right[node]) for node in yours), numbers)
         pairs = [(mine[a], yours[b]) for a, b in common(ours, theirs)]
         matched += pairs
-        smaller += _gaps(pairs, _unmatched(gap[0], pairs, 0), _unmatched(gap[1], pairs, 1))
+        smaller += _gaps(pairs, *gap)
     return smaller
 
 
@@ -275,8 +258,8 @@ def _slide(
             counts[left.of[a].function][after.line - before.line] += 1
     # By how many lines each function has moved in its file, as most of its nodes have it.
     shifts = {
-        function: min(shifts, key=lambda shift: (-shifts[shift], abs(shift), shift))
-        for function, shifts in counts.items()
+        function: min(moves, key=lambda move: (-moves[move], abs(move), move))
+        for function, moves in counts.items()
     }
 
     def fits(a: int, b: int) -> bool:

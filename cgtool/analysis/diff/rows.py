@@ -332,18 +332,14 @@ def edges(graphs: Iterable[Matched]) -> tuple[EdgeRow, ...]:
             groups: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
             for source, target, *_ in links:
                 groups[_end(matched, source), _end(matched, target)].append((source, target))
-            for (source_at, target_at), pairs in groups.items():
-                modules = ({facts[pair[end]].module for pair in pairs} for end in (0, 1))
-                source_in, target_in = map(_pattern, modules)
+            for places, pairs in groups.items():
+                ends = [
+                    f"{place} {_pattern({facts[pair[end]].module for pair in pairs})}".rstrip()
+                    for end, place in enumerate(places)
+                ]
+                name, (source_text, target_text) = matched.graph.name, ends
                 rows.append(
-                    EdgeRow(
-                        matched.graph.name,
-                        change,
-                        len(pairs),
-                        f"{source_at} {source_in}".rstrip(),
-                        f"{target_at} {target_in}".rstrip(),
-                        tuple(pairs),
-                    )
+                    EdgeRow(name, change, len(pairs), source_text, target_text, tuple(pairs))
                 )
     return tuple(sorted(rows, key=lambda row: -row.edges))
 

@@ -39,6 +39,8 @@ import pycxxfilt
 MAX_MANGLED = 1 << 16
 """Characters; a longer name is shown as it is."""
 MAX_DEMANGLED = 1 << 18
+_UNNAMED = re.compile(r"(\d+)(?=_GLOBAL__N_)")
+"""The length of a name, and the name."""
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 
 _CHILD = """
@@ -112,6 +114,18 @@ def _limited(names: Sequence[str]) -> list[str]:
         if len(answers) < len(rest):
             results.append(rest[len(answers)])
     return results + list(names[len(results) :])
+
+
+def same_in_every_build(kernel: str) -> str:
+    """The mangled name without what nvcc made up for an unnamed namespace: a hash of the source
+    file, which another build of PyTorch has otherwise."""
+    kept, at = [], 0
+    for match in _UNNAMED.finditer(kernel):
+        if match.start() >= at:
+            kept += [kernel[at : match.start()], "12_GLOBAL__N_1"]
+            # As the length says; no name is longer than a mangled name may be.
+            at = match.end() + int(match[1][-5:])
+    return "".join([*kept, kernel[at:]])
 
 
 MAX_SHORT = 96

@@ -19,6 +19,8 @@ import msgspec
 from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
 from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segment
 
+_Memory = Allocation | Block | Segment
+
 
 class PoolRow(msgspec.Struct, frozen=True):
     """One pool, in bytes."""
@@ -180,7 +182,7 @@ def _pool_row(
         place = places.of_origin(at_peak.origin)
         facts = (capture.graphs[at_peak.graph].name, place.short_op, file_line(place.line))
         where = " ".join(fact for fact in facts if fact)
-    used = _spans(allocations) + _spans(_used_blocks(pool))
+    used: list[_Memory] = [*allocations, *_used_blocks(pool)]
     reserved = reserved_bytes(pool)
     return PoolRow(
         pool.name,
@@ -188,7 +190,7 @@ def _pool_row(
         reserved,
         live_bytes(pool),
         peak,
-        reserved - _overlap(_merge(used), sorted(_spans(pool.segments))),
+        reserved - _common_bytes(used, pool.segments),
         peak_of(allocations, lambda allocation: allocation.requested_bytes)[0],
         len(allocations),
         tuple(graph.name for graph in capture.graphs if graph.pool == index),
@@ -214,11 +216,10 @@ def _shared(capture: Capture, pool: Pool, allocations: Iterable[Allocation]) -> 
     by_graph: dict[int, list[Allocation]] = defaultdict(list)
     for allocation in allocations:
         by_graph[allocation.graph].append(allocation)
-    spans = {graph: _merge(_spans(group)) for graph, group in by_graph.items()}
     return [
-        SharedRow(pool.name, capture.graphs[first].name, capture.graphs[second].name, overlap)
-        for first, second in combinations(sorted(spans), 2)
-        if (overlap := _overlap(spans[first], spans[second]))
+        SharedRow(pool.name, capture.graphs[first].name, capture.graphs[second].name, shared)
+        for first, second in combinations(sorted(by_graph), 2)
+        if (shared := _common_bytes(by_graph[first], by_graph[second]))
     ]
 
 
@@ -262,27 +263,16 @@ def _used_blocks(pool: Pool) -> list[Block]:
     ]
 
 
-def _spans(ranges: Iterable[Allocation | Block | Segment]) -> list[tuple[int, int]]:
-    return [(each.address, each.address + each.bytes) for each in ranges]
-
-
-def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return merged
-
-
-def _overlap(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> int:
-    total = i = j = 0
-    while i < len(left) and j < len(right):
-        low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        total += max(0, high - low)
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
+def _common_bytes(left: Iterable[_Memory], right: Iterable[_Memory]) -> int:
+    """Bytes of addresses that something of both covers."""
+    changes: list[tuple[int, int, int]] = []
+    for memory in left:
+        changes += [(memory.address, 1, 0), (memory.address + memory.bytes, -1, 0)]
+    for memory in right:
+        changes += [(memory.address, 0, 1), (memory.address + memory.bytes, 0, -1)]
+    total = last = of_left = of_right = 0
+    for address, left_change, right_change in sorted(changes):
+        if of_left and of_right:
+            total += address - last
+        last, of_left, of_right = address, of_left + left_change, of_right + right_change
     return total

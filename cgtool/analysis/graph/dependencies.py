@@ -84,7 +84,7 @@ def find_dependencies(capture: Capture, index: int) -> Dependencies:
         # Op calls meet these in what their pointers lead to.
         for run in runs:
             if run.call is not None:
-                run.places = _all_places(graph, order[run.first : run.end]) or ()
+                run.places = _places(graph, order[run.first : run.end])
                 run.unseen = len(run.places) < len({*run.call.reads, *run.call.writes})
     any_unseen = any(run.unseen for run in runs)
     before: list[Sequence[int]] = [()] * len(order)
@@ -151,7 +151,7 @@ def _runs(graph: Graph, order: Sequence[int]) -> list[_Run]:
         number, of_kind = node.call, node.type in _KINDS
         call = calls[number] if calls and number is not None and of_kind else None
         if call is None:
-            places = (_all_places(graph, (node_id,)) if of_kind else None) or ()
+            places = _places(graph, (node_id,)) if of_kind else ()
             barrier = not places and node.type != "empty"
             runs.append(_Run(at, at + 1, number, None, places, barrier))
         elif runs and runs[-1].number == number and runs[-1].call is not None:
@@ -173,32 +173,32 @@ def _touched(run: _Run, any_unseen: bool) -> tuple[Sequence[int], Sequence[int]]
     return (*run.call.reads, *run.places, *unseen), run.call.writes
 
 
-def _all_places(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...] | None:
-    """Allocations and tensors as negative numbers, apart from those of storages; None when one of
-    the nodes touches memory that nobody knows."""
-    places: dict[int, None] = {}
-    for node in nodes:
-        for allocation, tensor in _ends(graph.nodes[node]):
-            if allocation is not None:
-                places[-2 - 2 * allocation] = None
-            elif tensor is not None:
-                places[-3 - 2 * tensor] = None
-            else:
-                return None
-    return tuple(places)
+def _places(graph: Graph, nodes: Sequence[int]) -> tuple[int, ...]:
+    """The memory that the parameters of all these nodes lead to; none when one of them touches
+    memory that nobody knows."""
+    places = dict.fromkeys(place for node in nodes for place in _places_of(graph.nodes[node]))
+    return () if None in places else tuple(place for place in places if place is not None)
 
 
-def _ends(node: Node) -> list[tuple[int | None, int | None]]:
-    """Allocation and tensor, one of them None, of everything that a node's parameters lead to;
-    both None for memory of the device that nobody knows."""
+def _places_of(node: Node) -> list[int | None]:
+    """None for memory of the device that nobody knows."""
     kernel, copy, fill = node.kernel, node.copy, node.fill
     if kernel is not None:
         if kernel.arguments_unread is not None:
-            return [(None, None)]
-        return [(pointer.allocation, pointer.tensor) for pointer in kernel.pointers]
-    if copy is not None:
-        source = (copy.source_allocation, copy.source_tensor)
-        destination = (copy.destination_allocation, copy.destination_tensor)
-        of_host = copy.kind[:1] == "h", copy.kind[-1:] == "h"
-        return [end for end, host in zip((source, destination), of_host, strict=True) if not host]
-    return [] if fill is None else [(fill.destination_allocation, fill.destination_tensor)]
+            return [None]
+        return [_place(pointer.allocation, pointer.tensor) for pointer in kernel.pointers]
+    places: list[int | None] = []
+    if copy is not None and not copy.kind.startswith("h"):
+        places.append(_place(copy.source_allocation, copy.source_tensor))
+    if copy is not None and not copy.kind.endswith("h"):
+        places.append(_place(copy.destination_allocation, copy.destination_tensor))
+    if fill is not None:
+        places.append(_place(fill.destination_allocation, fill.destination_tensor))
+    return places
+
+
+def _place(allocation: int | None, tensor: int | None) -> int | None:
+    """Negative, apart from the numbers of storages and from ``_UNSEEN``."""
+    if allocation is not None:
+        return -2 - 2 * allocation
+    return None if tensor is None else -3 - 2 * tensor

@@ -191,7 +191,7 @@ def test_inputs_moved_in_the_last_bit_move_results_a_little(target):
     stage = staged(made)
     trial = Trial("one")
     exact = stage.eager(trial).values[0]
-    moved = [stage.eager(one).values[0] for one in perturbed(made, stage, trial)]
+    moved = [stage.eager(one).values[0] for one in perturbed(stage, trial)]
     key = next(key for key in exact if key[0] == "output")
     apart = max(difference(exact[key], one[key]).largest for one in moved)
     assert 0 < apart < 1e-5
@@ -202,8 +202,8 @@ def test_random_results_are_compared_by_what_they_are_drawn_from(target):
     stage = staged(made)
     trial = Trial("one")
     keys = {("gradient", "gradient of 0.weight")}
-    assert randomness.alike(made, stage, trial, keys)
-    assert list(randomness.frozen(made, stage, trial)) == []
+    assert randomness.alike(stage, trial, keys)
+    assert list(randomness.frozen(stage, trial)) == []
 
 
 def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
@@ -217,9 +217,9 @@ def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
         replay(trial)
 
     monkeypatch.setattr(stage, "replay_once", frozen)
-    (finding,) = randomness.frozen(made, stage, Trial("one"))
+    (finding,) = randomness.frozen(stage, Trial("one"))
     assert finding.code == "rng-frozen-seed"
-    assert not randomness.alike(made, stage, Trial("one"), {("output", "output")})
+    assert not randomness.alike(stage, Trial("one"), {("output", "output")})
 
 
 def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):

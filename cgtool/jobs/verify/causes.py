@@ -14,68 +14,50 @@ from cgtool.detectors.compare_iterations import (
     CPU_WORK_IN_REGION,
     FROZEN,
     IN_PLACE_ON_STATIC_INPUT,
-    METADATA_ADDRESS_CHANGED,
-    PARAMETER_REBOUND,
     PYTHON_SCALAR_FROZEN,
     RNG_FROZEN_SEED,
     compare_iterations,
 )
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
 from cgtool.detectors.preflight import captured_step, stepping_optimizers
-from cgtool.detectors.reporting import at_call
-from cgtool.devices.device import VerifyTarget
-from cgtool.findings.registry import code
-from cgtool.jobs.verify.runs import (
-    Trial,
-    TrialRunner,
-    autocast_caches,
-    eager_iteration,
-)
+from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
 from cgtool.jobs.verify.state import host_random_state
-from cgtool.jobs.verify.watching import LivenessRecorder, Outside, recording
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, WARNING, Finding
 from cgtool.observe import iteration
+from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.host_reads import HostReads
-from cgtool.observe.ops import Record
 from cgtool.observe.placement import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches
 
-AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
-INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
-
-_REBOUND = (METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND)
+Queries = list[tuple[Frame, ...]]
+"""Where the code asked whether it is captured: call chains, innermost first."""
 
 
 class Eager:
     """Eager iterations of the workload, compared by their ops."""
 
-    def __init__(self, target: VerifyTarget, runner: TrialRunner) -> None:
-        self.target = target
+    def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
 
     def _compare(self, run: Callable[[], Any]) -> list[Finding]:
-        with recording(self.target) as annotations, iteration.without_collector():
-            findings, _ = compare_iterations(
-                run,
-                roots_of(self.target.workload),
-                annotations,
-                [(part.args, dict(part.kwargs)) for part in self.target.workload.parts],
-            )
-        return findings
+        target = self.runner.target
+        inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
+        ranges = watch_annotations(target.options.annotations)
+        with ranges as annotations, iteration.without_collector():
+            return compare_iterations(run, roots_of(target.workload), annotations, inputs)[0]
 
-    def _iterate(self) -> None:
-        eager_iteration(self.target)
-        self.target.device.synchronize()
-
-    def in_a_row(self, trial: Trial, skipped: int = 0) -> list[Finding]:
-        """Compare two consecutive iterations, after ``skipped`` others."""
+    def _begin(self, trial: Trial, skipped: int) -> None:
         self.runner.begin_eager(trial)
         for _ in range(skipped):
-            self._iterate()
-        return self._compare(self._iterate)
+            self.runner.iterate()
+
+    def consecutive(self, trial: Trial, skipped: int = 0) -> list[Finding]:
+        """Compare two consecutive iterations, after ``skipped`` others."""
+        self._begin(trial, skipped)
+        return self._compare(self.runner.iterate)
 
     def restarted(self, first: Trial, second: Trial) -> list[Finding]:
         """Compare two iterations from the state of the capture, each with its own inputs."""
@@ -83,14 +65,14 @@ class Eager:
 
         def run() -> None:
             self.runner.begin_eager(next(trials))
-            self._iterate()
+            self.runner.iterate()
 
         return self._compare(run)
 
     def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
         """What the host changes between iterations, or between two sets of inputs."""
         for skipped in range(max(1, iteration)):
-            findings = kept(self.in_a_row(trial, skipped), FROZEN)
+            findings = kept(self.consecutive(trial, skipped), FROZEN)
             findings += self._optimizers(trial, skipped)
             if findings:
                 return self._of_chance(findings, trial)
@@ -98,13 +80,11 @@ class Eager:
 
     def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
         """Optimizers whose numbers the host changes from one iteration to the next."""
-        self.runner.begin_eager(trial)
-        for _ in range(skipped):
-            self._iterate()
+        self._begin(trial, skipped)
         with stepping_optimizers() as steps:
-            self._iterate()
+            self.runner.iterate()
             before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.items()}
-            self._iterate()
+            self.runner.iterate()
         findings: list[Finding] = []
         for key, (optimizer, stepped) in steps.items():
             moved = [
@@ -127,7 +107,7 @@ class Eager:
         """``findings``, where a frozen number comes from a random generator of the host."""
         self.runner.begin_eager(trial)
         before = host_random_state(self.runner.start)
-        self._iterate()
+        self.runner.iterate()
         if before == host_random_state(self.runner.start):
             return findings
         return [
@@ -167,16 +147,16 @@ def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
     ]
 
 
-def branches_on_capturing(
-    target: VerifyTarget, runner: TrialRunner, queries: CapturingQueries, trial: Trial
-) -> Iterator[Finding]:
+def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -> list[Finding]:
     """The code asked during the capture whether it is captured, and runs other ops if it is."""
-    if not queries.chains:
-        return
+    if not queries:
+        return []
+    target = runner.target
 
     def ops(answer: bool) -> list[iteration.Op]:
         runner.begin_eager(trial)
-        with recording(target) as annotations, watch_capturing_queries(answer):
+        ranges = watch_annotations(target.options.annotations)
+        with ranges as annotations, watch_capturing_queries(answer):
             observed = iteration.observe(
                 lambda: eager_iteration(target),
                 roots_of(target.workload),
@@ -188,66 +168,8 @@ def branches_on_capturing(
 
     no, yes = ops(False), ops(True)
     if [(op.call.name, op.numbers) for op in no] == [(op.call.name, op.numbers) for op in yes]:
-        return
-    yield branching_finding(queries.chains[0], [op.call for op in no], [op.call for op in yes])
-
-
-class Liveness:
-    """One iteration after warm-up, before verification holds a tensor of the user's."""
-
-    def __init__(self, target: VerifyTarget) -> None:
-        self._caches = autocast_caches()
-        with recording(target) as annotations:
-            recorder = LivenessRecorder(target, annotations)
-            # A capture would read the casts that warm-up left in autocast's cache.
-            self._incoming: list[torch.Tensor] = []
-            eager_iteration(target, recorder, keep_casts=True, hold=self._incoming)
-        target.device.synchronize()
-        if self._caches:
-            torch.clear_autocast_cache()
-        self.record: Record = recorder.record
-        self.freed_inputs: list[Outside] = recorder.freed_inputs()
-        self.uses_empty = recorder.uses_empty
-
-    def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
-        """``findings``, and the memory that was freed. Where ``known`` reports at the same line
-        that a tensor was replaced, both have one cause and are reported once."""
-        rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
-        freed_inputs = list(self.findings())
-        freed = {finding.frames[:1] for finding in freed_inputs}
-        reported = set()
-        for finding in (*findings, *rebound.values()):
-            place = finding.frames[:1]
-            if finding.code in _REBOUND and place in freed:
-                if place in reported:
-                    continue
-                reported.add(place)
-                yield msgspec.structs.replace(
-                    finding,
-                    evidence=(*finding.evidence, "the first one is freed when the call returns"),
-                )
-            elif finding in findings:
-                yield finding
-        yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
-
-    def findings(self) -> Iterator[Finding]:
-        """Memory from before the iteration that it read and that was freed at its end."""
-        for read in self.freed_inputs:
-            tensor = f"{read.dtype}{list(read.shape)}"
-            if self._caches:
-                finding = Finding(
-                    AUTOCAST_WEIGHT_CACHE,
-                    f"{read.call.name} reads a cast from autocast's cache: a replay reads it even "
-                    "after the weight has changed and the cache was cleared",
-                    evidence=(f"the cast is {tensor}",),
-                )
-            else:
-                finding = Finding(
-                    INPUT_FREED_BEFORE_REPLAY,
-                    f"{read.call.name} reads {tensor} from before the call, which is freed when "
-                    "the call returns: a replay reads freed memory",
-                )
-            yield at_call(finding, read.call, self.record)
+        return []
+    return [branching_finding(queries[0], [op.call for op in no], [op.call for op in yes])]
 
 
 def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Finding]:
@@ -269,23 +191,16 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
         )
 
 
-class CapturingQueries:
-    """The call chains of the code that called it, innermost first."""
-
-    def __init__(self) -> None:
-        self.chains: list[tuple[Frame, ...]] = []
-
-
 @contextlib.contextmanager
-def watch_capturing_queries(answer: bool | None = None) -> Iterator[CapturingQueries]:
+def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
     """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
-    queries = CapturingQueries()
+    queries: Queries = []
 
     def is_capturing(original: Callable[[], bool]) -> bool:
         caller = sys._getframe(2)
         # torch's own optimizers call it too; they refuse rather than branch.
         if not is_internal(caller.f_code):
-            queries.chains.append(frames_of(chain_of(caller)))
+            queries.append(frames_of(chain_of(caller)))
             if answer is not None:
                 return answer
         return original()

@@ -113,6 +113,16 @@ TOO_NOISY = 0.1
 """Where eager runs differ by more than this part of the largest value, equality proves nothing."""
 
 
+class Compared(NamedTuple):
+    """A tensor of one iteration."""
+
+    iteration: int
+    """From 0."""
+    comparison: Comparison
+    too_noisy: bool = False
+    """It is equal, and eager runs differ so much that this proves nothing."""
+
+
 @dataclass
 class TrialResult:
     """A trial with its runs and comparisons."""
@@ -120,39 +130,31 @@ class TrialResult:
     trial: Trial
     eager: list[Run]
     replay: Run
-    comparisons: list[Comparison] = field(default_factory=list)
-    differing: list[tuple[int, Comparison]] = field(default_factory=list)
-    """(iteration from 0, comparison) of all tensors that differ."""
-    noisy: list[Comparison] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
     only_eager: set[str] = field(default_factory=set)
     """State that eager iterations create and that cannot be reached after replays."""
 
-    def accepting(self, keys: set[tuple[str, str]]) -> TrialResult:
-        """The same result without these (kind, name), which are reported elsewhere."""
-        if not keys:
-            return self
-        return replace(
-            self,
-            comparisons=[
-                comparison
-                for comparison in self.comparisons
-                if (comparison.kind, comparison.name) not in keys
-            ],
-            differing=[
-                comparison
-                for comparison in self.differing
-                if (comparison[1].kind, comparison[1].name) not in keys
-            ],
-            noisy=[
-                comparison
-                for comparison in self.noisy
-                if (comparison.kind, comparison.name) not in keys
-            ],
-        )
+    @property
+    def comparisons(self) -> list[Comparison]:
+        return [each.comparison for each in self.compared]
 
     @property
-    def exact(self) -> bool:
-        return all(comparison.exact for comparison in self.comparisons)
+    def differing(self) -> list[Compared]:
+        return [each for each in self.compared if not each.comparison.equal]
+
+    @property
+    def noisy(self) -> bool:
+        """Eager runs differ from each other."""
+        return any(comparison.noise != 0.0 for comparison in self.comparisons)
+
+    def accepting(self, keys: set[tuple[str, str]]) -> TrialResult:
+        """The same result without these (kind, name), which are reported elsewhere."""
+        kept = [
+            each
+            for each in self.compared
+            if (each.comparison.kind, each.comparison.name) not in keys
+        ]
+        return replace(self, compared=kept)
 
 
 def compare_runs(
@@ -162,7 +164,7 @@ def compare_runs(
     replay: Run,
     *,
     noise_counts: bool = True,
-    rounding: list[Run] | None = None,
+    rounding: Sequence[Run] = (),
 ) -> TrialResult:
     """Compare every tensor of every iteration.
 
@@ -172,91 +174,71 @@ def compare_runs(
     """
     base = runner.base(trial)
     result = TrialResult(trial, eager, replay)
+
+    def values_of(runs: Sequence[Run], number: int, key: tuple[str, str]) -> list[torch.Tensor]:
+        values = []
+        for run in runs:
+            value = run.values[number].get(key)
+            if value is None and key[0] == "state" and key[1] in run.names:
+                # A run keeps the state that it changed.
+                value = base.get(key[1])
+            if value is not None:
+                values.append(value)
+        return values
+
     for number in range(trial.iterations):
-        keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
-        for kind, name in keys:
-            sides = [_value(run, number, kind, name, base) for run in eager]
-            expected = [value for value in sides if value is not None]
-            replayed = _value(replay, number, kind, name, base)
-            if replayed is None and kind == "state":
+        for key in dict.fromkeys(key for run in (*eager, replay) for key in run.values[number]):
+            kind, name = key
+            expected = values_of(eager, number, key)
+            replayed = values_of([replay], number, key)
+            if expected and replayed:
+                if not noise_counts:
+                    del expected[1:]
+                rounded = values_of(rounding, number, key)
+                comparison = _compare(key, trial.iteration(number), expected, replayed[0], rounded)
+                result.compared.append(
+                    Compared(number, comparison, _too_noisy(comparison, expected[0]))
+                )
+            elif kind != "state":
+                comparison = Comparison(
+                    name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
+                )
+                result.compared.append(Compared(number, comparison))
+            elif not replayed:
                 result.only_eager.add(name)
-                continue
-            if replayed is None or not expected:
-                if kind != "state":
-                    one = Comparison(
-                        name, kind, trial.iteration(number), equal=False, tolerance=0.0, noise=0.0
-                    )
-                    result.comparisons.append(one)
-                    result.differing.append((number, one))
-                continue
-            rounded = [
-                value
-                for run in rounding or ()
-                if (value := _value(run, number, kind, name, base)) is not None
-            ]
-            comparison = _compare(
-                expected if noise_counts else expected[:1],
-                replayed,
-                rounded,
-                kind,
-                name,
-                trial.iteration(number),
-            )
-            result.comparisons.append(comparison)
-            if not comparison.equal:
-                result.differing.append((number, comparison))
-            elif _too_noisy(comparison, expected[0]):
-                result.noisy.append(comparison)
     return result
 
 
-def _value(
-    run: Run, number: int, kind: str, name: str, base: dict[str, torch.Tensor]
-) -> torch.Tensor | None:
-    value = run.values[number].get((kind, name))
-    if value is None and kind == "state" and name in run.names:
-        # A run keeps the state that it changed.
-        return base.get(name)
-    return value
-
-
 def _compare(
+    key: tuple[str, str],
+    trial: str,
     expected: list[torch.Tensor],
     replayed: torch.Tensor,
     rounding: list[torch.Tensor],
-    kind: str,
-    name: str,
-    trial: str,
 ) -> Comparison:
     noise = spread(expected)
     distance = nearest(expected, replayed)
     allowed = 0.0 if noise.largest is None else SLACK * noise.largest
-    if not distance.exact and rounding:
+    relative = 0.0 if distance.exact else None
+    if not distance.exact:
         moved = [difference(expected[0], value).largest for value in rounding]
         allowed = max(allowed, *(SLACK * value for value in moved if value is not None), 0.0)
+        if distance.largest is not None and (scale := magnitude(expected[0])):
+            relative = distance.largest / scale
     return Comparison(
-        name=name,
-        kind=kind,
+        name=key[1],
+        kind=key[0],
         trial=trial,
         equal=distance.exact or (distance.largest is not None and distance.largest <= allowed),
         exact=distance.exact,
         largest=distance.largest,
-        relative=_relative(distance, expected[0]),
+        relative=relative,
         tolerance=allowed,
         noise=noise.largest,
     )
 
 
-def _relative(distance: Difference, expected: torch.Tensor) -> float | None:
-    if distance.exact:
-        return 0.0
-    if distance.largest is None:
-        return None
-    largest = magnitude(expected)
-    return distance.largest / largest if largest else None
-
-
 def _too_noisy(comparison: Comparison, expected: torch.Tensor) -> bool:
-    if comparison.exact or not comparison.noise:
+    if comparison.exact or not comparison.equal or not comparison.noise:
         return False
     return comparison.noise > TOO_NOISY * magnitude(expected)

@@ -3,99 +3,89 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.devices.device import Probes, VerifyTarget
+from cgtool.devices.device import Probes
 from cgtool.devices.op_results import OpResults, ResultRecorder
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
-from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
-from cgtool.jobs.verify.watching import recording
+from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration, observed_iteration
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, Record
-from cgtool.program.phases import roots_of
 
 _TRIES = 3
 """Runs that are compared with the first, because two runs can have the same noise."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """An op, for a message."""
-
-    text: str
-    """``aten::mul (node 12)``; continues a sentence."""
-    placed: Finding
-    """A finding that has only the place of the op."""
-
-    @property
-    def frames(self) -> tuple[Frame, ...]:
-        return self.placed.frames
 
 
 @dataclass
 class FirstDifference:
     """The first op at which a replay and an eager iteration differ, and how."""
 
-    node: Node | None
+    op: str | None
+    """For a message: name, number, line, module, and for an op of a backward the forward line."""
     detail: str
 
 
 def _place(call: OpCall, record: Record) -> Finding:
+    """A finding that has only the place of an op."""
     return at_call(Finding(Code(""), ""), call, record)
 
 
-def _node(call: OpCall, number: int, record: Record) -> Node:
-    return Node(f"{call.name} (op {number} of the capture)", _place(call, record))
+def _described(call: OpCall, number: int, record: Record) -> str:
+    place = _place(call, record)
+    text = f"{call.name} (op {number} of the capture)"
+    if place.frames:
+        text += f", {line_of(place.frames)}"
+    if place.module:
+        text += f", module {place.module}"
+    if place.forward:
+        text += f", forward {line_of(place.forward)}"
+    return text
 
 
-def _eager(
-    target: VerifyTarget, runner: TrialRunner, trial: Trial, iteration: int
-) -> tuple[OpResults, Record]:
-    """What every op of an eager iteration (from 0) made."""
+def line_of(frames: tuple[Frame, ...]) -> str:
+    """``model.py:12`` of the innermost frame."""
+    return f"{frames[0].file}:{frames[0].line}"
+
+
+def _eager(runner: TrialRunner, trial: Trial, iteration: int) -> ResultRecorder:
+    """The results of every op of an eager iteration (from 0)."""
     runner.begin_eager(trial)
     for _ in range(iteration):
-        eager_iteration(target)
-    with recording(target) as annotations:
-        recorder = ResultRecorder(roots_of(target.workload), annotations, target.device)
-        eager_iteration(target, recorder)
-    target.device.synchronize()
-    return recorder.results, recorder.record
+        eager_iteration(runner.target)
+    make_recorder = partial(ResultRecorder, device=runner.target.device)
+    return observed_iteration(runner.target, make_recorder)[1]
 
 
-def first_noisy(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Finding | None:
+def first_noisy(runner: TrialRunner, trial: Trial) -> Finding | None:
     """The place of the first op whose results differ between eager runs from the same state."""
-    first_run, record = _eager(target, runner, trial, 0)
+    first = _eager(runner, trial, 0)
     for _ in range(_TRIES):
-        second_run, _record = _eager(target, runner, trial, 0)
-        for (call, values), (_, others) in zip(first_run, second_run, strict=False):
+        second = _eager(runner, trial, 0)
+        for (call, values), (_, others) in zip(first.results, second.results, strict=False):
             if not call.name.startswith(UNINITIALISED) and _apart(values, others, others, 0.0):
-                return _place(call, record)
+                return _place(call, first.record)
     return None
 
 
 class Divergence:
     """A second capture with every op's results kept, and eager iterations to compare it with."""
 
-    def __init__(self, target: VerifyTarget, runner: TrialRunner) -> None:
-        self.target = target
+    def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
         runner.begin_eager(Trial("probe"))
-        self.probes: Probes = target.probe()
+        self.probes: Probes = runner.target.probe()
 
     def _replayed(self, trial: Trial, iteration: int) -> OpResults:
         self.runner.begin_replay(trial)
-        for _ in range(iteration):
+        for _ in range(iteration + 1):
             self.probes.replay()
-        self.probes.replay()
-        self.target.device.synchronize()
+        self.runner.target.device.synchronize()
         return self.probes.results()
-
-    def _eager(self, trial: Trial, iteration: int) -> tuple[OpResults, Record]:
-        return _eager(self.target, self.runner, trial, iteration)
 
     def find(self, trial: Trial, iteration: int, relative: float) -> FirstDifference:
         """The first op of an iteration (from 0) whose results differ.
@@ -103,14 +93,14 @@ class Divergence:
         ``relative``: the largest difference, over the largest magnitude, that counts as noise.
         """
         replayed = self._replayed(trial, iteration)
-        eager_ops, record = self._eager(trial, iteration)
-        again = self._eager(trial, iteration)[0] if relative else eager_ops
+        eager = _eager(self.runner, trial, iteration)
+        again = _eager(self.runner, trial, iteration).results if relative else eager.results
         for number, ((call, values), (eager_call, expected)) in enumerate(
-            zip(replayed, eager_ops, strict=False)
+            zip(replayed, eager.results, strict=False)
         ):
             if call.name != eager_call.name:
                 return FirstDifference(
-                    _node(eager_call, number, record),
+                    _described(eager_call, number, eager.record),
                     f"eager runs {eager_call.name}, the capture ran {call.name}",
                 )
             if call.name.startswith(UNINITIALISED) or not values:
@@ -118,20 +108,17 @@ class Divergence:
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
             if apart is not None:
-                return FirstDifference(_node(call, number, self.probes.record), apart)
-        if len(replayed) != len(eager_ops):
-            return FirstDifference(
-                None, f"the capture ran {len(replayed)} ops, eager runs {len(eager_ops)}"
-            )
-        return FirstDifference(None, "every op that PyTorch dispatches has equal results")
+                return FirstDifference(_described(call, number, self.probes.record), apart)
+        detail = "every op that PyTorch dispatches has equal results"
+        if len(replayed) != len(eager.results):
+            detail = f"the capture ran {len(replayed)} ops, eager runs {len(eager.results)}"
+        return FirstDifference(None, detail)
 
-    def first_not_finite(self, trial: Trial, iteration: int) -> Node | None:
-        """The first op of a replay whose results are not finite."""
+    def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
+        """The first op of a replay whose results are not finite, as in ``FirstDifference``."""
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
-            if call.name.startswith(UNINITIALISED):
-                continue
-            if not all(is_finite(tensor) for tensor in values):
-                return _node(call, number, self.probes.record)
+            if not call.name.startswith(UNINITIALISED) and not all(map(is_finite, values)):
+                return _described(call, number, self.probes.record)
         return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 
-from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify.runs import Trial, TrialRunner, float_parameters
 from cgtool.jobs.verify.state import raw
 
@@ -80,7 +79,7 @@ def _increasing(flat: torch.Tensor) -> bool:
 RUNS = 3
 
 
-def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[Trial]:
+def perturbed(runner: TrialRunner, trial: Trial) -> list[Trial]:
     """Copies of the trial with every floating-point input and parameter changed by at most one
     rounding, for the effect of another order of summation.
 
@@ -92,7 +91,7 @@ def perturbed(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> list[T
     generator.manual_seed(1)
     tensors = {
         id(tensor): tensor
-        for _, tensor in (*runner.inputs, *float_parameters(target.workload))
+        for _, tensor in (*runner.inputs, *float_parameters(runner.target.workload))
         if tensor.is_floating_point()
     }
     trials = []

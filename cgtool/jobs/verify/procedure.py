@@ -13,10 +13,10 @@ from cgtool.detectors import compare_iterations
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.causes import watch_capturing_queries
 from cgtool.jobs.verify.compare import TrialResult, compare_runs
-from cgtool.jobs.verify.explaining import VerifyLog, VerifyState, explain
+from cgtool.jobs.verify.explaining import Verification
 from cgtool.jobs.verify.inputs import fresh, perturbed
+from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.runs import (
     ReplayFailedError,
     Trial,
@@ -27,7 +27,7 @@ from cgtool.jobs.verify.runs import (
     float_parameters,
 )
 from cgtool.jobs.verify.state import Snapshot, raw
-from cgtool.jobs.verify.watching import reads_uninitialised
+from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Comparison, Finding
@@ -63,53 +63,48 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
 
     Raises CgtoolError when the code cannot be run or captured.
     """
-    return _Procedure(target, options, progress).run()
+    procedure = _Procedure(target, options, progress)
+    procedure.prepare()
+    try:
+        procedure.run_trials()
+        procedure.explain()
+    except ReplayFailedError as error:
+        procedure.report_failed_replay(error)
+    for result in procedure.results:
+        noisy = [each.comparison for each in result.compared if each.too_noisy]
+        for comparison in noisy[:1]:
+            procedure.note(
+                "too-noisy",
+                f"{result.trial.name}: {comparison.name} differs by {comparison.noise:.3g} "
+                "between eager runs: the comparison proves little",
+            )
+    return Outcome(
+        procedure.findings.all(),
+        tuple(comparison for result in procedure.results for comparison in result.comparisons),
+        tuple(procedure.notes),
+        tuple(procedure.looked_at),
+    )
 
 
-class _Procedure:
-    def __init__(self, target: VerifyTarget, options: VerifyOptions, progress: Progress) -> None:
-        self.target = target
-        self.options = options
-        self.progress = progress
-        self.log = VerifyLog(target.workload)
-
-    def run(self) -> Outcome:
-        facts = self._prepare()
-        results: list[TrialResult] = []
-        try:
-            self._try(facts, results)
-        except ReplayFailedError as error:
-            self._report_failed_replay(facts, error)
-        for result in results:
-            for comparison in result.noisy[:1]:
-                self.log.note(
-                    "too-noisy",
-                    f"{result.trial.name}: {comparison.name} differs by {comparison.noise:.3g} "
-                    "between eager runs: the comparison proves little",
-                )
-        log = self.log
-        comparisons = tuple(comparison for result in results for comparison in result.comparisons)
-        return Outcome(log.findings.all(), comparisons, tuple(log.notes), tuple(log.looked_at))
-
-    def _try(self, facts: VerifyState, results: list[TrialResult]) -> None:
-        results.append(self._captured_inputs(facts))
-        if facts.liveness.uses_empty:
+class _Procedure(Verification):
+    def run_trials(self) -> None:
+        self.results.append(self._captured_inputs())
+        if self.liveness.uses_empty:
             self.progress("fill empty memory")
-            facts.spoiled = reads_uninitialised(self.target, facts.runner, facts.captured)
-        exact = results[0].exact
-        for trial in self._trials(facts):
+            self.spoiled = reads_uninitialised(self.runner, self.captured)
+        exact = all(comparison.exact for comparison in self.results[0].comparisons)
+        for trial in self._trials():
             self.progress(trial.name)
-            results.append(self._run_trial(facts, trial, rounding=not exact))
-        self._try_another_order(facts)
-        explain(self.target, facts, results, self.log, self.progress)
+            self.results.append(self._run_trial(trial, rounding=not exact))
+        self._try_another_order()
 
-    def _report_failed_replay(self, facts: VerifyState, error: ReplayFailedError) -> None:
-        findings = list(facts.liveness.findings())
+    def report_failed_replay(self, error: ReplayFailedError) -> None:
+        findings = list(self.liveness.findings())
         for finding in findings:
-            self.log.add(finding)
-        self.log.note("replay-failed", str(error))
+            self.add(finding)
+        self.note("replay-failed", str(error))
         if not findings:
-            self.log.add(
+            self.add(
                 Finding(
                     INPUT_FREED_BEFORE_REPLAY,
                     f"{error}; a graph that reads freed memory fails so",
@@ -117,9 +112,8 @@ class _Procedure:
                 )
             )
 
-    # What comes before the trials.
-
-    def _prepare(self) -> VerifyState:
+    def prepare(self) -> None:
+        """What comes before the trials: warm-up, an observed iteration, and the capture."""
         target = self.target
         with raw():
             cold = {
@@ -127,16 +121,16 @@ class _Procedure:
                 for name, tensor in state.read(target.workload).items()
             }
         iterations = target.warm_up(self.progress)
-        self.log.looked_at.append(f"{iterations} eager iterations as warm-up")
+        self.looked_at.append(f"{iterations} eager iterations as warm-up")
         self.progress("observe one iteration")
-        liveness = causes.Liveness(target)
+        self.liveness = Liveness(target)
         if autocast_caches():
             # A capture finds the cache as warm-up leaves it.
             eager_iteration(target, keep_casts=True)
         self._report_changed_state(cold)
         del cold
         start = Snapshot(target.workload, target.device)
-        with watch_capturing_queries() as queries:
+        with causes.watch_capturing_queries() as self.queries:
             target.capture(self.progress)
         try:
             target.session.require_nodes()
@@ -151,13 +145,12 @@ class _Procedure:
                 evidence=(failure.why or "",),
             )
             raise CgtoolError(msgspec.structs.replace(failure, findings=(finding,))) from None
-        self.log.looked_at.append(
+        self.looked_at.append(
             ", ".join(graph.name for graph in target.session.captured) + " captured"
         )
-        runner = TrialRunner(target, start)
+        self.runner = TrialRunner(target, start)
         target.device.overwrite_free_memory()
-        captured = Trial("captured inputs", self.options.replays)
-        return VerifyState(runner, captured, liveness, queries)
+        self.captured = Trial("captured inputs", self.options.replays)
 
     def _report_changed_state(self, cold: dict[str, torch.Tensor]) -> None:
         now = state.read(self.target.workload)
@@ -170,119 +163,114 @@ class _Procedure:
             shown = ", ".join(changed[:3]) + (
                 f" and {len(changed) - 3} more" if changed[3:] else ""
             )
-            self.log.note(
+            self.note(
                 WARMUP_MUTATES_STATE,
                 f"warm-up changed {shown}: both sides start from the changed values here; in your "
                 "program, save them before warm-up and restore them before the capture",
             )
 
-    # The trials.
-
-    def _captured_inputs(self, facts: VerifyState) -> TrialResult:
+    def _captured_inputs(self) -> TrialResult:
         """Several replays back to back, with the inputs of the capture."""
-        runner, trial = facts.runner, facts.captured
+        runner, trial = self.runner, self.captured
         self.progress("eager, from the same state")
         runs = [runner.eager(trial) for _ in range(2)]
         self.progress("replays back to back")
         replay = runner.replay(trial)
         result = compare_runs(runner, trial, runs, replay)
-        if result.differing or _noisy(result):
+        if result.differing or result.noisy:
             # Two runs can agree by chance.
             runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
             result = compare_runs(runner, trial, runs, replay)
-        if _noisy(result):
-            self._is_noise(facts, trial)
-            if not facts.noise_counts:
+        if result.noisy:
+            self._is_noise(trial)
+            if not self.noise_counts:
                 result = compare_runs(runner, trial, runs, replay, noise_counts=False)
-            result = self._with_more_runs(facts, result)
-        if result.differing and self._rounds(facts):
-            result = self._run_trial(facts, trial, rounding=True)
-        if result.differing and self._rounds(facts):
-            result = self._by_distribution(facts, result)
-        self.log.looked_at.append(
+            result = self._with_more_runs(result)
+        if result.differing and self._rounds():
+            result = self._run_trial(trial, rounding=True)
+        if result.differing and self._rounds():
+            result = self._by_distribution(result)
+        self.looked_at.append(
             f"{trial.iterations} replays back to back and as many eager iterations from the same "
             f"state, eager {len(runs)} times"
         )
         return result
 
-    def _is_noise(self, facts: VerifyState, trial: Trial) -> None:
+    def _is_noise(self, trial: Trial) -> None:
         """Eager differs from itself: by chance, or because the host changes a number that it uses,
         which is not noise."""
-        facts.deterministic = False
-        eager = causes.Eager(self.target, facts.runner)
-        facts.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
-        facts.noise_counts = not facts.frozen
+        self.deterministic = False
+        eager = causes.Eager(self.runner)
+        self.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
+        self.noise_counts = not self.frozen
 
-    def _rounds(self, facts: VerifyState) -> bool:
+    def _rounds(self) -> bool:
         """The replay may run other kernels than eager, which round differently. The simulated
         device runs the same ones, unless the code asks whether it is being captured."""
-        may_differ = self.target.has_kernels or bool(facts.queries.chains)
-        return facts.noise_counts and may_differ
+        may_differ = self.target.has_kernels or bool(self.queries)
+        return self.noise_counts and may_differ
 
-    def _by_distribution(self, facts: VerifyState, result: TrialResult) -> TrialResult:
+    def _by_distribution(self, result: TrialResult) -> TrialResult:
         """Where random draws differ, compare their distributions."""
-        keys = {(comparison.kind, comparison.name) for _, comparison in result.differing}
+        keys = {(each.comparison.kind, each.comparison.name) for each in result.differing}
         if any(kind == "state" for kind, _ in keys):
             return result
-        if not randomness.alike(self.target, facts.runner, facts.captured, keys):
+        if not randomness.alike(self.runner, self.captured, keys):
             return result
-        self.log.note(
+        self.note(
             RNG_SEQUENCE_DIFFERS_FROM_EAGER,
-            f"{result.differing[0][1].name} is random: with the same seed, replay and eager draw "
-            f"different numbers, of the same mean and magnitude over {randomness.SEEDS} seeds",
+            f"{result.differing[0].comparison.name} is random: with the same seed, replay and "
+            "eager draw different numbers, of the same mean and magnitude over "
+            f"{randomness.SEEDS} seeds",
         )
-        facts.random = keys
+        self.random = keys
         return result.accepting(keys)
 
-    def _run_trial(
-        self, facts: VerifyState, trial: Trial, *, rounding: bool = False
-    ) -> TrialResult:
-        runner = facts.runner
-        count = 1 if facts.deterministic or not facts.noise_counts else NOISE_RUNS
+    def _run_trial(self, trial: Trial, *, rounding: bool = False) -> TrialResult:
+        runner = self.runner
+        count = 1 if self.deterministic or not self.noise_counts else NOISE_RUNS
         runs = [runner.eager(trial) for _ in range(count)]
         replay = runner.replay(trial)
-        result = compare_runs(runner, trial, runs, replay, noise_counts=facts.noise_counts)
-        if result.differing and facts.noise_counts and len(runs) < NOISE_RUNS:
+        result = compare_runs(runner, trial, runs, replay, noise_counts=self.noise_counts)
+        if result.differing and self.noise_counts and len(runs) < NOISE_RUNS:
             # Eager can be deterministic on the captured inputs, and not on these.
             runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
             result = compare_runs(runner, trial, runs, replay)
-            if _noisy(result):
-                self._is_noise(facts, trial)
-                result = compare_runs(runner, trial, runs, replay, noise_counts=facts.noise_counts)
-        result = self._with_more_runs(facts, result)
-        if result.differing and rounding and self._rounds(facts):
-            others = [
-                runner.eager(moved_trial) for moved_trial in perturbed(self.target, runner, trial)
-            ]
+            if result.noisy:
+                self._is_noise(trial)
+                result = compare_runs(runner, trial, runs, replay, noise_counts=self.noise_counts)
+        result = self._with_more_runs(result)
+        if result.differing and rounding and self._rounds():
+            others = [runner.eager(moved) for moved in perturbed(runner, trial)]
             result = compare_runs(runner, trial, runs, replay, rounding=others)
-        return result.accepting(facts.random)
+        return result.accepting(self.random)
 
-    def _with_more_runs(self, facts: VerifyState, result: TrialResult) -> TrialResult:
+    def _with_more_runs(self, result: TrialResult) -> TrialResult:
         """Compared with more runs of eager, where it is noisy and the replay is far from a few."""
-        if not result.differing or not facts.noise_counts or not _noisy(result):
+        if not result.differing or not self.noise_counts or not result.noisy:
             return result
-        more = [facts.runner.eager(result.trial) for _ in range(MANY_RUNS - len(result.eager))]
-        return compare_runs(facts.runner, result.trial, [*result.eager, *more], result.replay)
+        more = [self.runner.eager(result.trial) for _ in range(MANY_RUNS - len(result.eager))]
+        return compare_runs(self.runner, result.trial, [*result.eager, *more], result.replay)
 
-    def _trials(self, facts: VerifyState) -> list[Trial]:
-        runner, target = facts.runner, self.target
+    def _trials(self) -> list[Trial]:
+        runner, target = self.runner, self.target
         inputs = list(runner.inputs)
         if target.workload.kind == "step":
-            inputs += self._read_only(facts)
+            inputs += self._read_only()
         generator = torch.Generator()
         generator.manual_seed(_FRESH_SEED)
         trials: list[Trial] = []
         for number in range(self.options.trials):
             writes = []
             for _, tensor in inputs:
-                start = runner.value_at_start(tensor, facts.captured)
+                start = runner.value_at_start(tensor, self.captured)
                 values = None if start is None else fresh(start, generator)
                 if values is not None:
                     writes.append((tensor, values))
             if writes:
                 trials.append(Trial(f"fresh inputs {number + 1}", writes=writes))
         if trials:
-            self.log.looked_at.append(
+            self.looked_at.append(
                 f"{len(trials)} sets of new inputs for {len(trials[0].writes)} tensors"
             )
         changed = [
@@ -292,12 +280,12 @@ class _Procedure:
         ]
         if changed:
             trials.append(Trial("changed parameters", writes=changed))
-            self.log.looked_at.append(f"{len(changed)} parameters changed in place")
+            self.looked_at.append(f"{len(changed)} parameters changed in place")
         return trials
 
-    def _read_only(self, facts: VerifyState) -> list[tuple[str, torch.Tensor]]:
+    def _read_only(self) -> list[tuple[str, torch.Tensor]]:
         """Tensors that a step reads by name and does not write: its inputs."""
-        run = facts.runner.eager(Trial("one"))
+        run = self.runner.eager(Trial("one"))
         written = {name for _, name in run.values[0]}
         names = {id(tensor): name for name, tensor in state.read(self.target.workload).items()}
         return [
@@ -306,34 +294,28 @@ class _Procedure:
             if names.get(id(tensor)) not in written
         ]
 
-    # Several graphs in one pool.
-
-    def _try_another_order(self, facts: VerifyState) -> None:
+    def _try_another_order(self) -> None:
         target = self.target
         shared = target.options.pool == "shared" and len(target.workload.parts) > 1
         if not target.has_kernels or not shared:
             return
         trial = Trial("another order", order=_one_by_one)
         backward = any(graph.phase == "backward" for graph in target.session.captured)
-        if not backward and randomness.is_random(target, facts.runner, facts.captured):
+        if not backward and randomness.is_random(self.runner, self.captured):
             # In another order a forward draws the numbers that another one draws in eager.
             return
-        result = self._run_trial(facts, trial, rounding=True)
+        result = self._run_trial(trial, rounding=True)
         if result.differing:
-            self.log.add(
+            self.add(
                 Finding(
                     SHARED_POOL_REPLAY_ORDER,
-                    f"{result.differing[0][1].name} is wrong when one callable is replayed after "
-                    "the other: the graphs share a pool and must be replayed in the order of "
-                    "capture, every forward in order, then every backward in reverse",
+                    f"{result.differing[0].comparison.name} is wrong when one callable is replayed "
+                    "after the other: the graphs share a pool and must be replayed in the order "
+                    "of capture, every forward in order, then every backward in reverse",
                     severity=NOTE,
                     phase="replay",
                 )
             )
-
-
-def _noisy(result: TrialResult) -> bool:
-    return any(comparison.noise != 0.0 for comparison in result.comparisons)
 
 
 def _changed(values: torch.Tensor) -> torch.Tensor:
@@ -347,4 +329,4 @@ def _one_by_one(graphs: Sequence[Any]) -> Sequence[Any]:
     """Each callable's forward and backward before the next; without backward, the last first."""
     if not any(graph.phase == "backward" for graph in graphs):
         return list(reversed(graphs))
-    return sorted(graphs, key=lambda one: (one.callable, one.phase == "backward"))
+    return sorted(graphs, key=lambda graph: (graph.callable, graph.phase == "backward"))

@@ -8,17 +8,17 @@ with different seeds have the same results and eager runs do not, the seed is fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
-from cgtool.devices.device import VerifyTarget
 from cgtool.findings.registry import code
 from cgtool.jobs.verify.compare import dense_numbers
 from cgtool.jobs.verify.runs import (
     Results,
     Trial,
     TrialRunner,
+    copied,
     eager_iteration,
     results_of,
 )
@@ -32,68 +32,57 @@ _SIGMAS = 6.0
 """Means that differ by more than this many standard errors are different."""
 
 
-def _drawn(
-    runner: TrialRunner, begin: Callable[[], None], once: Callable[[], Results], seeds: int = SEEDS
+def _draws(
+    runner: TrialRunner, trial: Trial, *, replayed: bool = False, seeds: int = SEEDS
 ) -> list[Results]:
+    """Results of one eager iteration, or of one replay, for each seed."""
     draws = []
     for seed in range(seeds):
-        begin()
+        (runner.begin_replay if replayed else runner.begin_eager)(trial)
         torch.manual_seed(seed)
-        results = once()
-        runner.target.device.synchronize()
-        with raw():
-            draws.append({key: tensor.detach().clone() for key, tensor in results.items()})
+        if replayed:
+            runner.replay_once(trial)
+            results = results_of(runner.target.session)
+        else:
+            results = eager_iteration(runner.target)
+            runner.target.device.synchronize()
+        draws.append(copied(results))
     return draws
-
-
-def draws(
-    target: VerifyTarget, runner: TrialRunner, trial: Trial
-) -> tuple[list[Results], list[Results]]:
-    """Results of one eager iteration and of one replay for each seed."""
-
-    def replay() -> Results:
-        runner.replay_once(trial)
-        return results_of(target.session)
-
-    return (
-        _drawn(runner, lambda: runner.begin_eager(trial), lambda: eager_iteration(target)),
-        _drawn(runner, lambda: runner.begin_replay(trial), replay),
-    )
 
 
 def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
     return any(key in run and not unchanged(runs[0][key], run[key]) for run in runs[1:])
 
 
-def is_random(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> bool:
+def is_random(runner: TrialRunner, trial: Trial) -> bool:
     """Eager results depend on the seed."""
-    runs = _drawn(runner, lambda: runner.begin_eager(trial), lambda: eager_iteration(target), 2)
+    runs = _draws(runner, trial, seeds=2)
     return any(_varies(runs, key) for key in runs[0])
 
 
-def frozen(target: VerifyTarget, runner: TrialRunner, trial: Trial) -> Iterator[Finding]:
+def frozen(runner: TrialRunner, trial: Trial) -> list[Finding]:
     """A finding where eager depends on the seed, and replays are equal to the last bit."""
-    eager, replays = draws(target, runner, trial)
+    eager, replays = _draws(runner, trial), _draws(runner, trial, replayed=True)
     names = [
         name
         for kind, name in eager[0]
         if _varies(eager, (kind, name)) and not _varies(replays, (kind, name))
     ]
-    if names:
-        yield Finding(
+    return [
+        Finding(
             RNG_FROZEN_SEED,
-            f"{SEEDS} eager runs with different seeds have different values in {names[0]}, {SEEDS} "
+            f"{SEEDS} eager runs with different seeds have different values in {name}, {SEEDS} "
             "replays have the same: the graph repeats the random numbers of the capture",
             phase="replay",
         )
+        for name in names[:1]
+    ]
 
 
-def alike(
-    target: VerifyTarget, runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]
-) -> bool:
+def alike(runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]) -> bool:
     """True when all of these results are random in replay and eager, with equal means and mean
     magnitudes."""
-    eager, replays = draws(target, runner, trial)
+    eager, replays = _draws(runner, trial), _draws(runner, trial, replayed=True)
     return all(
         key in eager[0]
         and key in replays[0]

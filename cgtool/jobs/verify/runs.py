@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,12 +15,15 @@ from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
 from cgtool.jobs.verify.reachable import Reachable
 from cgtool.jobs.verify.state import Snapshot, distinct, raw, write
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpRecorder
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import Phases, run_phases
+from cgtool.program.phases import Phases, roots_of, run_phases
 from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
 
 Results = dict[tuple[str, str], torch.Tensor]
-"""Live tensors by (kind, name): outputs and gradients."""
+"""Tensors by (kind, name): outputs and gradients."""
+RecorderT = TypeVar("RecorderT", bound=OpRecorder)
 
 
 def _prefixed(workload: Workload, part: Part, name: str) -> str:
@@ -75,6 +78,23 @@ def eager_iteration(
     with target.device.eager_stream():
         run_phases(phases, run)
     return results_of(phases)
+
+
+def copied(results: Results) -> Results:
+    """Copies that the next run does not overwrite."""
+    with raw():
+        return {key: tensor.detach().clone() for key, tensor in results.items()}
+
+
+def observed_iteration(
+    target: VerifyTarget, make_recorder: Callable[..., RecorderT], **options: Any
+) -> tuple[Results, RecorderT]:
+    """One eager iteration under a recorder, which is made of root modules and named ranges."""
+    with watch_annotations(target.options.annotations) as annotations:
+        recorder = make_recorder(roots_of(target.workload), annotations)
+        results = eager_iteration(target, recorder, **options)
+    target.device.synchronize()
+    return results, recorder
 
 
 def autocast_caches() -> bool:
@@ -219,6 +239,11 @@ class TrialRunner:
             return self.incoming[id(tensor)][1]
         return self.start.value_of(tensor)
 
+    def iterate(self) -> None:
+        """One eager iteration; its results are not kept."""
+        eager_iteration(self.target)
+        self.target.device.synchronize()
+
     def eager(self, trial: Trial) -> Run:
         """Run ``trial.iterations`` consecutive eager iterations."""
         self.begin_eager(trial)
@@ -262,11 +287,9 @@ class TrialRunner:
         return run
 
     def _collect(self, run: Run, results: Results, trial: Trial) -> None:
-        values: Results = {}
+        values = copied(results)
         named = {**state.read(self.target.workload), **dict(self.inputs)}
         with raw():
-            for key, tensor in results.items():
-                values[key] = tensor.detach().clone()
             for name, tensor in named.items():
                 before = self.value_at_start(tensor, trial)
                 if before is None or not state.unchanged(before, tensor):
@@ -277,12 +300,11 @@ class TrialRunner:
     def base(self, trial: Trial) -> dict[str, torch.Tensor]:
         """State by name at the start of a run: the values of what a run leaves unchanged."""
         self.start.restore()
-        values_by_name = {}
-        for name, tensor in (*state.read(self.target.workload).items(), *self.inputs):
-            value = self.value_at_start(tensor, trial)
-            if value is not None:
-                values_by_name[name] = value
-        return values_by_name
+        return {
+            name: value
+            for name, tensor in (*state.read(self.target.workload).items(), *self.inputs)
+            if (value := self.value_at_start(tensor, trial)) is not None
+        }
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:

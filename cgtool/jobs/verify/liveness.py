@@ -1,0 +1,157 @@
+"""The memory from before an iteration that it reads, and what of it is freed at its end."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
+from cgtool.detectors.reporting import at_call
+from cgtool.devices.device import Device, VerifyTarget
+from cgtool.devices.op_results import strided
+from cgtool.findings.registry import code
+from cgtool.jobs.verify.runs import autocast_caches, observed_iteration
+from cgtool.model.finding import Finding
+from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.storage import tensors_in
+from cgtool.torch_compat.private import storage_key
+
+AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+
+_REBOUND = (METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND)
+
+
+def _held() -> dict[int, StorageWeakRef]:
+    """Storages of all tensors that are alive in Python, by identity, held weakly."""
+    storages = {}
+    for tensor in gc.get_objects():
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            storages[storage_key(storage)] = StorageWeakRef(storage)
+    return storages
+
+
+@dataclass
+class Outside:
+    """Device memory from before the iteration that an op of it read."""
+
+    call: OpCall
+    reference: StorageWeakRef
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class LivenessRecorder(OpRecorder):
+    """Follows storages from before the iteration that it reads, and holds none of them."""
+
+    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
+        super().__init__(roots, annotations)
+        self.device = device
+        self.outside: dict[int, Outside] = {}
+        self._made: dict[int, StorageWeakRef] = {}
+        self._before = None if autocast_caches() else _held()
+        """Storages of the tensors that Python holds, which are not casts in autocast's cache."""
+        self.uses_empty = False
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        given = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
+        known = {storage_key(storage) for storage in given}
+        output = self.run(func, args, kwargs)
+        self.uses_empty |= call.name.startswith(UNINITIALISED)
+        for tensor in strided(output):
+            storage = tensor.untyped_storage()
+            if storage_key(storage) not in known:
+                # The weak reference keeps the identity from being reused.
+                self._made[storage_key(storage)] = StorageWeakRef(storage)
+        if self.device.is_host_work(list(tensors_in(output)) or args):
+            return output
+        for tensor in strided((args, kwargs)):
+            storage = tensor.untyped_storage()
+            key = storage_key(storage)
+            if key in self._made or key in self.outside or not storage.nbytes():
+                continue
+            if self._before is not None and key not in self._before:
+                # Made in C++ for this op only, unseen by recorders (the index tensor of x[[0, 2]]).
+                continue
+            self.outside[key] = Outside(
+                call,
+                StorageWeakRef(storage),
+                tuple(tensor.shape),
+                str(tensor.dtype).removeprefix("torch."),
+            )
+        return output
+
+    def freed_inputs(self) -> list[Outside]:
+        """What was freed since."""
+        gc.collect()
+        return [read for read in self.outside.values() if read.reference.expired()]
+
+
+class Liveness:
+    """One iteration after warm-up, before verification holds a tensor of the user's."""
+
+    def __init__(self, target: VerifyTarget) -> None:
+        self._caches = autocast_caches()
+        self._incoming: list[torch.Tensor] = []
+        make_recorder = partial(LivenessRecorder, device=target.device)
+        # A capture would read the casts that warm-up left in autocast's cache. The results are
+        # freed before the recorder looks what is gone.
+        recorder = observed_iteration(target, make_recorder, keep_casts=True, hold=self._incoming)[
+            1
+        ]
+        if self._caches:
+            torch.clear_autocast_cache()
+        self.record: Record = recorder.record
+        self.freed_inputs: list[Outside] = recorder.freed_inputs()
+        self.uses_empty = recorder.uses_empty
+
+    def joined(self, known: list[Finding], findings: list[Finding]) -> Iterator[Finding]:
+        """``findings``, and the memory that was freed. Where ``known`` reports at the same line
+        that a tensor was replaced, both have one cause and are reported once."""
+        rebound = {finding.frames[:1]: finding for finding in known if finding.code in _REBOUND}
+        freed_inputs = list(self.findings())
+        freed = {finding.frames[:1] for finding in freed_inputs}
+        reported = set()
+        for finding in (*findings, *rebound.values()):
+            place = finding.frames[:1]
+            if finding.code in _REBOUND and place in freed:
+                if place in reported:
+                    continue
+                reported.add(place)
+                yield msgspec.structs.replace(
+                    finding,
+                    evidence=(*finding.evidence, "the first one is freed when the call returns"),
+                )
+            elif finding in findings:
+                yield finding
+        yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
+
+    def findings(self) -> Iterator[Finding]:
+        """Memory from before the iteration that it read and that was freed at its end."""
+        for read in self.freed_inputs:
+            tensor = f"{read.dtype}{list(read.shape)}"
+            if self._caches:
+                finding = Finding(
+                    AUTOCAST_WEIGHT_CACHE,
+                    f"{read.call.name} reads a cast from autocast's cache: a replay reads it even "
+                    "after the weight has changed and the cache was cleared",
+                    evidence=(f"the cast is {tensor}",),
+                )
+            else:
+                finding = Finding(
+                    INPUT_FREED_BEFORE_REPLAY,
+                    f"{read.call.name} reads {tensor} from before the call, which is freed when "
+                    "the call returns: a replay reads freed memory",
+                )
+            yield at_call(finding, read.call, self.record)

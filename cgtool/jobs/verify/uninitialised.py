@@ -1,0 +1,93 @@
+"""Results that depend on uninitialised memory (``torch.empty``)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from cgtool.detectors.reporting import at_call
+from cgtool.devices.op_results import strided
+from cgtool.findings.registry import code
+from cgtool.jobs.verify.compare import SLACK, difference
+from cgtool.jobs.verify.runs import (
+    Results,
+    Trial,
+    TrialRunner,
+    copied,
+    fill_sentinel,
+    observed_iteration,
+)
+from cgtool.model.finding import Finding
+from cgtool.observe.effects import UNINITIALISED
+from cgtool.observe.ops import OpCall, OpRecorder
+
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+
+_MOST = 32
+"""Calls that are tested one by one."""
+
+
+class SpoilRecorder(OpRecorder):
+    """Fills the memory that ``torch.empty`` returns with a sentinel or with zeros, so that results
+    that depend on it change."""
+
+    def __init__(self, roots: Any, annotations: Any, only: int | None) -> None:
+        """``only``: the index of the one call that gets the sentinel; None: all of them."""
+        super().__init__(roots, annotations)
+        self.only = only
+        self.calls: list[OpCall] = []
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        output = self.run(func, args, kwargs)
+        if call.name.startswith(UNINITIALISED):
+            for tensor in strided(output):
+                if self.only is None or self.only == len(self.calls):
+                    fill_sentinel(tensor)
+                else:
+                    tensor.detach().zero_()
+            self.calls.append(call)
+        return output
+
+
+def _largest_difference(first: Results, second: Results) -> float:
+    """The largest difference; infinite where only one has a NaN."""
+    worst = 0.0
+    for key in first.keys() & second.keys():
+        distance = difference(first[key], second[key])
+        if distance.largest is None:
+            return math.inf
+        worst = max(worst, distance.largest)
+    return worst
+
+
+def reads_uninitialised(runner: TrialRunner, trial: Trial) -> list[Finding]:
+    """A finding for the first uninitialised allocation that results depend on, if any.
+
+    Eager gets new memory from the allocator each time, often zeros; a graph gets the memory of its
+    last replay. So eager runs again with that memory filled: results that change depend on it.
+    """
+
+    def run(only: int | None) -> tuple[Results, SpoilRecorder]:
+        runner.begin_eager(trial)
+        results, recorder = observed_iteration(runner.target, partial(SpoilRecorder, only=only))
+        return copied(results), recorder
+
+    clean, recorder = run(-1)
+    if not recorder.calls:
+        return []
+    # Between two runs with zeros, only the noise of the ops differs.
+    noise = SLACK * _largest_difference(clean, run(-1)[0])
+    if not math.isfinite(noise) or _largest_difference(clean, run(None)[0]) <= noise:
+        return []
+    for number, call in enumerate(recorder.calls[:_MOST]):
+        if _largest_difference(clean, run(number)[0]) > noise:
+            finding = Finding(
+                STALE_ACCUMULATOR_OR_UNINITIALISED,
+                f"results depend on the uninitialised memory that {call.name} returns here: in a "
+                "graph, it has the values of the previous replay",
+            )
+            return [at_call(finding, call, recorder.record)]
+    return []

@@ -36,14 +36,12 @@ def drawn(renderable: Any) -> str:
 
 def failure_text(failure: Failure) -> str:
     """The message of the command line."""
-    with redirect_stderr(StringIO()) as text:
-        show_failure(failure)
-    return text.getvalue().removeprefix("cgtool: ").rstrip("\n")
+    return _printed(show_failure, failure).removeprefix("cgtool: ")
 
 
-def _bug_text(error: Exception) -> str:
+def _printed(show: Callable[[T], None], problem: T) -> str:
     with redirect_stderr(StringIO()) as text:
-        show_bug(error)
+        show(problem)
     return text.getvalue().rstrip("\n")
 
 
@@ -74,6 +72,6 @@ def translated(call: Callable[P, T]) -> Callable[P, T]:
                 raise pytest.fail.Exception(text) from None
             raise AssertionError(text) from None
         except Exception as error:
-            raise pytest.fail.Exception(_bug_text(error)) from None
+            raise pytest.fail.Exception(_printed(show_bug, error)) from None
 
     return plain

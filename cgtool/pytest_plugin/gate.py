@@ -73,14 +73,30 @@ class Gate:
         report = self._report(budgets, base, write=write)
         verdicts = [verdict for target in report.targets for verdict in target.verdicts]
         unjudged = [verdict for verdict in verdicts if self._is_excused(verdict)]
-        if any(verdict.verdict != PASS and verdict not in unjudged for verdict in verdicts):
-            raise Unexpected(self._text(report, unjudged, base))
-        self._record(gated=any(verdict.verdict == PASS for verdict in verdicts), unjudged=unjudged)
-        if write:
-            self._write()
-        elif all(verdict.verdict == UNKNOWN for verdict in verdicts):
-            reasons = [f"{verdict.metric}: {_reason(verdict)}" for verdict in unjudged]
-            pytest.skip(f"nothing could be judged: {'; '.join(reasons)}")
+        failed = [
+            verdict for verdict in verdicts if verdict.verdict != PASS and verdict not in unjudged
+        ]
+        if failed:
+            raise Unexpected(self._text(report, failed, base))
+        changed = write and write_baseline(self._path, self._workers.measured().values)
+        reasons = [
+            (
+                verdict.metric,
+                verdict.text.removeprefix("not measured: ").removeprefix("not compared: "),
+            )
+            for verdict in unjudged
+        ]
+        record: Record = {
+            "simulated": self._simulated,
+            "gated": len(verdicts) > len(unjudged),
+            "written": shown_path(self._path, self._item.config) if changed else "",
+            "unchanged": write and not changed,
+            "unjudged": reasons,
+        }
+        self._item.stash[REPORTED].append(record)
+        if not write and len(verdicts) == len(unjudged):
+            texts = [f"{metric}: {reason}" for metric, reason in reasons]
+            pytest.skip(f"nothing could be judged: {'; '.join(texts)}")
         return report
 
     def _project(self) -> Budgets:
@@ -118,44 +134,19 @@ class Gate:
             return True
         return verdict.measured is not None
 
-    def _text(self, report: GateReport, unjudged: list[Verdict], base: Base | None) -> str:
+    def _text(self, report: GateReport, failed: list[Verdict], base: Base | None) -> str:
         from cgtool.render.gate_table import conclusion, measured_text, render
 
-        verdicts = [verdict for target in report.targets for verdict in target.verdicts]
-        failed = [
-            f"{verdict.metric} {measured_text(verdict)}, {verdict.held_to}"
-            for verdict in verdicts
-            if verdict.verdict != PASS and verdict not in unjudged
+        figures = [
+            f"{verdict.metric} {measured_text(verdict)}, {verdict.held_to}" for verdict in failed
         ]
-        lines = [f"{self._entry}: {conclusion(report).plain}: {'; '.join(failed)}"]
+        lines = [f"{self._entry}: {conclusion(report).plain}: {'; '.join(figures)}"]
         lines.append(drawn(render(report)))
-        worse = any(
-            verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts
-        )
+        worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in failed)
         if base is not None and worse:
             lines.append(f"if this change is intended: {how_to_record(self._item)}")
-        lines.append(f"capture: {self._workers.folder / '0.cgt'}")
+        lines.append(f"capture: {self._workers.file(0)}")
         return "\n".join(lines)
-
-    def _write(self) -> None:
-        changed = write_baseline(self._path, self._workers.measured().values)
-        record = self._item.stash[REPORTED][-1]
-        record["written"] = shown_path(self._path, self._item.config) if changed else ""
-        record["unchanged"] = not changed
-
-    def _record(self, *, gated: bool, unjudged: list[Verdict]) -> None:
-        record: Record = {
-            "simulated": self._simulated,
-            "gated": gated,
-            "written": "",
-            "unchanged": False,
-            "unjudged": [[verdict.metric, _reason(verdict)] for verdict in unjudged],
-        }
-        self._item.stash[REPORTED].append(record)
-
-
-def _reason(verdict: Verdict) -> str:
-    return verdict.text.removeprefix("not measured: ").removeprefix("not compared: ")
 
 
 # --- baselines

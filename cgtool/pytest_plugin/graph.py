@@ -113,7 +113,7 @@ class Graph:
     @property
     def path(self) -> Path:
         """The ``.cgt`` file, which pytest keeps for a while: ``cgtool dump`` draws it."""
-        return self._workers.folder / "0.cgt"
+        return self._workers.file(0)
 
     @property
     def simulated(self) -> bool:

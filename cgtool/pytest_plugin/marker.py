@@ -127,14 +127,11 @@ def _check_names(
         if name in known:
             continue
         if other is not None and name in other[0]:
-            raise usage(f"{where}: {name} is not {_a(kind)}", fix=other[1])
+            article = "an" if kind == "option" else "a"
+            raise usage(f"{where}: {name} is not {article} {kind}", fix=other[1])
         near = nearest(name, known)
         all_names = None if near else f"one of {', '.join(known)}"
         raise usage(f"{where}: no {kind} {name!r}{near}", fix=all_names)
-
-
-def _a(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def budgets_of(where: str, arguments: Mapping[str, object]) -> Budgets:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
-Record = dict[str, object]
+Record = dict[str, Any]
 """Of one ``graph.gate()``, as plain data: ``simulated`` (bool), ``gated`` (bool), ``written`` (a
 file, or empty), ``unchanged`` (bool), ``unjudged`` (pairs of a metric and why)."""
 
@@ -38,28 +39,21 @@ class Tally:
         simulated = sum(bool(record["simulated"]) for record in gated)
         written = sorted({str(record["written"]) for record in records if record["written"]})
         unchanged = sum(bool(record["unchanged"]) for record in records)
-        parts = [f"{len(gated)} gated"]
+        summary = f"cudagraph: {len(gated)} gated"
         if simulated:
-            parts[0] += f" ({simulated} on the simulated device)"
+            summary += f" ({simulated} on the simulated device)"
         if written:
-            parts.append(f"{len(written)} baseline{'s' * (len(written) > 1)} written")
+            summary += f", {len(written)} baseline{'s' * (len(written) > 1)} written"
         if unchanged:
-            parts.append(f"{unchanged} unchanged")
-        lines = [f"cudagraph: {', '.join(parts)}"]
-        lines += [f"wrote {file}" for file in written]
-        for reason, (metrics, tests) in self._unjudged().items():
-            count = f"{len(tests)} test{'s' * (len(tests) > 1)}"
-            lines.append(f"{', '.join(sorted(metrics))} not judged in {count}: {reason}")
-        return lines
-
-    def _unjudged(self) -> dict[str, tuple[set[str], set[str]]]:
-        """Reason to the metrics and the tests."""
+            summary += f", {unchanged} unchanged"
+        lines = [summary, *(f"wrote {file}" for file in written)]
         reasons: dict[str, tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
         for test, record in self._records:
-            pairs = record["unjudged"]
-            assert isinstance(pairs, list)
-            for metric, reason in pairs:
+            for metric, reason in record["unjudged"]:
                 metrics, tests = reasons[reason]
                 metrics.add(metric)
                 tests.add(test)
-        return reasons
+        for reason, (metrics, tests) in reasons.items():
+            count = f"{len(tests)} test{'s' * (len(tests) > 1)}"
+            lines.append(f"{', '.join(sorted(metrics))} not judged in {count}: {reason}")
+        return lines

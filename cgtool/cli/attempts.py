@@ -74,14 +74,11 @@ def report_of(
 def _run(job: AnyJob, output: Path, *, timeout: float | None, quiet: bool) -> None:
     from cgtool.worker import supervisor
 
-    try:
-        if quiet or not sys.stderr.isatty():
-            supervisor.run(job, output, timeout=timeout)
-        else:
-            with console(stderr=True).status("start") as status:
-                supervisor.run(job, output, timeout=timeout, progress=status.update)
-    except supervisor.WorkerBug as error:
-        raise RuntimeError(str(error)) from None
+    if quiet or not sys.stderr.isatty():
+        supervisor.run(job, output, timeout=timeout)
+    else:
+        with console(stderr=True).status("start") as status:
+            supervisor.run(job, output, timeout=timeout, progress=status.update)
 
 
 def _with_dry_run(
@@ -144,9 +141,8 @@ class Measuring:
         """One run. Raises CgtoolError (exit 3) where there is no GPU."""
         if self.against is None:
             return self._capture_of(BenchJob(spec, self.options, self.timing))
-        return self._capture_of(
-            AgainstJob(spec, self.options, against=self.against, options=self.timing)
-        )
+        job = AgainstJob(spec, self.options, against=self.against, options=self.timing)
+        return self._capture_of(job)
 
     def _capture_of(self, job: Source) -> Capture:
         output = self.file(next(self._numbers))
@@ -180,7 +176,7 @@ class Measuring:
 def open_capture(
     target: str,
     *,
-    options: CaptureOptions | None = None,
+    options: CaptureOptions = CaptureOptions(),
     quiet: bool = False,
     timeout: float | None = None,
     flags: Mapping[str, str] = MappingProxyType({}),
@@ -190,7 +186,7 @@ def open_capture(
     check_name(target)
     path = Path(target)
     if target.endswith(".cgt") or (is_file(path) and ":" not in target):
-        refuse_for_file(target, options or CaptureOptions(), flags=flags)
+        refuse_for_file(target, options, flags=flags)
         return read(path), path
     if ":" not in target:
         raise usage(
@@ -200,8 +196,7 @@ def open_capture(
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
-    job = CaptureJob(target, options or CaptureOptions())
-    return capture_of(job, saved, quiet=quiet, timeout=timeout), saved
+    return capture_of(CaptureJob(target, options), saved, quiet=quiet, timeout=timeout), saved
 
 
 def refuse_for_file(

@@ -65,13 +65,13 @@ def _open(
         refuse_for_file(" and ".join(targets), options)
     opened: dict[str, Capture] = {}
     first, *others = sorted(dict.fromkeys(targets), key=_is_entry)
-    of_target = options if _is_entry(first) else None
+    of_target = options if _is_entry(first) else CaptureOptions()
     opened[first], _ = open_capture(first, options=of_target, timeout=timeout, quiet=quiet)
     for target in others:
         if options.device is None:
             device = "simulated" if opened[first].environment.simulated else "cuda"
             options = structs.replace(options, device=device)
-        of_target = options if _is_entry(target) else None
+        of_target = options if _is_entry(target) else CaptureOptions()
         try:
             opened[target], _ = open_capture(
                 target, options=of_target, timeout=timeout, quiet=quiet

@@ -168,26 +168,26 @@ def user_errors(
 def innermost(error: BaseException) -> BaseException:
     """The error that ended a capture. The one that arrives may be raised during unwinding, and
     say only that there was an error before it."""
-    seen = {id(error)}
+    visited = {id(error)}
     while error.__context__ is not None and not error.__suppress_context__:
         if not any(words in text_of(error) for words in _ENDED_EARLIER):
             break
         error = error.__context__
-        if id(error) in seen:
+        if id(error) in visited:
             break
-        seen.add(id(error))
+        visited.add(id(error))
     return error
 
 
 def _refusal(error: BaseException) -> CgtoolError | None:
     """The CgtoolError behind this one, when the user's code caught it and raised something else:
     on a GPU the capture would have ended there too."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
+    while cause is not None and id(cause) not in visited:
         if isinstance(cause, CgtoolError):
             return cause
-        seen.add(id(cause))
+        visited.add(id(cause))
         cause = cause.__cause__ or cause.__context__
     return None
 

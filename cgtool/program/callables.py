@@ -145,9 +145,9 @@ def cannot_run(value: Callable[..., Any]) -> str | None:
 
 def unwrapped(value: Any) -> Any:
     """The function inside partials, bound methods and decorators with ``__wrapped__``."""
-    seen: set[int] = set()
-    while id(value) not in seen:
-        seen.add(id(value))
+    visited: set[int] = set()
+    while id(value) not in visited:
+        visited.add(id(value))
         if is_a(value, functools.partial):
             value = value.func
         elif is_a(value, types.MethodType):

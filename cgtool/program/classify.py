@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -375,9 +374,9 @@ class Classifier:
     def _part(
         self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Part:
-        part, notes = make_part(name, function, args, kwargs, self.device)
+        part, notes = make_part(name, function, args, kwargs, self.device, self.frames)
         self.notes += notes
-        return dataclasses.replace(part, frames=self.frames)
+        return part
 
     def _workload(self, kind: str, *parts: Part) -> Workload:
         return Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import usage
 from cgtool.observe.frames import call_user
 from cgtool.program.load import import_root
 from cgtool.program.spec import parse_entry
@@ -78,17 +78,14 @@ class ImportIsolation:
             self._own[key] = _place(PathFinder.find_spec(name, [str(folder)]))
         own, loaded = self._own[key], _place(getattr(sys.modules.get(name), "__spec__", None))
         if own is not None and loaded is not None and own != loaded:
-            raise self._refusal(name, own, loaded)
-
-    def _refusal(self, name: str, own: str, loaded: str) -> CgtoolError:
-        return usage(
-            f"{' and '.join(self._folders)} cannot run in one process: each needs its own module "
-            f"{name}",
-            why=f"Python keeps one module of a name: {self._current} means {own}, and {loaded} is "
-            "loaded",
-            fix="save a baseline of one with `cgtool bench --runs 10 --save FILE`, and give it to "
-            "the other with --baseline FILE",
-        )
+            raise usage(
+                f"{' and '.join(self._folders)} cannot run in one process: each needs its own "
+                f"module {name}",
+                why=f"Python keeps one module of a name: {self._current} means {own}, and {loaded} "
+                "is loaded",
+                fix="save a baseline of one with `cgtool bench --runs 10 --save FILE`, and give it "
+                "to the other with --baseline FILE",
+            )
 
 
 def _place(spec: Any) -> str | None:

@@ -71,12 +71,12 @@ def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     """``id`` of every leaf that backward from these tensors accumulates into."""
     leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
     pending: list[Any] = [tensor.grad_fn for tensor in tensors]
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     while pending:
         node = pending.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
             leaves.add(id(variable))

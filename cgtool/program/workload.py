@@ -68,7 +68,12 @@ _SHOWN = 5
 
 
 def make_part(
-    name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
+    name: str,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: str,
+    frames: tuple[Frame, ...],
 ) -> tuple[Part, list[str]]:
     """The part with the modules that it reaches, and notes on these and on frozen arguments."""
     device_type = torch.device(device).type
@@ -95,7 +100,7 @@ def make_part(
             f"{name}: the graph keeps the values of the arguments that are not tensors: "
             f"{', '.join(frozen[:_SHOWN])}{more}"
         )
-    return Part(name, function, args, kwargs, modules), notes
+    return Part(name, function, args, kwargs, modules, frames), notes
 
 
 def _frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

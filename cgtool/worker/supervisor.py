@@ -36,18 +36,14 @@ _CRASHES = frozenset(
 )
 
 
-class WorkerBug(Exception):
-    """The worker failed through a bug in cgtool; the text is its traceback."""
-
-
 def run(
     job: AnyJob, output: Path, *, timeout: float | None = None, progress: Progress = lambda _: None
 ) -> None:
     """Do a job in a worker process; when this returns, the answer is at ``output``.
 
     ``timeout`` is in seconds. Raises CgtoolError for everything that the user's code or this
-    machine can do to the worker, WorkerBug for a bug in cgtool, and KeyboardInterrupt after the
-    worker has ended.
+    machine can do to the worker, RuntimeError with the worker's traceback for a bug in cgtool, and
+    KeyboardInterrupt after the worker has ended.
     """
     try:
         request = msgspec.json.encode(Request(job, str(output), import_path()))
@@ -70,7 +66,7 @@ def run(
             if message.failure is not None:
                 raise CgtoolError(message.failure)
             if message.bug is not None:
-                raise WorkerBug(message.bug)
+                raise RuntimeError(message.bug)
             if message.done:
                 return
         raise _post_mortem(worker, worker.process.wait())

@@ -35,12 +35,13 @@ class Part:
 
     def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Named parameters that require grad, each once, in registration order."""
-        seen: dict[int, tuple[str, torch.nn.Parameter]] = {}
+        parameters: dict[int, tuple[str, torch.nn.Parameter]] = {}
         for prefix, module in self.modules.items():
             for name, parameter in module.named_parameters():
-                if parameter.requires_grad and id(parameter) not in seen:
-                    seen[id(parameter)] = (f"{prefix}.{name}" if prefix else name, parameter)
-        return list(seen.values())
+                if parameter.requires_grad:
+                    full_name = f"{prefix}.{name}" if prefix else name
+                    parameters.setdefault(id(parameter), (full_name, parameter))
+        return list(parameters.values())
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,8 @@ def describe_tensors(
 ) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory, each range once under its first name, and caveats on tensors that
     have none."""
-    described: list[Tensor] = []
+    described: dict[tuple[int, int], Tensor] = {}
     caveats: list[Caveat] = []
-    seen: set[tuple[int, int]] = set()
     for name, kind, value in named_tensors(workload):
         if not wanted(value):
             continue
@@ -268,11 +268,7 @@ def describe_tensors(
                     "pointers into the tensors that it consists of have no name",
                 )
             )
-            continue
-        if start == 0:
-            continue
-        tensor = describe_tensor(name, kind, value)
-        if (tensor.address, tensor.bytes) not in seen:
-            seen.add((tensor.address, tensor.bytes))
-            described.append(tensor)
-    return described, caveats
+        elif start != 0:
+            tensor = describe_tensor(name, kind, value)
+            described.setdefault((tensor.address, tensor.bytes), tensor)
+    return list(described.values()), caveats

@@ -29,8 +29,6 @@ from cgtool.worker.user_process import signal_name
 _GRACE_SECONDS = 2.0
 _IMPORT_SECONDS = 120.0
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
-
-
 _CRASHES = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS)
 )

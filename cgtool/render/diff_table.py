@@ -92,8 +92,7 @@ def _name(name: str | None) -> str:
     return cut(name or "", _LONGEST)
 
 
-GRAPHS: Sequence[Column[GraphRow]] = (
-    Column("graph", lambda row: row.name),
+_COUNTS: Sequence[Column[Any]] = (
     Column("A", lambda row: row.a, explanation="nodes of the graph in the first capture"),
     Column("B", lambda row: row.b, explanation="nodes of the graph in the second capture"),
     Column("removed", lambda row: row.removed, _some),
@@ -106,6 +105,11 @@ GRAPHS: Sequence[Column[GraphRow]] = (
         optional=True,
         explanation="nodes that run in another order",
     ),
+)
+"""Of the rows of graphs and of modules."""
+GRAPHS: Sequence[Column[GraphRow]] = (
+    Column("graph", lambda row: row.name),
+    *_COUNTS,
     Column(
         "edges removed",
         lambda row: row.edges_removed,
@@ -115,14 +119,6 @@ GRAPHS: Sequence[Column[GraphRow]] = (
     ),
     Column("edges added", lambda row: row.edges_added, _some, optional=True),
 )
-
-
-def _mark(row: ChangeRow | EdgeRow) -> str:
-    return MARKS[row.change][0]
-
-
-def _mark_style(row: ChangeRow | EdgeRow) -> str:
-    return MARKS[row.change][1]
 
 
 def _change(row: ChangeRow) -> str:
@@ -156,8 +152,11 @@ def _closed(shape: str) -> str:
     return f"{shape}]" if "[" in shape and not shape.endswith("]") else shape
 
 
+_MARK: Column[Any] = Column(
+    "", lambda row: MARKS[row.change][0], wrap="never", style=lambda row: MARKS[row.change][1]
+)
 CHANGES: Sequence[Column[ChangeRow]] = (
-    Column("", _mark, wrap="never", style=_mark_style),
+    _MARK,
     Column("nodes", lambda row: row.nodes),
     Column("op", lambda row: _name("(no op)" if row.op is None else short_op(row.op))),
     Column("line", lambda row: _name(row.line), wrap="never"),
@@ -166,18 +165,13 @@ CHANGES: Sequence[Column[ChangeRow]] = (
 )
 MODULES: Sequence[Column[ModuleRow]] = (
     Column("module", lambda row: _name(row.module)),
-    Column("A", lambda row: row.a),
-    Column("B", lambda row: row.b),
-    Column("removed", lambda row: row.removed, _some),
-    Column("added", lambda row: row.added, _some),
-    Column("changed", lambda row: row.changed, _some),
-    Column("moved", lambda row: row.moved, _some, optional=True),
+    *_COUNTS,
 )
 
 
 def _edge_columns(report: Diff) -> Sequence[Column[EdgeRow]]:
     return [
-        Column("", _mark, wrap="never", style=_mark_style),
+        _MARK,
         Column("edges", lambda row: row.edges),
         Column("node", lambda row: _name(row.target)),
         Column("waits for", lambda row: _name(row.source)),

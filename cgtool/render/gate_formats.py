@@ -73,7 +73,7 @@ def _command(
 ) -> str:
     place = {} if frame is None else {"file": from_root(frame, root), "line": str(frame.line)}
     named = {**place, "title": title}
-    properties = ",".join(f"{name}={value_of(value)}" for name, value in named.items())
+    properties = ",".join(f"{name}={property_value(value)}" for name, value in named.items())
     return f"::{kind} {properties}::{message(lines)}"
 
 
@@ -88,7 +88,7 @@ def message(lines: Iterable[str]) -> str:
     return "%0A".join(visible(line).replace("%", "%25") for line in lines)
 
 
-def value_of(text: str) -> str:
+def property_value(text: str) -> str:
     """The value of a property, which ends at a comma or a colon too."""
     return message((text,)).replace(":", "%3A").replace(",", "%2C")
 
@@ -106,10 +106,10 @@ def github_summary(report: GateReport, most: int = MOST_BYTES) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``, cut where GitHub would refuse it."""
     parts = [f"## cgtool gate {_MARKS[report.verdict]} {cell(conclusion(report).plain)}\n"]
     parts += [_section(name, target) for name, target in report.named()]
-    return cut("\n".join(parts), most)
+    return cut_lines("\n".join(parts), most)
 
 
-def cut(text: str, most: int = MOST_BYTES) -> str:
+def cut_lines(text: str, most: int = MOST_BYTES) -> str:
     """At most so many bytes, whole lines, and a note where something was left out, if there is room
     for it."""
     data = text.encode(errors="replace")

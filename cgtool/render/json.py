@@ -29,10 +29,10 @@ directions."""
 def encode(schema: str, report: Any) -> bytes:
     """A report of an analysis as one indented JSON object, with a newline."""
     body = msgspec.to_builtins(report)
-    return plain({"schema": schema, "schema_version": VERSION, **body}, indent=2)
+    return json_bytes({"schema": schema, "schema_version": VERSION, **body}, indent=2)
 
 
-def plain(value: Any, *, indent: int | None = None) -> bytes:
+def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
     """JSON with a newline; those characters are escapes, which readers turn back."""
     data = encode_json(value)
     if not data.isascii() or b"\x7f" in data:
@@ -64,7 +64,7 @@ def sarif(findings: Sequence[ExplainedFinding]) -> bytes:
             }
         ],
     }
-    return plain(log, indent=2)
+    return json_bytes(log, indent=2)
 
 
 def _rule(code: str) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class ResolvedNode(msgspec.Struct, omit_defaults=True, gc=False):
     """Names of the earlier tensors that they point into."""
 
 
-def _plain(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
+def _own_fields(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
     """The fields that are neither resolved above nor details of arguments."""
     return [
         field
@@ -163,9 +163,9 @@ def _plain(struct: type[msgspec.Struct], *resolved: str) -> list[Field]:
     ]
 
 
-_LAUNCH = _plain(KernelLaunch, "function")
-_FUNCTION = _plain(Function, "name")
-_NODE = _plain(Node, "id", "type", "origin", "stream", "kernel")
+_LAUNCH = _own_fields(KernelLaunch, "function")
+_FUNCTION = _own_fields(Function, "name")
+_NODE = _own_fields(Node, "id", "type", "origin", "stream", "kernel")
 _launch, _function, _node = reader(_LAUNCH), reader(_FUNCTION), reader(_NODE)
 _NO_KERNEL = [() if field.many else None for field in (*_LAUNCH, *_FUNCTION)]
 
@@ -220,7 +220,7 @@ def encode_graphs(capture: Capture, views: Sequence[View]) -> bytes:
         "caveats": capture.caveats,
         "graphs": graphs,
     }
-    return plain(body)
+    return json_bytes(body)
 
 
 def _kind(link: Link) -> str:

@@ -2,16 +2,7 @@
 
 A screen declares each of its tables as a list of `Column`. The list decides the cells, their
 alignment, which columns are left out (nothing to show, or no room), and the legend of
-``--explain``. A new column is one entry in one list::
-
-    GRAPHS: Sequence[Column[GraphRow]] = (
-        Column("graph", lambda row: row.name),
-        Column("nodes", lambda row: row.nodes),
-        Column("replay", lambda row: row.replay_ns, time_text, explanation="GPU time of one"),
-        Column("launch", lambda row: row.launch_ns, time_text, priority=1, optional=True),
-    )
-    screen = Screen(explain=explain)
-    screen.table("Graphs", GRAPHS, report.graphs)
+``--explain``. A new column is one entry in one list; CONTRIBUTING.md shows one.
 """
 
 from __future__ import annotations
@@ -321,7 +312,7 @@ class Screen:
         rows: Sequence[Row],
         summaries: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """A table below an empty line, which the first part has not; without rows nothing."""
+        """A table, with an empty line between it and what is above it; nothing without rows."""
         if rows:
             self.parts += [""] if self.parts else []
             self.parts.append(Table(title, columns, rows, summaries, self.simulated))

@@ -277,9 +277,9 @@ def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     text = gate_formats.github_summary(one(failing(), verdicts=long))
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
     assert text.endswith("\n_The rest is left out: GitHub refuses longer summaries._\n")
-    assert gate_formats.cut("short") == "short"
-    assert len(gate_formats.cut("x\n" * 100, 90).encode()) <= 90
-    assert gate_formats.cut("x" * 100, 10) == gate_formats.cut("x" * 100, -5) == ""
+    assert gate_formats.cut_lines("short") == "short"
+    assert len(gate_formats.cut_lines("x\n" * 100, 90).encode()) <= 90
+    assert gate_formats.cut_lines("x" * 100, 10) == gate_formats.cut_lines("x" * 100, -5) == ""
 
 
 def read_markdown(text: str) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cgtool.analysis.reports import explain_findings
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
-from cgtool.render.json import encode, plain, sarif
+from cgtool.render.json import encode, json_bytes, sarif
 from tests.strategies import names
 
 ODD = "\x00 \x1b[31m \x7f \x85 \x9b31m \u061c \u200f \u2028 \u202e \u2066 \ufeff"
@@ -25,7 +25,7 @@ def shows_nothing_odd(data: bytes) -> bool:
 @given(st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner)))
 def test_what_is_written_reads_back(value: object) -> None:
     for indent in (None, 2):
-        data = plain(value, indent=indent)
+        data = json_bytes(value, indent=indent)
         assert json.loads(data) == value
         assert shows_nothing_odd(data)
 

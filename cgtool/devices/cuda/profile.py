@@ -32,7 +32,7 @@ from cgtool.program.workload import Workload, tensors_in
 
 _COPY_BYTES = 1 << 30
 _MATMUL = 8192
-_ELEMENT = {"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
+_MEASURED = ("float64", "float32", "bfloat16", "float16")
 _ROOM = 4
 """At most this part (1/4) of the free memory is taken."""
 _QUEUED = 50
@@ -190,14 +190,7 @@ def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy |
             # No pinned memory is left, or the host does not support the dtype.
             from_host = None
         rows, padding = _padding(same)
-    return InputCopy(
-        name,
-        target.numel() * target.element_size(),
-        on_device,
-        from_host,
-        rows=rows,
-        padding_rows=padding,
-    )
+    return InputCopy(name, target.nbytes, on_device, from_host, rows=rows, padding_rows=padding)
 
 
 def _padding(tensor: torch.Tensor) -> tuple[int | None, int | None]:
@@ -227,27 +220,26 @@ def memory_roof() -> float | None:
 
 
 def compute_roofs(dtypes: Iterable[str]) -> tuple[Peak, ...]:
-    """FLOP/s of a large matmul, for each dtype of ``dtypes`` that is in ``_ELEMENT``.
+    """FLOP/s of a large matmul, for each dtype of ``dtypes`` that is in ``_MEASURED``.
 
     float32 is measured without tensor cores, ``tf32`` with them. Changes the process's precision of
     float32 matmuls.
     """
-    wanted = [name for name in _ELEMENT if name in set(dtypes)]
+    wanted = [name for name in _MEASURED if name in set(dtypes)]
     if "float32" in wanted and torch.cuda.get_device_capability() >= (8, 0):
         wanted.append("tf32")
-    return tuple(
-        Peak(name, flops) for name in wanted if (flops := _matmul(name, _ELEMENT[name])) is not None
-    )
+    rates = ((name, _matmul(name)) for name in wanted)
+    return tuple(Peak(name, rate) for name, rate in rates if rate is not None)
 
 
-def _matmul(name: str, element: int) -> float | None:
+def _matmul(name: str) -> float | None:
+    dtype: torch.dtype = getattr(torch, "float32" if name == "tf32" else name)
     free, _ = torch.cuda.mem_get_info()
     size = _MATMUL
-    while 3 * element * size * size > free // _ROOM:
+    while 3 * dtype.itemsize * size * size > free // _ROOM:
         size //= 2
         if size < 1024:
             return None
-    dtype: torch.dtype = getattr(torch, "float32" if name == "tf32" else name)
     # Not restored: reading it raises where the user's code has set fp32_precision, and no user code
     # runs after this.
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")

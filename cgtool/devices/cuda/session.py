@@ -181,15 +181,17 @@ class CudaSession(Session[CudaGraph]):
     @contextlib.contextmanager
     def _observe(self, annotations: Annotations, graph: CudaGraph) -> Iterator[Recorder]:
         """Stamp the nodes of a capture; where that is not possible, record the ops inside it."""
-        recorded = self.recorded[graph.callable].get(graph.phase) if self.recorded else None
+        graph.recorded = self.recorded[graph.callable].get(graph.phase) if self.recorded else None
         exact: InCaptureRecorder | None = None
-        watch = None
+        stamps: list[Stamp] | None = None
         with contextlib.ExitStack() as stack:
-            if recorded is not None and self.problem is None:
-                # No module hooks here: code compiled by torch.compile would see them and recompile.
-                watch = stack.enter_context(watch_capture(annotations, self.device.index))
-                self.problem = watch.problem
-            if watch is None or watch.problem is not None:
+            if graph.recorded is not None and self.problem is None:
+                try:
+                    # No module hooks: code compiled by torch.compile would see them and recompile.
+                    stamps = stack.enter_context(watch_capture(annotations, self.device.index))
+                except cupti.CuptiUnavailable as error:
+                    self.problem = str(error)
+            if stamps is None:
                 exact = InCaptureRecorder(
                     graph.part.modules,
                     annotations,
@@ -202,8 +204,7 @@ class CudaSession(Session[CudaGraph]):
             graph.start_ns = time.time_ns()
             yield exact if exact is not None else contextlib.nullcontext()
             graph.end_ns = time.time_ns()
-        graph.recorded = recorded
-        graph.stamps = watch.stamps if watch is not None else []
+        graph.stamps = stamps or []
         graph.exact = exact.record if exact is not None else None
         graph.exact_calls = self.exact_record.calls[first:]
 

@@ -17,7 +17,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -167,27 +167,17 @@ def _stamper(
     return created
 
 
-@dataclass
-class Watch:
-    """Stamps of one capture, in order of creation."""
-
-    stamps: list[Stamp] = field(default_factory=list)
-    problem: str | None = None
-    """Why there are none, or None."""
-
-
 @contextlib.contextmanager
-def watch_capture(annotations: Annotations, device: int) -> Iterator[Watch]:
-    """Stamp every node that is created while the context is entered."""
-    watch = Watch()
-    stamps: list[tuple[Any, ...]] = []
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(cupti.watch_nodes(_stamper(stamps, annotations, device)))
-        except cupti.CuptiUnavailable as error:
-            watch.problem = str(error)
-        yield watch
-    watch.stamps.extend(map(Stamp._make, stamps))
+def watch_capture(annotations: Annotations, device: int) -> Iterator[list[Stamp]]:
+    """The stamps of all nodes that are created while entered, in that order; filled on exit.
+
+    Raises CuptiUnavailable.
+    """
+    stamps: list[Stamp] = []
+    created: list[tuple[Any, ...]] = []
+    with cupti.watch_nodes(_stamper(created, annotations, device)):
+        yield stamps
+    stamps.extend(map(Stamp._make, created))
 
 
 class Ran(NamedTuple):

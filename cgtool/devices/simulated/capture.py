@@ -15,7 +15,7 @@ import torch
 
 import cgtool
 from cgtool.detectors.capture_errors import explain
-from cgtool.detectors.streams import LaneNode, capturing
+from cgtool.detectors.streams import capturing
 from cgtool.devices.device import CapturedGraph, Checked, Session, quiet
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.device_model import Stream as SimulatedStream
@@ -46,9 +46,6 @@ class CapturedOps(CapturedGraph):
     """One simulated graph."""
 
     graph: SimulatedGraph
-    record: Record
-    lanes: list[LaneNode] = field(default_factory=list)
-    """The nodes as the model of streams has them."""
 
 
 @dataclass(kw_only=True)
@@ -83,7 +80,7 @@ class SimulatedSession(Session[CapturedOps]):
         self.lifetimes = recorder
 
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedOps:
-        return CapturedOps(name, phase, index, part, SimulatedGraph(), self.record)
+        return CapturedOps(name, phase, index, part, SimulatedGraph())
 
     @contextlib.contextmanager
     def capturing(self, graph: CapturedOps) -> Iterator[None]:
@@ -91,7 +88,6 @@ class SimulatedSession(Session[CapturedOps]):
             yield
             self.model.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.model.streams]
-        graph.lanes = self.model.nodes
 
     def capture(
         self,
@@ -178,7 +174,7 @@ def check(
         session.follow_lifetimes(annotations)
         session.capture(annotations, progress)
         for graph in session.captured:
-            for finding in findings_of_graph(graph.lanes, graph.record):
+            for finding in findings_of_graph(graph.graph.nodes, session.record):
                 model.findings.add(finding)
         captures.append(_build(session, why))
         return session.record.calls
@@ -207,7 +203,7 @@ def _build(session: SimulatedSession, why: str) -> Capture:
     streams: dict[str, int] = {"capture stream": 0}
     separate = session.options.pool == "separate"
     graphs = tuple(
-        _graph(graph, table, streams, pool=index if separate else 0)
+        _graph(graph, session.record, table, streams, pool=index if separate else 0)
         for index, graph in enumerate(session.captured)
     )
     tensors, unnamed = describe_tensors(session.workload)
@@ -235,7 +231,9 @@ def _build(session: SimulatedSession, why: str) -> Capture:
     )
 
 
-def _graph(captured: CapturedOps, table: OriginTable, streams: dict[str, int], pool: int) -> Graph:
+def _graph(
+    captured: CapturedOps, record: Record, table: OriginTable, streams: dict[str, int], pool: int
+) -> Graph:
     names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
     recorded = captured.graph.nodes
     calls, call_of = numbered([node.call for node in recorded])
@@ -243,7 +241,7 @@ def _graph(captured: CapturedOps, table: OriginTable, streams: dict[str, int], p
         Node(
             id=index,
             type="op",
-            origin=table.add(node.call, captured.record),
+            origin=table.add(node.call, record),
             call=call,
             stream=names[node.stream],
             shape=node.shape,

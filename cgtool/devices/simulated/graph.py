@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from cgtool.detectors.op_rules import is_host_work, refuse_op
+from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.placement import HOST, place_of
-from cgtool.observe.storage import strided_parts
+from cgtool.observe.storage import strided_parts, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import dispatches_to_python, pytree
 
@@ -36,14 +37,10 @@ class Step:
     results: list[torch.Tensor]
 
 
-@dataclass
-class SimulatedNode:
-    """An op that launches work on a GPU."""
+@dataclass(slots=True)
+class SimulatedNode(LaneNode):
+    """An op that launches work on a GPU, with the dtypes and shapes of what it makes."""
 
-    call: OpCall
-    stream: int
-    """Index into ``SimulatedGraph.stream_names``."""
-    dependencies: tuple[int, ...]
     shape: str
 
 
@@ -64,10 +61,7 @@ class SimulatedGraph:
         with torch.inference_mode() if inference else torch.no_grad():
             for step in self.steps:
                 output = call_user(step.func, *step.args, **step.kwargs)
-                fresh = [
-                    leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)
-                ]
-                for old, new in zip(step.results, fresh, strict=True):
+                for old, new in zip(step.results, tensors_in(output), strict=True):
                     _overwrite(old, new)
 
 
@@ -150,7 +144,7 @@ class CaptureRecorder(OpRecorder):
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return output
-        results = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        results = list(tensors_in(output))
         # Aliases: what the caller does to its tensor objects later (set_, resize_,
         # requires_grad_) must not affect the record.
         with unobserved():
@@ -160,9 +154,13 @@ class CaptureRecorder(OpRecorder):
         touched = results
         if effect.writes and not results:
             # Multi-tensor ops return nothing and write their first argument.
-            touched = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            touched = list(tensors_in(args))
         if launches(call.name, touched):
-            self._node(call, touched)
+            node = self.device.add_node(call)
+            if node is not None:
+                self.graph.nodes.append(
+                    SimulatedNode(call, node.stream, node.dependencies, _shape(touched))
+                )
             if self.accesses is not None:
                 call.access = self.accesses.note(call.name, func, args, kwargs, output)
         return output
@@ -171,10 +169,3 @@ class CaptureRecorder(OpRecorder):
         run = self._random.saved if what == "saved" else self._random.restored
         self._random.alive.append(state)
         self.graph.steps.append(Step(run, (id(state),), {}, []))
-
-    def _node(self, call: OpCall, results: list[torch.Tensor]) -> None:
-        node = self.device.add_node(call)
-        if node is not None:
-            self.graph.nodes.append(
-                SimulatedNode(call, node.stream, node.dependencies, _shape(results))
-            )

@@ -225,11 +225,12 @@ class _ScriptEvent(Event):
 
     device: ScriptDevice
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._external = bool(kwargs.get("external"))
-        self._captured = False
-        self.recorded_ns = 0
+    _captured = False
+    recorded_ns = 0
+
+    def __init__(self, *_args: Any, external: bool = False, **_kwargs: Any) -> None:
+        super().__init__()
+        self._external = external
 
     def record(self, stream: Stream | None = None) -> None:
         super().record(stream)

@@ -134,7 +134,18 @@ def pools_report(
             members[group].append(allocation)
             if allocation.freed_at is None:
                 rounding += allocation.bytes - allocation.requested_bytes
-                held.append(_holder_row(capture, places, pool.name, allocation))
+                place = places.of_origin(allocation.origin)
+                held.append(
+                    HolderRow(
+                        pool.name,
+                        allocation.label or "saved for backward, or held by the code",
+                        allocation.bytes,
+                        capture.graphs[allocation.graph].name,
+                        place.short_op or "",
+                        file_line(place.line),
+                        place.module or "",
+                    )
+                )
         time_ns: Counter[str] = Counter()
         for number, graph in enumerate(capture.graphs):
             for node in graph.nodes if graph.pool == index else ():
@@ -195,19 +206,6 @@ def _pool_row(
         len(allocations),
         tuple(graph.name for graph in capture.graphs if graph.pool == index),
         where,
-    )
-
-
-def _holder_row(capture: Capture, places: Places, pool: str, allocation: Allocation) -> HolderRow:
-    place = places.of_origin(allocation.origin)
-    return HolderRow(
-        pool,
-        allocation.label or "saved for backward, or held by the code",
-        allocation.bytes,
-        capture.graphs[allocation.graph].name,
-        place.short_op or "",
-        file_line(place.line),
-        place.module or "",
     )
 
 

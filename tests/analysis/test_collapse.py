@@ -5,7 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.analysis.graph.view import View, by_count, by_module, by_op, fit, only, visits, whole
+from cgtool.analysis.graph.places import Places
+from cgtool.analysis.graph.view import (
+    View,
+    by_count,
+    by_module,
+    by_op,
+    fit,
+    module_tree,
+    only,
+    whole,
+)
 from cgtool.model.capture import Capture, Edge, Frame, Graph, Node, Origin
 from tests.analysis.graphs import dags, paths, shown_paths
 from tests.builders import capture, chain, huge, small
@@ -130,15 +140,10 @@ def test_every_limit_is_kept() -> None:
 def test_a_module_that_runs_in_forward_and_again_in_backward_is_two_visits() -> None:
     modules = ["a.b", "a.d", None, "a.d", "a.b"]
     recorded = with_modules(modules, [(0, 1), (1, 2), (2, 3), (3, 4)])
-    paths = visits(whole(0, recorded.graphs[0]), modules, 2)
-    assert [[name for name, _ in path] for path in paths] == [
-        ["a", "a.b"],
-        ["a", "a.d"],
-        [],
-        ["a", "a.d"],
-        ["a", "a.b"],
-    ]
-    assert paths[0][0] == paths[1][0]
-    assert paths[3][0] == paths[4][0]
-    assert paths[0][0] != paths[3][0]
-    assert len({path[1] for path in paths if path}) == 4
+    graph = recorded.graphs[0]
+    root = module_tree(whole(0, graph), graph, Places(recorded), 2)
+    assert root.own == [2]
+    assert [
+        (visit.path, [(inner.path, inner.own) for inner in visit.inside.values()])
+        for visit in root.inside.values()
+    ] == [("a", [("a.b", [0]), ("a.d", [1])]), ("a", [("a.d", [3]), ("a.b", [4])])]

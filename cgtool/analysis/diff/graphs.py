@@ -232,12 +232,10 @@ class _Bridges:
                 self._leaving[target].add(self._find(source))
 
     def _find(self, node: int) -> int:
-        root = node
-        while self._over.setdefault(root, root) != root:
-            root = self._over[root]
-        while node != root:
-            self._over[node], node = root, self._over[node]
-        return root
+        while self._over.setdefault(node, node) != node:
+            above = self._over[self._over[node]]
+            self._over[node], node = above, above
+        return node
 
     def join(self, source: int, target: int) -> bool:
         """Whether a path may lead from one node to the other over such nodes."""

@@ -242,33 +242,12 @@ def fit(capture: Capture, views: Sequence[View], limit: int) -> tuple[list[View]
     return [by_count(view, share) for view in views], "runs of neighbouring nodes"
 
 
-def visits(
-    view: View, modules: Sequence[str | None], depth: int
-) -> list[tuple[tuple[str, int], ...]]:
-    """For each item, the visits to modules that it is part of: (path, number), outermost first.
-
-    ``modules`` names the module of each item. A step runs a module in forward and again in
-    backward: those are two visits.
-    """
-    paths: list[tuple[tuple[str, int], ...]] = [()] * len(view.items)
-    for level in range(1, depth + 1):
-        names = [
-            None if not module or module.count(".") + 1 < level else module_at_depth(module, level)
-            for module in modules
-        ]
-        runs = _runs(
-            view, [(path, name) if name else None for path, name in zip(paths, names, strict=True)]
-        )
-        paths = [
-            (*path, (name, run)) if name else path
-            for path, name, run in zip(paths, names, runs, strict=True)
-        ]
-    return paths
-
-
 @dataclass(slots=True)
 class Visit:
-    """A visit to a module: its own boxes (positions in the view), and the visits inside it."""
+    """A visit to a module: its own boxes (positions in the view), and the visits inside it.
+
+    A step runs a module in forward and again in backward: those are two visits.
+    """
 
     path: str
     type: str | None = None
@@ -282,16 +261,27 @@ def module_tree(view: View, graph: Graph, places: Places, depth: int) -> Visit:
 
     A visit to ``layers`` that holds nothing but one to ``layers.0`` is that one.
     """
-    modules = [module_of(graph, item, places) for item in view.items]
     root = Visit("")
-    for position, path in enumerate(visits(view, modules, depth)):
-        visit = root
-        members = view.items[position].members
-        place = places.of(graph.nodes[members[0]]) if path else None
-        for key in path:
-            visit = visit.inside.setdefault(key, Visit(key[0]))
-            if place is not None and place.module == visit.path:
+    visits = [root] * len(view.items)
+    modules = [module_of(graph, item, places) for item in view.items]
+    for level in range(1, depth + 1):
+        kinds = [
+            (id(visit), module_at_depth(module, level))
+            if module and module.count(".") + 1 >= level
+            else None
+            for visit, module in zip(visits, modules, strict=True)
+        ]
+        for position, run in enumerate(_runs(view, kinds)):
+            kind = kinds[position]
+            if kind is None:
+                continue
+            _, path = kind
+            visit = visits[position].inside.setdefault((path, run), Visit(path))
+            place = places.of(graph.nodes[view.items[position].members[0]])
+            if place.module == path:
                 visit.type = place.module_type
+            visits[position] = visit
+    for position, visit in enumerate(visits):
         visit.own.append(position)
     return _without_lone(root)
 

@@ -186,9 +186,12 @@ class Session(Phases, ABC, Generic[GraphT]):
         why, fix = self.why_empty()
         part = self.workload.parts[0]
         if not any(map(_has_tensors, self.workload.parts)):
+            arguments = [*part.args, *part.kwargs.values()]
+            shown = ", ".join(f"{short(value)} ({type_name(value)})" for value in arguments[:3])
+            more = " and more" if len(arguments) > 3 else ""
             why = (
                 "no argument is a tensor, and no op launched work: "
-                f"{part.name} is given {_arguments_of(part)}"
+                f"{part.name} is given {f'only {shown}{more}' if arguments else 'no arguments'}"
             )
             fix = "pass the tensors that it works on, on the device that the factory is given"
         raise user_code(
@@ -240,14 +243,6 @@ class Session(Phases, ABC, Generic[GraphT]):
 def _has_tensors(part: Part) -> bool:
     reached = reach(part.function)
     return bool(inputs_of(part) or part.modules or reached.modules or reached.tensors)
-
-
-def _arguments_of(part: Part) -> str:
-    arguments = [*part.args, *part.kwargs.values()]
-    if not arguments:
-        return "no arguments"
-    shown = ", ".join(f"{short(argument)} ({type_name(argument)})" for argument in arguments[:3])
-    return f"only {shown}" + (" and more" if len(arguments) > 3 else "")
 
 
 class Probes(Protocol):

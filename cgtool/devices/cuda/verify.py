@@ -13,7 +13,7 @@ import torch
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
-from cgtool.devices.cuda.driver import capturing_graph, check, cu
+from cgtool.devices.cuda.driver import capturing_graph, node_count
 from cgtool.devices.cuda.memory import require_live_inputs
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
@@ -175,10 +175,7 @@ class MissedRecorder(OpRecorder):
 
     def _count(self) -> int:
         graph = capturing_graph(self._stream)
-        if graph is None:
-            return self._nodes
-        _, number = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
-        return int(number)
+        return self._nodes if graph is None else node_count(graph)
 
     def _look(self, call: OpCall | None) -> None:
         """Compare the launches since the last call with the nodes that were added."""
@@ -234,12 +231,14 @@ def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Findin
         if launch.capturing and (sure_only or launch.nodes):
             continue
         name = launch.call.name if launch.call is not None else "a kernel outside any op"
-        on_side = not launch.capturing and launch.stream != 0
-        where = "a stream that is not part of the capture" if on_side else "the default stream"
+        finding_code, where = KERNEL_ON_STREAM_ZERO, "the default stream"
         if launch.capturing:
             where = "a stream other than the current one"
+        elif launch.stream != 0:
+            finding_code = SIDE_STREAM_NOT_FORKED
+            where = "a stream that is not part of the capture"
         finding = Finding(
-            SIDE_STREAM_NOT_FORKED if on_side else KERNEL_ON_STREAM_ZERO,
+            finding_code,
             f"{name} ran on {where}: once, during the capture, and in no replay",
             phase="capture",
             evidence=(f"{launch.launches} launched, {launch.nodes} nodes added",),
@@ -247,12 +246,9 @@ def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Findin
         if launch.call is not None:
             finding = at_call(finding, launch.call, recorder.record)
         elif launch.launch is not None:
-            finding = Finding(
-                finding.code,
-                finding.reason,
-                frames_of(launch.launch.chain),
+            finding = msgspec.structs.replace(
+                finding,
+                frames=frames_of(launch.launch.chain),
                 module=launch.launch.module[0] if launch.launch.module else None,
-                phase="capture",
-                evidence=finding.evidence,
             )
         yield finding

@@ -40,8 +40,8 @@ def _floats(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     flat = wide.reshape(-1)
     if not bool((flat != 0).any()):
         # Nothing to draw from: all zeros usually means "no value yet".
-        made = torch.rand(values.shape, generator=generator, dtype=torch.float64)
-        return made.to(values.dtype)
+        uniform = torch.rand(values.shape, generator=generator, dtype=torch.float64)
+        return uniform.to(values.dtype)
     if _increasing(flat):
         # Edges of bins: new values in the same order.
         return (wide * float(shrink.reshape(-1)[0])).to(values.dtype)

@@ -57,7 +57,7 @@ class LivenessRecorder(OpRecorder):
         super().__init__(roots, annotations)
         self.device = device
         self.outside: dict[int, Outside] = {}
-        self._made: dict[int, StorageWeakRef] = {}
+        self._allocated: dict[int, StorageWeakRef] = {}
         self._before = None if autocast_caches() else _held()
         """Storages of the tensors that Python holds, which are not casts in autocast's cache."""
         self.uses_empty = False
@@ -65,21 +65,22 @@ class LivenessRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        given = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
-        known = {storage_key(storage) for storage in given}
+        # Held until the op has run, so that no new storage gets the identity of one of them.
+        arguments = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
+        known = {storage_key(storage) for storage in arguments}
         output = self.run(func, args, kwargs)
         self.uses_empty |= call.name.startswith(UNINITIALISED)
         for tensor in strided(output):
             storage = tensor.untyped_storage()
             if storage_key(storage) not in known:
                 # The weak reference keeps the identity from being reused.
-                self._made[storage_key(storage)] = StorageWeakRef(storage)
+                self._allocated[storage_key(storage)] = StorageWeakRef(storage)
         if self.device.is_host_work(list(tensors_in(output)) or args):
             return output
         for tensor in strided((args, kwargs)):
             storage = tensor.untyped_storage()
             key = storage_key(storage)
-            if key in self._made or key in self.outside or not storage.nbytes():
+            if key in self._allocated or key in self.outside or not storage.nbytes():
                 continue
             if self._before is not None and key not in self._before:
                 # Made in C++ for this op only, unseen by recorders (the index tensor of x[[0, 2]]).

@@ -22,7 +22,6 @@ from cgtool.jobs.verify.runs import (
     Trial,
     TrialRunner,
     autocast_caches,
-    closed_over,
     eager_iteration,
     float_parameters,
 )
@@ -32,6 +31,7 @@ from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
+from cgtool.program.workload import named_tensors
 
 EMPTY_GRAPH = code("empty-graph")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -289,9 +289,9 @@ class _Procedure(Verification):
         written = {name for _, name in run.values[0]}
         names = {id(tensor): name for name, tensor in state.read(self.target.workload).items()}
         return [
-            (name, tensor)
-            for name, tensor in closed_over(self.target.workload)
-            if names.get(id(tensor)) not in written
+            (name.replace("tensor ", "", 1), tensor)
+            for name, kind, tensor in named_tensors(self.target.workload)
+            if kind == "input" and "tensor " in name and names.get(id(tensor)) not in written
         ]
 
     def _try_another_order(self) -> None:

@@ -119,15 +119,6 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
     return inputs
 
 
-def closed_over(workload: Workload) -> list[Named]:
-    """Tensors that functions use by name: the inputs of a step, unless it writes them."""
-    return [
-        (name.replace("tensor ", "", 1), tensor)
-        for name, kind, tensor in named_tensors(workload)
-        if kind == "input" and "tensor " in name
-    ]
-
-
 def float_parameters(workload: Workload) -> list[Named]:
     """Floating-point parameters of the workload, each once."""
     parameters: dict[int, Named] = {}
@@ -145,7 +136,7 @@ class Trial:
     iterations: int = 1
     writes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     """Static tensors and the values that are written into them after the state was restored."""
-    given: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
+    start_values: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
     """The inputs' values at the start of the last run of this trial, by identity."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
@@ -186,7 +177,7 @@ class TrialRunner:
             *results_of(target.session).values(),
             *(tensor for _, tensor in after.tensors.values()),
         ]
-        self.made = [
+        self.graph_tensors = [
             tensor
             for tensor in held
             if tensor.layout == torch.strided
@@ -211,7 +202,7 @@ class TrialRunner:
             write(tensor, values)
         # Read back: inputs may share memory with each other, or with themselves.
         with raw():
-            trial.given = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
+            trial.start_values = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
 
     def begin_eager(self, trial: Trial) -> None:
         """Restore everything as it was before the capture."""
@@ -224,14 +215,14 @@ class TrialRunner:
         self._restore_end()
         self.start.restore_contents()
         with raw():
-            for tensor in self.made:
+            for tensor in self.graph_tensors:
                 fill_sentinel(tensor)
         self._begin(trial)
 
     def value_at_start(self, tensor: torch.Tensor, trial: Trial) -> torch.Tensor | None:
         """The value of a tensor when a run of the trial begins; None for a tensor of no state."""
-        if id(tensor) in trial.given:
-            return trial.given[id(tensor)]
+        if id(tensor) in trial.start_values:
+            return trial.start_values[id(tensor)]
         for written, values in trial.writes:
             if written is tensor:
                 return values
@@ -277,7 +268,8 @@ class TrialRunner:
                 run.unwritten = [
                     name
                     for (_, name), tensor in results.items()
-                    if any(tensor is made for made in self.made) and holds_sentinel(tensor)
+                    if any(tensor is written for written in self.graph_tensors)
+                    and holds_sentinel(tensor)
                 ]
             self._collect(run, results, trial)
         changed = {name for values in run.values for _, name in values}

@@ -121,10 +121,14 @@ def open_baseline(path: Path) -> Base:
 def find_project(folder: Path) -> Project | None:
     """The nearest ``pyproject.toml`` with a ``[tool.cgtool]`` table, from the folder upwards.
     Raises CgtoolError (exit 2) for a file on the way that is not TOML, or misspells that table."""
-    for each in (folder, *folder.parents):
-        path = each / "pyproject.toml"
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
         if is_file(path):
-            content = _load(path)
+            data = read_bytes(path, "a pyproject.toml")
+            try:
+                content = tomllib.loads(data.decode())
+            except (ValueError, RecursionError) as error:
+                raise usage(f"{path}: not TOML that can be read: {error}") from error
             _misspelt(path, content)
             tool = content.get("tool")
             if isinstance(tool, dict) and "cgtool" in tool:
@@ -146,14 +150,6 @@ def _misspelt(path: Path, content: dict[str, Any]) -> None:
                 f"{path}: [{name[:80]}.gate] is ignored: cgtool does not read it",
                 fix=f"did you mean [{SECTION}]?",
             )
-
-
-def _load(path: Path) -> dict[str, Any]:
-    data = read_bytes(path, "a pyproject.toml")
-    try:
-        return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise usage(f"{path}: not TOML that can be read: {error}") from error
 
 
 def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:

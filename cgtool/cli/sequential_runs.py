@@ -8,7 +8,7 @@ that the runs cannot choose when they are judged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -42,10 +42,12 @@ class Runs:
 
     def up_to(self, count: int) -> bool:
         """Add runs until there are ``count``; whether there was time for all."""
-        for _ in self._prepared(count - len(self.captures)):
-            if self._seconds >= self.max_seconds:
-                return False
-            self.run_once()
+        while (missing := count - len(self.captures)) > 0:
+            with self.ahead(missing) as prepared:
+                for _ in range(prepared):
+                    if self._seconds >= self.max_seconds:
+                        return False
+                    self.run_once()
         return True
 
     @property
@@ -58,14 +60,6 @@ class Runs:
     def out_of_time(self) -> str:
         """The note of a report whose runs had to end."""
         return f"{self.max_seconds:g} s were over after {self.counted}: --max-seconds allows more"
-
-    def _prepared(self, count: int) -> Iterator[None]:
-        """Yields once for each run that is then to be made."""
-        while count > 0:
-            with self.ahead(count) as prepared:
-                for _ in range(prepared):
-                    yield
-            count -= prepared
 
 
 @dataclass(frozen=True)

@@ -38,24 +38,22 @@ DEFAULT_BELOW = 100
 """Random integers without ``?int<`` stay below this: they are often indices."""
 
 
-def _fill(spec: InputSpec, device: str, generator: torch.Generator | None) -> torch.Tensor:
+def _fill(spec: InputSpec, device: str) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, spec.dtype)
-    if spec.fill == "zeros":
-        return torch.zeros(spec.shape, dtype=dtype, device=device)
-    if spec.fill == "ones":
-        return torch.ones(spec.shape, dtype=dtype, device=device)
-    if dtype.is_complex:
-        drawn = torch.complex64 if dtype.itemsize <= 8 else dtype
-        return torch.randn(spec.shape, dtype=drawn, device=device, generator=generator).to(dtype)
-    if dtype.is_floating_point:
-        # torch.randn has no 8-bit dtypes.
-        drawn = torch.float32 if dtype.itemsize == 1 else dtype
-        return torch.randn(spec.shape, dtype=drawn, device=device, generator=generator).to(dtype)
+    if spec.fill != "random":
+        fill = torch.zeros if spec.fill == "zeros" else torch.ones
+        return fill(spec.shape, dtype=dtype, device=device)
+    if dtype.is_complex or dtype.is_floating_point:
+        drawn = dtype
+        if dtype.itemsize == 1 or dtype is torch.complex32:
+            # torch.randn has no 8-bit dtypes, and complex32 not on every device.
+            drawn = torch.complex64 if dtype.is_complex else torch.float32
+        return torch.randn(spec.shape, dtype=drawn, device=device).to(dtype)
     below = spec.below or (2 if dtype is torch.bool else DEFAULT_BELOW)
-    return torch.randint(0, below, spec.shape, device=device, generator=generator).to(dtype)
+    return torch.randint(0, below, spec.shape, device=device).to(dtype)
 
 
-def make_input(spec: InputSpec, device: str, generator: torch.Generator | None = None) -> Any:
+def make_input(spec: InputSpec, device: str) -> Any:
     """A tensor on ``device``, or the Python number.
 
     Raises CgtoolError (exit 2) when the device has no memory for it or does not support the dtype.
@@ -63,7 +61,7 @@ def make_input(spec: InputSpec, device: str, generator: torch.Generator | None =
     if spec.scalar is not None:
         return spec.scalar
     try:
-        return _fill(spec, device, generator).requires_grad_(spec.grad)
+        return _fill(spec, device).requires_grad_(spec.grad)
     except (RuntimeError, TypeError, AttributeError, MemoryError) as error:
         raise usage(
             f"--input {input_text(spec)!r} cannot be created on {device}", why=first_line(error)

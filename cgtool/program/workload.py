@@ -94,7 +94,13 @@ def make_part(
             f"{name} runs the module{many} {', '.join(named)}: found in its closure, its object or "
             "its globals"
         )
-    frozen = _frozen(args, kwargs)
+    # Arguments, nested ones too, whose later values a replay ignores.
+    frozen = [
+        f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
+        for key, value in (*enumerate(args), *kwargs.items())
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]
+        if leaf is not None and not is_a(leaf, torch.Tensor)
+    ]
     if frozen:
         more = f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else ""
         notes.append(
@@ -102,16 +108,6 @@ def make_part(
             f"{', '.join(frozen[:_SHOWN])}{more}"
         )
     return Part(name, function, args, kwargs, modules, frames), notes
-
-
-def _frozen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """``scale (float)``: arguments, nested ones too, whose later values a replay ignores."""
-    return [
-        f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
-        for key, value in (*enumerate(args), *kwargs.items())
-        for path, leaf in pytree.tree_flatten_with_path(value)[0]
-        if leaf is not None and not is_a(leaf, torch.Tensor)
-    ]
 
 
 # --- tensors

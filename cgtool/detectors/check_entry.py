@@ -50,8 +50,7 @@ def check_entry(
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
     findings, checked = region.findings, ["settings, modules and optimizers"]
-    for finding in preflight.findings_of(workload, options):
-        findings.add(finding)
+    findings.extend(preflight.findings_of(workload, options))
     session = Phases(workload, options)
     iterations, _ = warmup_iters(workload, options)
     try:
@@ -65,10 +64,8 @@ def check_entry(
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
         for optimizer, stepped_at in steps.values():
-            for finding in preflight.captured_step(optimizer, stepped_at):
-                findings.add(finding)
-        for finding in differences:
-            findings.add(finding)
+            findings.extend(preflight.captured_step(optimizer, stepped_at))
+        findings.extend(differences)
         checked.append("two eager iterations")
         gc.collect()
         region.collecting = True
@@ -78,9 +75,8 @@ def check_entry(
         if not error.failure.findings:
             raise
         known = {finding.code for finding in findings}
-        for finding in error.failure.findings:
-            if finding.code not in known:
-                findings.add(at_checkpoint(finding))
+        unknown = (finding for finding in error.failure.findings if finding.code not in known)
+        findings.extend(map(at_checkpoint, unknown))
         checked.append(f"stopped in {error.failure.phase or 'the run'}: {error.failure.what}")
         return tuple(checked)
     eager = _of_the_code(operation.call for operation in iteration.ops)

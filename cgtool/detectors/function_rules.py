@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from cgtool.detectors.op_rules import KEEP_ON_DEVICE
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings.registry import code
 from cgtool.model.finding import Code
@@ -39,8 +38,6 @@ SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
 
 Rule = Callable[[CapturedRegion, Sequence[Any], dict[str, Any]], None]
 """Called with the arguments of a function before the function itself, during a capture."""
-
-_CREATE_ONCE = "create it once outside the captured code (register_buffer in a module)"
 
 
 class FunctionObserver(TorchFunctionMode):
@@ -111,7 +108,6 @@ def _refuse_move(region: CapturedRegion, tensor: torch.Tensor, target: str | Non
             "moving a tensor to the host (.cpu, .to)"
             if to_host
             else "moving a tensor to the device (.cuda, .to)",
-            "move it outside the captured code, or copy_ with a pinned tensor that stays alive",
         )
 
 
@@ -127,7 +123,6 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
         region,
         H2D_TENSOR_FROM_PYTHON,
         "creating a device tensor from Python or NumPy data",
-        _CREATE_ONCE,
     )
 
 
@@ -148,21 +143,20 @@ def note_record_stream(region: CapturedRegion) -> None:
     )
 
 
-def _refuse_copy(region: CapturedRegion, copy_code: Code, subject: str, fix: str) -> None:
+def _refuse_copy(region: CapturedRegion, copy_code: Code, subject: str) -> None:
     region.refuse(
         copy_code,
         subject,
         why="it copies between the device and pageable host memory, which CUDA refuses "
         "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and "
         "CUDA tensors during CUDA graph capture' instead",
-        fix=fix,
     )
 
 
 def _reads(read_code: Code, subject: str) -> Rule:
     def rule(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
         if args and isinstance(args[0], torch.Tensor) and not on_host(args[0]):
-            region.refuse(read_code, subject, fix=KEEP_ON_DEVICE)
+            region.refuse(read_code, subject)
 
     return rule
 
@@ -181,7 +175,6 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
                 region,
                 H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
                 "indexing with a list, an array or a CPU tensor",
-                _CREATE_ONCE,
             )
     value = args[2] if len(args) > 2 else None
     if isinstance(value, (bool, int, float, complex)) and any(
@@ -194,7 +187,6 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
             region,
             H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
             "assigning a Python number through an index tensor",
-            "use index_fill_, or assign a tensor on the device",
         )
 
 
@@ -212,7 +204,6 @@ def _copy_in_place(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str
                 region,
                 SYNC_D2H_COPY if host is target else H2D_PAGEABLE_COPY,
                 "`copy_` between host and device",
-                "copy outside the graph, before or after the replay; or keep a pinned buffer",
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,19 +25,12 @@ CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
 LINALG_ERROR_CHECK = code("linalg-error-check")
 NAN_GUARD_SYNC = code("nan-guard-sync")
-OPTIMIZER_NOT_CAPTURABLE = code("optimizer-not-capturable")
-SGD_TENSOR_LR_SYNC = code("sgd-tensor-lr-sync")
 SYNC_DYNAMIC_SHAPE_OP = code("sync-dynamic-shape-op")
 SYNC_ITEM = code("sync-item")
 SYNC_MASKED_ASSIGNMENT = code("sync-masked-assignment")
 SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
-SYNC_SLICE_WITH_TENSOR_BOUNDS = code("sync-slice-with-tensor-bounds")
 SYNC_TRUTH_VALUE = code("sync-truth-value")
 
-KEEP_ON_DEVICE = "keep the value on the device and read it after the replay"
-_STATIC_SHAPE = (
-    "keep shapes independent of values: torch.where, masked_fill, or a fixed size with padding"
-)
 _BOUNDS = {
     torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
     torch.narrow, torch.Tensor.narrow, torch.split, torch.Tensor.split, torch.full, torch.zeros,
@@ -46,52 +39,50 @@ _BOUNDS = {
 }  # fmt: skip
 _MASKS = (torch.bool, torch.uint8)
 
-Refusal = tuple[Code, str, str]
-"""The code, the subject of the sentence, the fix."""
+
+class Refusal(NamedTuple):
+    """The arguments of ``CapturedRegion.refuse``."""
+
+    code: Code
+    subject: str
+    fix: str | None = None
+
 
 # By the name of the op without its overload.
 _OPS: dict[str, Refusal] = {
-    "aten::is_nonzero": (SYNC_TRUTH_VALUE, "the truth value of a tensor", "use torch.where"),
-    "aten::equal": (
-        SYNC_TRUTH_VALUE,
-        "`torch.equal`",
-        "use (a == b).all() and read it after the replay",
+    "aten::is_nonzero": Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor"),
+    "aten::equal": Refusal(
+        SYNC_TRUTH_VALUE, "`torch.equal`", "use (a == b).all() and read it after the replay"
     ),
-    "aten::allclose": (
-        SYNC_TRUTH_VALUE,
-        "`torch.allclose`",
-        "use torch.isclose() and read it after the replay",
+    "aten::allclose": Refusal(
+        SYNC_TRUTH_VALUE, "`torch.allclose`", "use torch.isclose() and read it after the replay"
     ),
-    "aten::bincount": (
+    "aten::bincount": Refusal(
         SYNC_DYNAMIC_SHAPE_OP,
         "`bincount`, which reads a maximum on the host to size its output,",
         "use torch.zeros(n_bins, device=...).scatter_add_(...) with a fixed number of bins",
     ),
-    "aten::multinomial": (
+    "aten::multinomial": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "`multinomial`, which checks the probabilities on the host,",
         "sample with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
     ),
-    "aten::_linalg_check_errors": (
-        LINALG_ERROR_CHECK,
-        "`torch.linalg`, which reads its error code on the host,",
-        "use the _ex variant (solve_ex, inv_ex, cholesky_ex) with check_errors=False",
+    "aten::_linalg_check_errors": Refusal(
+        LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"
     ),
-    "aten::linalg_eig": (
+    "aten::linalg_eig": Refusal(
         LINALG_ERROR_CHECK,
         "`torch.linalg.eig`, which runs on the host,",
         "compute it outside the captured code",
     ),
-    "aten::embedding_renorm_": (
+    "aten::embedding_renorm_": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "an embedding with `max_norm`",
         "clip the weights outside the graph",
     ),
 } | {
-    f"aten::{op}": (
-        SYNC_DYNAMIC_SHAPE_OP,
-        f"`{function}`, whose output shape depends on values,",
-        _STATIC_SHAPE,
+    f"aten::{op}": Refusal(
+        SYNC_DYNAMIC_SHAPE_OP, f"`{function}`, whose output shape depends on values,"
     )
     for op, function in {
         "nonzero": "nonzero",
@@ -106,61 +97,48 @@ _OPS: dict[str, Refusal] = {
 
 # Who reads a value on the host, by a part of the file name of the innermost frame; in order.
 _LIBRARIES: dict[str, Refusal] = {
-    "/torch/_tensor_str.py": (
-        SYNC_PRINT_OR_FORMAT,
-        "printing a tensor",
-        "print it after the replay",
+    "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    "/torch/amp/grad_scaler.py": Refusal(
+        NAN_GUARD_SYNC, "`GradScaler`, which reads `found_inf` on the host,"
     ),
-    "/torch/amp/grad_scaler.py": (
-        NAN_GUARD_SYNC,
-        "`GradScaler`, which reads `found_inf` on the host,",
-        "capture forward, loss and backward, and run scaler.step eagerly; or use an optimizer "
-        "with fused=True",
-    ),
-    "/torch/nn/utils/clip_grad.py": (
+    "/torch/nn/utils/clip_grad.py": Refusal(
         NAN_GUARD_SYNC,
         "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
         "omit error_if_nonfinite, and check the norm after the replay",
     ),
-    "/torch/optim/sgd.py": (
-        SGD_TENSOR_LR_SYNC,
-        "SGD with a tensor learning rate, which it reads on the host,",
-        "construct it with fused=True, which reads the tensor on the device",
+    "/torch/optim/sgd.py": Refusal(
+        code("sgd-tensor-lr-sync"), "SGD with a tensor learning rate, which it reads on the host,"
     ),
-    "/torch/optim/": (
-        OPTIMIZER_NOT_CAPTURABLE,
-        "the optimizer, which reads its state on the host,",
-        "construct it with capturable=True",
+    "/torch/optim/": Refusal(
+        code("optimizer-not-capturable"), "the optimizer, which reads its state on the host,"
     ),
-    "/torch/distributions/": (
+    "/torch/distributions/": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "`torch.distributions`, which checks its arguments on the host,",
         "construct the distribution with validate_args=False",
     ),
-    "/torch/nn/modules/batchnorm.py": (
+    "/torch/nn/modules/batchnorm.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "batch norm with momentum=None, which reads its counter on the host,",
         "give it a fixed momentum",
     ),
-    "/torch/autograd/": (
+    "/torch/autograd/": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "anomaly detection of autograd, which reads values on the host,",
         "do not use detect_anomaly in captured code",
     ),
-    "/torch/nn/": (
+    "/torch/nn/": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a function of `torch.nn`, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
-    "/torch/functional.py": (
+    "/torch/functional.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a function of `torch`, which reads a value on the host,",
         "replace it, or call it outside the captured code",
     ),
-    "/torch/_linalg_utils.py": (
-        LINALG_ERROR_CHECK,
-        "`torch.linalg`, which reads its error code on the host,",
-        "use the _ex variant with check_errors=False",
+    "/torch/_linalg_utils.py": Refusal(
+        LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"
     ),
 }
 
@@ -168,22 +146,17 @@ _LIBRARIES: dict[str, Refusal] = {
 _READS: dict[Any, Refusal] = {
     **dict.fromkeys(
         (torch.Tensor.__repr__, torch.Tensor.__format__),
-        (SYNC_PRINT_OR_FORMAT, "printing a tensor", "print it after the replay"),
+        Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
     ),
     **dict.fromkeys(
         (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
-        (
-            SYNC_TRUTH_VALUE,
-            "the truth value of a tensor (if, while, assert, bool())",
-            "use torch.where or torch.cond, or one graph for each branch, chosen outside",
-        ),
+        Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
     ),
     **dict.fromkeys(
         _BOUNDS,
-        (
-            SYNC_SLICE_WITH_TENSOR_BOUNDS,
+        Refusal(
+            code("sync-slice-with-tensor-bounds"),
             "a tensor as a bound or size, which is read on the host,",
-            "gather with an index tensor of fixed length, or mask",
         ),
     ),
 }
@@ -209,11 +182,9 @@ def refuse_op(
     if name == "cond" and len(args) == 4:
         _refuse_random_branches(region, args)
     elif name == "aten::_local_scalar_dense":
-        reader, subject, fix = _host_read(region.function)
-        region.refuse(reader, subject, fix=fix)
+        region.refuse(*_host_read(region.function))
     elif name in _OPS:
-        op_code, subject, fix = _OPS[name]
-        region.refuse(op_code, subject, fix=fix)
+        region.refuse(*_OPS[name])
     elif name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
         if kwargs.get("output_size") is None:
             region.refuse(
@@ -255,7 +226,7 @@ def _host_read(function: Any) -> Refusal:
     if by_library is not None:
         return by_library
     subject = "reading a tensor value on the host (.item(), int(), float())"
-    return _READS.get(function, (SYNC_ITEM, subject, KEEP_ON_DEVICE))
+    return _READS.get(function, Refusal(SYNC_ITEM, subject))
 
 
 def _running_files() -> Iterator[str]:
@@ -285,7 +256,6 @@ def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None
                 CONDITIONAL_NODE_LIMITS,
                 f"{random_ops.names[0]} in a branch of `torch.cond`",
                 why="PyTorch: 'RNG within data-dependent conditional nodes is not supported yet'",
-                fix="draw outside torch.cond, or compute both branches and use torch.where",
             )
 
 

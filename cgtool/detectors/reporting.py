@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +47,11 @@ class FindingLog:
         if known is not None:
             finding = msgspec.structs.replace(known, times=known.times + finding.times)
         self._findings[key] = finding
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Add findings in order."""
+        for finding in findings:
+            self.add(finding)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._findings.values())
@@ -156,7 +161,7 @@ class CapturedRegion:
         )
 
     def refuse(
-        self, code: Code, call: str, *, why: str = HOST_WAITS, fix: str | None = None
+        self, code: Code, call: str, fix: str | None = None, *, why: str = HOST_WAITS
     ) -> None:
         """Report a call that CUDA does not permit during capture; nothing outside a capture.
 

@@ -80,14 +80,8 @@ class Errors(Detector):
         if finding is None:
             return False
         mark_reported(error)
-        self.report(
-            finding.code,
-            finding.reason,
-            frames or exception_frames(error) or None,
-            fix=finding.fix,
-            evidence=finding.evidence,
-            phase=phase,
-        )
+        place = frames or exception_frames(error) or self.script.place()
+        self.findings.add(msgspec.structs.replace(finding, frames=place))
         return True
 
 
@@ -108,13 +102,13 @@ def run(
     findings: FindingLog,
     progress: Progress,
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """(findings, what was looked at).
+    """(findings, what was checked).
 
     Raises CgtoolError (exit 2 for a file that cannot be read, 4 for an exception of the script's
     own that no finding explains; the findings so far are in its failure).
     """
     code = _source(path)
-    looked: list[str] = []
+    ended: tuple[str, ...] = ()
     progress("run the script")
     module: Any = None
     with Patches() as patches:
@@ -125,19 +119,18 @@ def run(
             module = _execute(code, path, arguments)
         except SystemExit as error:
             if error.code not in (None, 0):
-                looked.append(f"it ended with sys.exit({error.code!r})")
+                ended = (f"it ended with sys.exit({error.code!r})",)
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
             raise CgtoolError(msgspec.structs.replace(failure, findings=kept)) from None
         except BaseException as error:
-            looked.append(_ended(path, error, errors))
+            ended = (_ended(path, error, errors),)
         script.finish()
     del module
     replays = sum(graph.replays for graph in script.graphs)
     counts = count_text(len(script.graphs), "capture"), count_text(replays, "replay")
-    looked.insert(0, f"the script ({', '.join(counts)})")
-    return findings.all(), tuple(looked)
+    return findings.all(), (f"the script ({', '.join(counts)})", *ended)
 
 
 def _source(path: str) -> types.CodeType:

@@ -32,10 +32,10 @@ from cgtool.torch_compat.private import APPLY, load_dynamo, no_torch_function
 _READS = frozenset(
     (
         torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__repr__,
-        torch.Tensor.__format__,
+        torch.Tensor.__format__, torch.Tensor.cpu, torch.Tensor.to, torch.Tensor.copy_,
     )
 )  # fmt: skip
-_MOVES = frozenset((torch.Tensor.cpu, torch.Tensor.to, torch.Tensor.copy_))
+"""Functions that read a tensor on the host, or may."""
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 """Ops that launch nothing and allocate nothing."""
 _COLLECTIVES = (
@@ -126,26 +126,19 @@ class FunctionObserver(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = call_op(func, args, kwargs)
-        if func in _READS or func in _MOVES:
+        if func in _READS and args:
             self._note_read(func, args, kwargs, result)
         elif isinstance(result, torch.Tensor):
             self.script.returned(result)
         return result
 
     def _note_read(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if tensor is None:
+        source = args[1] if func is torch.Tensor.copy_ and len(args) > 1 else args[0]
+        if not isinstance(source, torch.Tensor):
             return
         place = self.script.device.place
         with no_torch_function():
-            if func in _READS:
-                if place(tensor) == "device":
-                    self.script.host_waited(func.__name__, tensor)
-                return
-            source = args[1] if func is torch.Tensor.copy_ and len(args) > 1 else tensor
-            if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor):
-                return
-            target = place(result)
+            target = place(result) if isinstance(result, torch.Tensor) else "host"
             waits = target == "host" or (target == "pinned" and not kwargs.get("non_blocking"))
             if waits and place(source) == "device":
                 self.script.host_waited(func.__name__, source)

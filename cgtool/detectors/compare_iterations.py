@@ -7,6 +7,7 @@ replay but the first. Needs no GPU.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -113,8 +114,11 @@ class _Comparison:
         """Indices of the changes that belong to an op already reported."""
 
     def findings(self) -> Iterator[Finding]:
-        length = min(len(self.first.ops), len(self.second.ops))
-        for index, (before, after) in enumerate(zip(self.first.ops, self.second.ops, strict=False)):
+        pairs = itertools.zip_longest(self.first.ops, self.second.ops)
+        for index, (before, after) in enumerate(pairs):
+            if before is None or after is None:
+                yield self._branch(before or after, None)
+                break
             if _key(before.call) != _key(after.call):
                 yield self._branch(before, after)
                 break
@@ -122,10 +126,6 @@ class _Comparison:
                 yield self._number(index, before, after)
             if not after.host and before.outside != after.outside:
                 yield from self._addresses(before, after)
-        else:
-            longer = self.first if len(self.first.ops) > length else self.second
-            if len(longer.ops) > length:
-                yield self._branch(longer.ops[length], None)
         yield from self._host_operands()
         yield from self._memory()
         yield from self._host_state()
@@ -135,7 +135,7 @@ class _Comparison:
 
     def _branch(self, before: Op, after: Op | None) -> Finding:
         frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
-        tested = self._changes_in(before.call, tested=True, numbers_only=True)
+        tested = self._changes_in(before.call, tested=True)
         differences = f"{after.call.name} in the next" if after else "not in the other"
         return Finding(
             CONTROL_FLOW_FROZEN,
@@ -145,17 +145,14 @@ class _Comparison:
             evidence=tuple(change.text for change in tested)[:_SHOWN_CHANGES],
         )
 
-    def _changes_in(
-        self, call: OpCall, *, tested: bool = False, numbers_only: bool = False
-    ) -> Iterator[Change]:
-        """Changes of values that the functions around an op read."""
+    def _changes_in(self, call: OpCall, *, tested: bool = False) -> Iterator[Change]:
+        """Changes of values, other than tensors on the device, that the functions around an op
+        read."""
         functions = {(site[0].co_filename, site[0].co_qualname) for site in call.chain}
         for index, change in enumerate(self.changes):
             if (change.watched.frame.file, change.watched.frame.function) not in functions:
                 continue
-            if tested and not change.watched.use.tested:
-                continue
-            if numbers_only and change.after.kind == "tensor":
+            if change.after.kind == "tensor" or (tested and not change.watched.use.tested):
                 continue
             self.explained.add(index)
             yield change
@@ -188,11 +185,7 @@ class _Comparison:
                     "replay repeats the value of the capture",
                     evidence,
                 )
-        changes = [
-            change
-            for change in self._changes_in(call, numbers_only=True)
-            if change.after.kind in ("number", "host tensor", "size")
-        ]
+        changes = list(self._changes_in(call))
         names = {(change.watched.use.text, change.watched.owner) for change in changes}
         for watched in self.reads.watched:
             use = watched.use

@@ -1,7 +1,10 @@
-"""``torch.cuda`` and related functions, redirected to the simulated device during a session.
+"""The simulated device in place of a GPU during a session: functions and classes of PyTorch are
+replaced by name, and every torch function is redirected from ``cuda`` to the CPU.
 
-Functions of PyTorch's modules are replaced by name and restored at the end; functions that take
-tensors go through ``function_mode``.
+A tensor on the simulated GPU reports ``cuda:0`` as its device, a host tensor ``cpu``, and a move
+between the two is a copy. So code that reads the device of a tensor, and libraries that decide by
+it (foreach optimizers, checkpointing), do what they do on a GPU. Ops are observed below this, on a
+dispatch key; but which function the user called, and what a tensor says of itself, no op shows.
 """
 
 from __future__ import annotations
@@ -12,30 +15,210 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from cgtool.detectors.function_rules import note_record_stream
-from cgtool.devices.simulated.device_model import DeviceModel, Stream
-from cgtool.devices.simulated.function_mode import FunctionMode
-from cgtool.devices.simulated.memory_calls import memory_calls
+from cgtool.detectors import function_rules as rules
+from cgtool.detectors.function_rules import is_number, names_gpu, target_of
+from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, memory_calls
+from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.findings.registry import code
-from cgtool.model.failure import user_code
 from cgtool.observe.annotations import install as watch_for_ranges
-from cgtool.observe.frames import call_op, here
-from cgtool.observe.placement import HOST, is_cuda_device, put
+from cgtool.observe.frames import call_op
+from cgtool.observe.placement import (
+    DEVICE,
+    HOST,
+    PINNED,
+    is_cuda_device,
+    on_host,
+    place_of,
+    put,
+    tensors_of,
+)
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     BACKWARD,
     CAPTURABLE_DEVICES,
     GROUP_TENSORS,
-    INITIALIZED,
-    LAZY_INIT,
     MAKE_WRAPPER_SUBCLASS,
+    OpOverload,
+    current_device,
     determinism_checks,
+    device_constructors,
+    pack_padded_sequence,
+    parse_to,
 )
 
-EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 RNG_NEW_GENERATOR = code("rng-new-generator")
-RNG_STATE_ACCESS = code("rng-state-access")
+
+_FIELDS: Any = torch.Tensor
+_DEVICE_GETTER = _FIELDS.device.__get__
+_IS_CUDA = _FIELDS.is_cuda.__get__
+_IS_CPU = _FIELDS.is_cpu.__get__
+_GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
+_GPU = torch.device("cuda", 0)
+_NAMES_DEVICES = frozenset((torch.device, parse_to))
+"""They return the device that they are given: ``Module.to`` passes it on."""
+
+
+def _ask(func: Any, tensor: torch.Tensor) -> Any:
+    host = on_host(tensor)
+    if func == _IS_CUDA:
+        return not host
+    if func == _IS_CPU:
+        return host
+    if func is torch.Tensor.get_device:
+        return -1 if host else 0
+    return torch.device("cpu") if host else _GPU
+
+
+def _cpu(value: Any) -> Any:
+    return "cpu" if is_cuda_device(value) else value
+
+
+class FunctionMode(TorchFunctionMode):
+    """Replaces ``cuda`` devices among arguments by ``cpu``, and marks the place of results."""
+
+    def __init__(self, device: DeviceModel) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in _NAMES_DEVICES:
+            return call_op(func, args, kwargs)
+        if func in _GETTERS:
+            return _ask(func, args[0])
+        if self.device.capturing:
+            check = rules.FUNCTIONS.get(func)
+            if check is not None:
+                check(self.device, args, kwargs)
+        if func is torch.Tensor.to:
+            return self._move(args, kwargs, target_of(args, kwargs))
+        if func is torch.Tensor.cuda:
+            return self._move(args[:1], {}, DEVICE)
+        if func is torch.Tensor.cpu:
+            return self._move(args[:1], {}, HOST)
+        if func is torch.Tensor.pin_memory:
+            pinned = args[0].clone()
+            put(pinned, PINNED)
+            return pinned
+        if func is torch.Tensor.is_pinned:
+            return place_of(args[0]) == PINNED
+        like_a_gpu = _LIKE_A_GPU.get(func)
+        if like_a_gpu is not None and not on_host(args[0]):
+            return like_a_gpu(self, *args, **kwargs)
+        return self._call(func, args, kwargs)
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = self.device
+        place, kwargs = self._place(func, args, kwargs)
+        if place == DEVICE and device.capturing and func in rules.FROM_PYTHON:
+            rules.refuse_from_python(device, args, kwargs)
+        args = tuple(_cpu(value) for value in args)
+        kwargs = {key: _cpu(value) for key, value in kwargs.items()}
+        pinned = kwargs.pop("pin_memory", False)
+        if pinned:
+            rules.note_pinning(device)
+        before = device.on_host, device.fills_mask, device.function
+        device.on_host = place != DEVICE
+        device.function = func
+        device.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
+        try:
+            result = call_op(func, args, kwargs)
+        finally:
+            device.on_host, device.fills_mask, device.function = before
+        if place != DEVICE:
+            given = set(map(id, tensors_of((*args, *kwargs.values()))))
+            for tensor in tensors_of((result,)):
+                if id(tensor) not in given:
+                    put(tensor, PINNED if pinned else place)
+        return result
+
+    def _place(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """The place of the results of a call; with a device added if only a context named it."""
+        wanted = kwargs.get("device")
+        inner = isinstance(func, OpOverload)
+        if inner and not is_cuda_device(wanted):
+            # Ops that a replay runs again: they were recorded with the CPU as their device.
+            wanted = None
+        if wanted is not None:
+            if isinstance(wanted, int):
+                return DEVICE, kwargs | {"device": "cpu"}
+            return (DEVICE if is_cuda_device(wanted) else HOST), kwargs
+        tensors = list(tensors_of((*args, *kwargs.values())))
+        if tensors:
+            return (HOST if all(map(on_host, tensors)) else DEVICE), kwargs
+        chosen = current_device()
+        if chosen is not None and is_cuda_device(chosen):
+            makes = func in device_constructors()
+            return DEVICE, (kwargs | {"device": "cpu"} if makes else kwargs)
+        return (DEVICE if inner else HOST), kwargs
+
+    def _move(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None) -> Any:
+        """``Tensor.to``: always a copy between host and device."""
+        tensor: torch.Tensor = args[0]
+        source = place_of(tensor)
+        crosses = target is not None and (source == DEVICE) != (target == DEVICE)
+        converted = tuple("cpu" if names_gpu(value) else value for value in args[1:])
+        kwargs = {key: "cpu" if names_gpu(value) else value for key, value in kwargs.items()}
+        kwargs.pop("non_blocking", None)
+        before, self.device.on_host = self.device.on_host, source != DEVICE and target != DEVICE
+        try:
+            moved: torch.Tensor = call_op(torch.Tensor.to, (tensor, *converted), kwargs)
+            if crosses and moved.data_ptr() == tensor.data_ptr():
+                moved = moved.clone()
+        finally:
+            self.device.on_host = before
+        if moved is not tensor:
+            put(moved, source if target is None else target)
+        return moved
+
+
+def _one_hot(mode: FunctionMode, tensor: torch.Tensor, num_classes: int = -1) -> Any:
+    # With num_classes the op reads nothing on the host on a GPU; on the CPU it does.
+    if num_classes < 0:
+        return mode._call(torch.nn.functional.one_hot, (tensor, num_classes), {})
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _dropout(
+    mode: FunctionMode,
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> Any:
+    # One fused op on a GPU (at::native::dropout), several ops on the CPU.
+    if training and not inplace and 0 < p < 1 and input.numel():
+        return torch.native_dropout(input, p, True)[0]
+    return mode._call(torch.nn.functional.dropout, (input, p, training, inplace), {})
+
+
+def _histc(mode: FunctionMode, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    # The CPU kernel takes only floating-point numbers.
+    if input.is_floating_point():
+        return mode._call(torch.histc, (input, *args), kwargs)
+    return torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
+
+
+def _packed(mode: FunctionMode, *args: Any, **kwargs: Any) -> Any:
+    # The batch sizes are on the host, on a GPU too.
+    data, sizes = mode._call(pack_padded_sequence, args, kwargs)
+    put(sizes, HOST)
+    return data, sizes
+
+
+_LIKE_A_GPU: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.dropout: _dropout,
+    pack_padded_sequence: _packed,
+    torch.histc: _histc,
+    torch.Tensor.histc: _histc,
+}
+"""Functions that run other ops on a GPU than on the CPU."""
 
 
 class _Autocast(torch.autocast):
@@ -76,159 +259,10 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     return Generator
 
 
-class _Properties:
-    """The result of ``torch.cuda.get_device_properties``: an H200, the GPU that is modelled."""
-
-    name = "simulated"
-    major, minor = 9, 0
-    total_memory = 141 << 30
-    multi_processor_count = 132
-    max_threads_per_multi_processor = 2048
-    warp_size = 32
-
-
-def _unavailable(what: str) -> type:
-    class Unavailable:
-        """A class, so that ``torch.cuda.CUDAGraph | None`` can be an annotation."""
-
-        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-            raise user_code(
-                f"{what} has no counterpart on the simulated device",
-                frames=here(),
-                why="cgtool itself captures what the entry point returns",
-                fix="return the callable as it is, not captured; or run on a machine with a GPU",
-            )
-
-    return Unavailable
-
-
-def _guard() -> type:
-    class Guard(contextlib.nullcontext[None]):
-        """``torch.cuda.device(0)``: there is only one device."""
-
-        def __init__(self, _device: Any) -> None:
-            super().__init__()
-
-    return Guard
-
-
-def _cuda(device: DeviceModel) -> dict[str, Any]:
-    """Replacements by their names in ``torch.cuda``."""
-
-    def enter(stream: Stream | None) -> Any:
-        return stream if stream is not None else contextlib.nullcontext()
-
-    def set_stream(stream: Stream) -> None:
-        device.current = stream
-
-    def reseeds(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            device.refuse(
-                RNG_STATE_ACCESS,
-                what,
-                why="the generator belongs to the graph while it is captured: PyTorch refuses to "
-                "seed it anew",
-                fix="seed before the capture",
-            )
-            return function(*args)
-
-        return call
-
-    # A new function for each name: Dynamo looks its rules up by function.
-    def answers(value: Any) -> Callable[..., Any]:
-        return lambda *_args, **_kwargs: value
-
-    def synchronize(*_args: Any) -> None:
-        device.refuse(EXPLICIT_SYNCHRONIZE, "torch.cuda.synchronize()")
-
-    def is_capturing() -> bool:
-        if device.current_is_capturing:
-            device.answer_capturing()
-        return device.current_is_capturing
-
-    generator = torch.default_generator
-
-    def get_state(*_: Any) -> torch.Tensor:
-        state = torch.get_rng_state()
-        put(state, HOST)
-        device.random_state("saved", state)
-        return state
-
-    def set_state(state: torch.Tensor, *_: Any) -> None:
-        torch.set_rng_state(state)
-        device.random_state("restored", state)
-
-    return {
-        "is_available": answers(True),
-        "is_initialized": answers(True),
-        "is_bf16_supported": answers(True),
-        "init": answers(None),
-        LAZY_INIT.name: answers(None),
-        "device_count": answers(1),
-        "current_device": answers(0),
-        "set_device": answers(None),
-        "device": _guard(),
-        "device_of": _guard(),
-        "get_device_name": answers("simulated"),
-        "get_device_capability": answers((9, 0)),
-        "get_device_properties": answers(_Properties()),
-        "synchronize": synchronize,
-        "current_stream": lambda *_: device.current,
-        "default_stream": answers(device.default),
-        "stream": enter,
-        "set_stream": set_stream,
-        "Stream": device.stream_class,
-        "Event": device.event_class,
-        "is_current_stream_capturing": is_capturing,
-        "manual_seed": reseeds("torch.cuda.manual_seed()", generator.manual_seed),
-        "manual_seed_all": reseeds("torch.cuda.manual_seed_all()", generator.manual_seed),
-        "seed": reseeds("torch.cuda.seed()", generator.seed),
-        "initial_seed": generator.initial_seed,
-        INITIALIZED.name: True,
-        "get_rng_state": get_state,
-        "set_rng_state": set_state,
-        "empty_cache": answers(None),
-        "reset_peak_memory_stats": answers(None),
-        "memory_allocated": answers(0),
-        "max_memory_allocated": answers(0),
-        "memory_reserved": answers(0),
-        "max_memory_reserved": answers(0),
-        "mem_get_info": answers((_Properties.total_memory,) * 2),
-        "CUDAGraph": _unavailable("torch.cuda.CUDAGraph"),
-        "graph": _unavailable("torch.cuda.graph"),
-        "make_graphed_callables": _unavailable("torch.cuda.make_graphed_callables"),
-    }
-
-
-def _accelerator(device: DeviceModel) -> dict[str, Any]:
-    def set_stream(stream: Stream) -> None:
-        device.current = stream
-
-    return {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_accelerator": lambda *_args, **_kwargs: torch.device("cuda"),
-        "current_device_index": lambda: 0,
-        "current_stream": lambda *_: device.current,
-        "set_stream": set_stream,
-        "synchronize": lambda *_: device.refuse(
-            EXPLICIT_SYNCHRONIZE, "torch.accelerator.synchronize()"
-        ),
-    }
-
-
 def _compile(model: Any = None, **_options: Any) -> Any:
     """``torch.compile`` that compiles nothing: a GPU's backend would decide what it fuses, and the
     ops that it starts from are those that run eagerly."""
     return model if model is not None else lambda function: function
-
-
-def _optimizers() -> list[Any]:
-    return [
-        module
-        for name, module in sys.modules.items()
-        if name.startswith("torch.optim.") and hasattr(module, CAPTURABLE_DEVICES)
-    ]
 
 
 @contextlib.contextmanager
@@ -256,8 +290,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
 
     def wrapper_on_cpu(*args: Any, **kwargs: Any) -> Any:
         # A subclass that names the device of what it wraps; autograd's engine would look for it.
-        named = {k: "cpu" if is_cuda_device(v) else v for k, v in kwargs.items()}
-        return make_wrapper(*("cpu" if is_cuda_device(v) else v for v in args), **named)
+        return make_wrapper(*map(_cpu, args), **{key: _cpu(value) for key, value in kwargs.items()})
 
     def load_to_cpu(*args: Any, **kwargs: Any) -> Any:
         kwargs["map_location"] = "cpu"
@@ -268,16 +301,21 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         put(tensor, HOST)
         return tensor
 
+    def capturable_devices(original: Any, *args: Any, **kwargs: Any) -> list[str]:
+        # capturable=True refuses parameters of devices that have no graphs; tensors that autograd
+        # or C++ hands over may still say that they are the CPU's.
+        return [*original(*args, **kwargs), "cpu"]
+
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()
     with Patches() as patches:
         replace = patches.replace
         for owner, names in (
-            (torch.cuda, _cuda(device)),
+            (torch.cuda, cuda_calls(device)),
             (torch.cuda, memory_calls(device)),
             (torch.cuda.memory, memory_calls(device)),
             (torch.cuda.profiler, {"start": lambda: None, "stop": lambda: None}),
-            (getattr(torch, "accelerator", None), _accelerator(device)),
+            (getattr(torch, "accelerator", None), accelerator_calls(device)),
         ):
             for name, value in names.items():
                 replace(owner, name, value)
@@ -294,11 +332,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(*GROUP_TENSORS, grouped)
         replace(torch, "load", load_to_cpu)
         replace(torch, "from_numpy", numpy_on_host)
-
-        def record_stream(_tensor: Any, _stream: Any) -> None:
-            note_record_stream(device)
-
-        replace(torch.Tensor, "record_stream", record_stream)
+        replace(torch.Tensor, "record_stream", lambda *_: rules.note_record_stream(device))
         replace(*MAKE_WRAPPER_SUBCLASS, staticmethod(wrapper_on_cpu))
         replace(torch.nn.Module, "cuda", lambda self, *_: self.to("cuda"))
         replace(torch, "compile", _compile)
@@ -306,15 +340,9 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
         replace(*BACKWARD, backward)
-        for module in _optimizers():
-            # capturable=True refuses parameters of devices that have no graphs; tensors that
-            # autograd or C++ hands over may still say that they are the CPU's.
-            before = getattr(module, CAPTURABLE_DEVICES)
-            replace(
-                module,
-                CAPTURABLE_DEVICES,
-                lambda *args, _before=before, **kwargs: [*_before(*args, **kwargs), "cpu"],
-            )
+        for name, module in list(sys.modules.items()):
+            if name.startswith("torch.optim.") and hasattr(module, CAPTURABLE_DEVICES):
+                patches.wrap(module, CAPTURABLE_DEVICES, capturable_devices)
         # Saved-tensor hooks run with the mode off in forward and on in backward: checkpointing
         # must not compare the devices that it sees there.
         patches.set_item(

@@ -31,9 +31,9 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
-from cgtool.devices.simulated.function_mode import FunctionMode
 from cgtool.devices.simulated.graph import Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
+from cgtool.devices.simulated.redirect import FunctionMode
 from cgtool.findings.registry import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder

@@ -284,14 +284,15 @@ class VerifyTarget(ABC):
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
         """True for a tensor that an op of a capture made."""
 
-    @abstractmethod
     def uncaptured_work(self, differs: bool) -> list[Finding]:
-        """Work that the capture did not record, each with its line. ``differs``: replay and eager
-        differ, so that a count alone is reason enough."""
+        """Work that the capture did not record, each with its line; none where the capture refuses
+        such work. ``differs``: replay and eager differ, so that a count alone is reason enough."""
+        return []
 
-    @abstractmethod
     def freed_inputs(self) -> list[Finding]:
-        """Freed memory that the graphs point into. Nothing can be replayed afterwards."""
+        """Freed memory that the graphs point into; none where the graphs keep what they read.
+        Nothing can be replayed afterwards."""
+        return []
 
     @abstractmethod
     def probe(self) -> Probes:

@@ -89,24 +89,16 @@ class SimulatedSession(Session[CapturedOps]):
             self.model.check_joins()
         graph.graph.stream_names = [stream.name for stream in self.model.streams]
 
-    def capture(
-        self,
-        annotations: Annotations,
-        progress: Progress = quiet,
-        make_recorder: Callable[..., CaptureRecorder] = CaptureRecorder,
-    ) -> None:
-        """Record every graph of the workload. ``make_recorder`` takes the arguments of
-        ``CaptureRecorder``.
-
-        Raises CgtoolError for what the user's code raises.
-        """
+    def capture(self, annotations: Annotations, progress: Progress = quiet) -> None:
+        """Record every graph of the workload. Raises CgtoolError for what the user's code
+        raises."""
         self.stream = self.model.stream_class(name="capture stream")
         states, accesses = RandomStates(), AccessLog()
 
         @contextlib.contextmanager
         def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
             roots = roots_of(self.workload)
-            recorder = make_recorder(roots, annotations, self.model, states, accesses)
+            recorder = CaptureRecorder(roots, annotations, self.model, states, accesses)
             recorder.record, recorder.graph = self.record, graph.graph
             yield recorder
 

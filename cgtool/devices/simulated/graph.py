@@ -29,12 +29,14 @@ from cgtool.torch_compat.private import dispatches_to_python, pytree
 
 @dataclass
 class Step:
-    """One op of the record."""
+    """What a replay runs again."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: list[torch.Tensor]
+    call: OpCall | None = None
+    """None for a change of the generator's state, which is not an op."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ class CaptureRecorder(OpRecorder):
         with unobserved():
             kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
-        self.graph.steps.append(Step(func, held_args, held_kwargs, kept))
+        self.graph.steps.append(Step(func, held_args, held_kwargs, kept, call))
         touched = results
         if effect.writes and not results:
             # Multi-tensor ops return nothing and write their first argument.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from cgtool.devices.device import Device, VerifyTarget
 from cgtool.devices.op_results import OpResults
 from cgtool.devices.simulated.capture import SimulatedSession
 from cgtool.devices.simulated.device_model import DeviceModel
-from cgtool.devices.simulated.graph import CaptureRecorder, SimulatedGraph
-from cgtool.model.finding import Finding
+from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
-from cgtool.observe.ops import OpCall
 from cgtool.observe.storage import strided_parts, tensors_in
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import schema_of
@@ -49,60 +45,28 @@ class SimulatedVerifyTarget(VerifyTarget):
             part.untyped_storage().data_ptr() in self._written for _, part in strided_parts(tensor)
         )
 
-    def uncaptured_work(self, differs: bool) -> list[Finding]:
-        """None: the capture refuses work that a graph would not record."""
-        return []
-
-    def freed_inputs(self) -> list[Finding]:
-        """None: the record keeps what it reads."""
-        return []
-
     def probe(self) -> _Probes:
         return _Probes(self._session)
-
-
-class _ProbeRecorder(CaptureRecorder):
-    """Knows the op of each step."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.owners: list[OpCall] = []
-
-    def execute(
-        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        output = super().execute(call, func, args, kwargs)
-        self.owners += [call] * (len(self.graph.steps) - len(self.owners))
-        return output
 
 
 class _Probes:
     """A second capture, replayed step by step, with the results of each step kept."""
 
     def __init__(self, session: SimulatedSession) -> None:
-        self._recorders: list[_ProbeRecorder] = []
-
-        def make_recorder(*arguments: Any) -> _ProbeRecorder:
-            recorder = _ProbeRecorder(*arguments)
-            self._recorders.append(recorder)
-            return recorder
-
-        again = SimulatedSession(session.workload, session.options, model=session.model)
+        self._session = SimulatedSession(session.workload, session.options, model=session.model)
         with watch_annotations(session.options.annotations) as annotations:
-            again.capture(annotations, make_recorder=make_recorder)
-        self._again = again
-        """Holds the tensors that the graphs replay on."""
-        self.record = again.record
+            self._session.capture(annotations)
+        self.record = self._session.record
         self._results: OpResults = []
 
     def replay(self) -> None:
         self._results = []
-        for recorder in self._recorders:
-            for call, step in zip(recorder.owners, recorder.graph.steps, strict=False):
-                SimulatedGraph(steps=[step]).replay()
+        for step in (step for graph in self._session.captured for step in graph.graph.steps):
+            SimulatedGraph(steps=[step]).replay()
+            if step.call is not None:
                 with torch.inference_mode():
                     written = step.results or tensors_in(step.args[:1])
-                    self._results.append((call, [tensor.clone() for tensor in written]))
+                    self._results.append((step.call, [tensor.clone() for tensor in written]))
 
     def results(self) -> OpResults:
         return self._results

@@ -58,13 +58,10 @@ class BenchReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     """Why there is no gain, or too much of it."""
     runs: int = 1
-    """Worker processes that measured."""
     against: str | None = None
     """The baseline's file, or the other entry."""
     verdicts: tuple[PhaseVerdict, ...] = ()
-    """Slower than that, not slower, or cannot tell."""
     notes: tuple[str, ...] = ()
-    """What else matters for the verdicts."""
 
 
 def bench_report(capture: Capture) -> BenchReport:
@@ -169,9 +166,8 @@ class PhaseVerdict(msgspec.Struct, frozen=True):
     """Of the baseline, or of the other entry."""
     head_ns: float
     answer: Answer | None
-    """None where the two must not be compared."""
+    """None where the two must not be compared, for ``reasons``."""
     reasons: tuple[str, ...] = ()
-    """Why they must not."""
 
     @property
     def verdict(self) -> str:

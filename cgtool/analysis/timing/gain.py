@@ -44,7 +44,6 @@ class Gain(msgspec.Struct, frozen=True):
     """``yes``, ``hardly`` (less than 1.1 times faster), ``no``, ``cannot tell``."""
     sentence: str
     why: str | None = None
-    """Where the gain comes from, or why there is none."""
     phase: str | None = None
     """The phase of ``bench`` that the answer is for: the whole iteration."""
     speedup: float | None = None
@@ -52,7 +51,6 @@ class Gain(msgspec.Struct, frozen=True):
     """With ``speedup_high``: its 95 % interval."""
     speedup_high: float | None = None
     break_even: int | None = None
-    """Replays after which the capture has paid for itself."""
     with_copies: float | None = None
     """The speed-up when every input is copied into its static tensor before each replay."""
     at_most: float | None = None

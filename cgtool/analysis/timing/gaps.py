@@ -22,15 +22,12 @@ class Gap(msgspec.Struct, frozen=True):
     """A time in which no node of the graph ran."""
 
     graph: int
-    """Index into ``Capture.graphs``."""
     after: int
-    """Id of the node that ended last before it."""
+    """Id of the node that ended last before it; ``before``: of the node that ended it."""
     before: int
-    """Id of the node that ended it."""
     traced_ns: int
-    """Under the profiler."""
     ns: float
-    """Scaled to a replay without a profiler."""
+    """``traced_ns`` scaled to a replay without a profiler."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -51,11 +48,11 @@ class Timeline(msgspec.Struct, frozen=True):
     span_ns: int | None
     """Under the profiler: first start of a node to last end. None where no start is known."""
     busy_ns: int
-    """Some node ran."""
+    """Time in which some node ran."""
     work_ns: int
     """Sum of the nodes' times: more than ``busy_ns`` where nodes ran at the same time."""
     at_once: int
-    """Most nodes that ran at once."""
+    """Most nodes that ran at the same time."""
     gaps_ns: float
     """Between nodes, without a profiler."""
     around_ns: float

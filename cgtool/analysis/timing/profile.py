@@ -51,9 +51,8 @@ class GapRow(msgspec.Struct, frozen=True):
     gap: Gap
     graph: str
     after: str
-    """Op and line of the node that ended last before it."""
+    """Op and line of the node that ended last before it; ``before``: of the one that ended it."""
     before: str
-    """Op and line of the node that ended it."""
     waits_for: int
     """Nodes that ``before`` waits for directly."""
     over: str | None
@@ -76,28 +75,23 @@ class ReplayRow(msgspec.Struct, frozen=True):
     nodes: int
     total_ns: float
     busy: float
-    """Share of ``total_ns`` in which some node runs."""
+    """Share of ``total_ns`` in which some node runs; ``idle``: in which none does."""
     idle: float
-    """Share of ``total_ns`` in which no node runs."""
     costs: ReplayCosts
 
 
 class OrderRow(msgspec.Struct, frozen=True):
-    """What the order of one graph's nodes costs. Times in nanoseconds."""
+    """What the order of one graph's nodes costs, and what overlapping could gain at most."""
 
     name: str
     length_ns: int
-    """Of the critical path."""
+    """Of the critical path; ``share``: of the time of all nodes."""
     share: float
-    """The same, of the time of all nodes."""
     at_once: int
-    """Most nodes that ran at the same time."""
     overlapped_ns: int
-    """Time of nodes that ran while another did."""
     gain_ns: int
-    """What overlapping could gain at most."""
     gain: float
-    """The same, as a share of the critical path."""
+    """A share of the critical path."""
     on_path: tuple[tuple[str, int], ...]
     """Ops with most of the time on the critical path, where it is not nearly all of the work."""
 
@@ -122,7 +116,6 @@ class ProfileReport(msgspec.Struct, frozen=True):
     idle_ns: float
     """Of that, the time in which no node ran."""
     untimed: int
-    """Nodes that do work and have no time."""
     memory_bytes_per_s: float | None
     peaks: tuple[Peak, ...]
     caveats: tuple[Caveat, ...]

@@ -20,7 +20,7 @@ import msgspec
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.units import time_text
 from cgtool.model.capture import Capture, Graph, Node
-from cgtool.model.measurements import Peak
+from cgtool.model.measurements import Profile
 
 NEAR = 0.6
 """Share of a roof from which a node is near it."""
@@ -74,56 +74,45 @@ class GraphBound(msgspec.Struct, frozen=True):
     """Mean share of the device's room for blocks that is taken while a kernel runs."""
 
 
-_NOTHING = Reach()
-
-
 def reaches(capture: Capture, graph: Graph) -> list[Reach]:
     """By node id: how near it comes to the roofs."""
     spent: dict[int, int] = defaultdict(int)
     for node in graph.nodes:
         if node.call is not None and node.kernel is not None:
             spent[node.call] += node.duration_ns or 0
-    peaks = {peak.dtype: peak for peak in capture.profile.peaks} if capture.profile else {}
-    roof = capture.profile.memory_bytes_per_s if capture.profile else None
+    profile = capture.profile or Profile("")
+    peaks = {peak.dtype: peak.flops_per_s for peak in profile.peaks}
+    roof = profile.memory_bytes_per_s
     tensor_cores = [_TF32.search(function.name) is not None for function in capture.functions]
-    return [_reach(capture, graph, node, spent, peaks, roof, tensor_cores) for node in graph.nodes]
+    nothing = Reach()
 
+    def reach(node: Node) -> Reach:
+        if not node.duration_ns:
+            return nothing
+        if node.copy is not None and node.copy.kind != "dtod":
+            return Reach(float(node.copy.bytes), bound=HOST)
+        moved, flops, peak = None, None, None
+        if node.copy is not None:
+            moved = 2.0 * node.copy.bytes
+        elif node.fill is not None:
+            moved = float(node.fill.bytes)
+        elif node.kernel is not None and node.call is not None and node.call < len(graph.calls):
+            call = graph.calls[node.call]
+            part = node.duration_ns / (spent[node.call] or node.duration_ns)
+            moved = (call.read_bytes + call.written_bytes) * part or None
+            flops = call.flops * part if call.flops else None
+            is_tf32 = call.dtype == "float32" and tensor_cores[node.kernel.function]
+            peak = peaks.get("tf32" if is_tf32 else call.dtype or "")
+        seconds = node.duration_ns / 1e9
+        memory = moved / seconds / roof if moved is not None and roof else None
+        compute = flops / seconds / peak if flops is not None and peak else None
+        bound = _bound(memory, compute)
+        if bound == LATENCY and flops is not None and compute is None:
+            # Its compute roof was not measured: it may be at that.
+            bound = None
+        return Reach(moved, flops, memory, compute, waves(capture, node), bound)
 
-def _reach(
-    capture: Capture,
-    graph: Graph,
-    node: Node,
-    spent: dict[int, int],
-    peaks: dict[str, Peak],
-    roof: float | None,
-    tensor_cores: Sequence[bool],
-) -> Reach:
-    if not node.duration_ns:
-        return _NOTHING
-    if node.copy is not None and node.copy.kind != "dtod":
-        return Reach(float(node.copy.bytes), bound=HOST)
-    moved, flops, peak = None, None, None
-    if node.copy is not None:
-        moved = 2.0 * node.copy.bytes
-    elif node.fill is not None:
-        moved = float(node.fill.bytes)
-    elif node.kernel is not None and node.call is not None and node.call < len(graph.calls):
-        call = graph.calls[node.call]
-        part = node.duration_ns / (spent[node.call] or node.duration_ns)
-        moved = (call.read_bytes + call.written_bytes) * part or None
-        flops = call.flops * part if call.flops else None
-        dtype = call.dtype
-        if dtype == "float32" and tensor_cores[node.kernel.function]:
-            dtype = "tf32"
-        peak = peaks.get(dtype or "")
-    seconds = node.duration_ns / 1e9
-    memory = moved / seconds / roof if moved is not None and roof else None
-    compute = flops / seconds / peak.flops_per_s if flops is not None and peak else None
-    bound = _bound(memory, compute)
-    if bound == LATENCY and flops is not None and compute is None:
-        # Its compute roof was not measured: it may be at that.
-        bound = None
-    return Reach(moved, flops, memory, compute, waves(capture, node), bound)
+    return [reach(node) for node in graph.nodes]
 
 
 def waves(capture: Capture, node: Node) -> float | None:

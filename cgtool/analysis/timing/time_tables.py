@@ -37,7 +37,6 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     share: float
     """Of the replays. Where nodes ran at the same time, shares add up to more than 1."""
     backward_ns: int = 0
-    """Of ``total_ns``."""
     bound: str | None = None
     """What limits most of its time: see ``roofline.MEANS``; ``mixed``; None: unknown."""
     bytes_per_s: float | None = None
@@ -50,13 +49,10 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     filled: float | None = None
     """Share of the device's room for blocks that its kernels take, on average over their time."""
     line: str = ""
-    """The line with most of its time."""
     op: str = ""
-    """The op with most of its time."""
     kernel: str = ""
-    """The kernel with most of its time."""
     module: str = ""
-    """The module with most of its time; of a module, its type."""
+    """With most of its time, as ``line``, ``op`` and ``kernel``; of a module, its type."""
     file: str = ""
     """Of the line, with ``number`` and ``function``: where its source stands."""
     number: int = 0

@@ -232,7 +232,7 @@ def _long_run(values: Sequence[float]) -> float:
     lags = round(count ** (1 / 3))
     total = own + 2 * sum(
         (1 - lag / (lags + 1))
-        * sum(one * other for one, other in zip(off, off[lag:], strict=False))
+        * sum(left * right for left, right in zip(off, off[lag:], strict=False))
         / (count - 1)
         for lag in range(1, lags + 1)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -90,7 +90,7 @@ def check_entry(
     return tuple(checked)
 
 
-def _of_the_code(calls: Sequence[OpCall] | Iterator[OpCall]) -> list[OpCall]:
+def _of_the_code(calls: Iterable[OpCall]) -> list[OpCall]:
     """Without what cgtool runs itself: the gradients that backward starts from."""
     return [
         call

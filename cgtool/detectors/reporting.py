@@ -24,7 +24,7 @@ from cgtool.observe.script.script import ObservedScript
 Event = TypeVar("Event")
 Handler = TypeVar("Handler", bound=Callable[..., None])
 
-HOST_WAITS = (
+_HOST_WAITS = (
     "the host would wait for a stream that is capturing, which CUDA refuses "
     "(cudaErrorStreamCaptureUnsupported, 900)"
 )
@@ -161,7 +161,7 @@ class CapturedRegion:
         )
 
     def refuse(
-        self, code: Code, call: str, fix: str | None = None, *, why: str = HOST_WAITS
+        self, code: Code, call: str, fix: str | None = None, *, why: str = _HOST_WAITS
     ) -> None:
         """Report a call that CUDA does not permit during capture; nothing outside a capture.
 

@@ -34,6 +34,8 @@ _MANY_POOLS = 4
 _MANY_SHAPES = 16
 _MANY_STREAMS = 4
 _MANY_OPS = 10_000
+_SMALL_PART = 4
+"""A view of less than one part in so many keeps far more than it shows."""
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 
 
@@ -233,9 +235,6 @@ def set_at(frames: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
 class Remains(Detector):
     """Memory of a graph after its end: kept by a view, or given back while a replay runs."""
 
-    _SMALL_PART = 4
-    """A view of less than one part in so many keeps far more than it shows."""
-
     def start(self) -> None:
         self._views: list[tuple[weakref.ref[torch.Tensor], Buffer, tuple[Frame, ...]]] = []
         """Small views of what a graph allocated."""
@@ -248,7 +247,7 @@ class Remains(Detector):
         buffer = self.script.buffers.find(tensor)
         if buffer is None or buffer.allocated_in is None:
             return
-        if tensor.nbytes * self._SMALL_PART <= buffer.bytes:
+        if tensor.nbytes * _SMALL_PART <= buffer.bytes:
             self._views.append((weakref.ref(tensor), buffer, self.script.place()))
 
     @on(events.GraphDropped)

@@ -104,9 +104,7 @@ def pools_report(
     ``module`` (``depth`` names of its path) or ``line``; ``holders`` live blocks."""
     memory = capture.memory
     places = Places(capture)
-    by_pool: dict[int, list[Allocation]] = defaultdict(list)
-    for allocation in memory.allocations:
-        by_pool[allocation.pool].append(allocation)
+    by_pool = _by_pool(capture)
 
     def group_of(graph: int, origin: int | None, stream: int | None) -> str:
         if by == "stream":
@@ -119,7 +117,6 @@ def pools_report(
             return file_line(places.of_origin(origin).line) or "(no line)"
         return capture.graphs[graph].name
 
-    rows: list[PoolRow] = []
     groups: list[GroupRow] = []
     held: list[HolderRow] = []
     shared: list[SharedRow] = []
@@ -127,7 +124,6 @@ def pools_report(
     chosen = [index for index, pool in enumerate(memory.pools) if not only or pool.name in only]
     for index in chosen:
         pool, allocations = memory.pools[index], by_pool[index]
-        rows.append(_pool_row(capture, places, index, allocations))
         members: dict[str, list[Allocation]] = defaultdict(list)
         for allocation in allocations:
             group = group_of(allocation.graph, allocation.origin, allocation.stream)
@@ -170,7 +166,7 @@ def pools_report(
         capture.entry.spec,
         capture.environment.device,
         capture.environment.simulated,
-        tuple(rows),
+        tuple(_pool_row(capture, places, index, by_pool[index]) for index in chosen),
         tuple(groups),
         by,
         tuple(held[:holders]),
@@ -180,6 +176,22 @@ def pools_report(
         driver_bytes(graph for graph in capture.graphs if not only or graph.pool in chosen),
         rounding,
     )
+
+
+def pool_rows(capture: Capture) -> tuple[PoolRow, ...]:
+    """Of every pool, without what it is split into."""
+    places, by_pool = Places(capture), _by_pool(capture)
+    return tuple(
+        _pool_row(capture, places, index, by_pool[index])
+        for index in range(len(capture.memory.pools))
+    )
+
+
+def _by_pool(capture: Capture) -> dict[int, list[Allocation]]:
+    by_pool: dict[int, list[Allocation]] = defaultdict(list)
+    for allocation in capture.memory.allocations:
+        by_pool[allocation.pool].append(allocation)
+    return by_pool
 
 
 def _pool_row(

@@ -38,7 +38,7 @@ from cgtool.analysis.diff.rows import (
 from cgtool.analysis.diff.sentence import sentence
 from cgtool.analysis.graph.places import WORK, Places, file_line, module_at_depth
 from cgtool.analysis.graph.summary import graph_findings
-from cgtool.analysis.pools import PoolsReport, pools_report
+from cgtool.analysis.pools import driver_bytes, pool_rows
 from cgtool.analysis.timing.gaps import own_time
 from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture, Graph
@@ -234,22 +234,21 @@ def _one_sided(noun: str, in_a: dict[str, str], in_b: dict[str, str]) -> Iterato
 
 def _memory(a: Capture, b: Capture) -> tuple[Figure, ...]:
     """Bytes of every pool, by its name, and of the driver."""
-    report_a, report_b = pools_report(a), pools_report(b)
-    ours, theirs = _pool_bytes(report_a), _pool_bytes(report_b)
+    ours, theirs = _pool_bytes(a), _pool_bytes(b)
     rows = [
         Figure(f"pool {name}", kind, ours.get((name, kind)), theirs.get((name, kind)), judged=True)
         for name, kind in ours | theirs
     ]
-    driver = Figure("driver", "executable graphs", report_a.driver_bytes, report_b.driver_bytes)
-    if (driver.a, driver.b) != (None, None):
-        rows.append(driver)
+    driver = driver_bytes(a.graphs), driver_bytes(b.graphs)
+    if driver != (None, None):
+        rows.append(Figure("driver", "executable graphs", *driver))
     return tuple(rows)
 
 
-def _pool_bytes(report: PoolsReport) -> dict[tuple[str, str], int]:
+def _pool_bytes(capture: Capture) -> dict[tuple[str, str], int]:
     """By name and kind; pools of one name together."""
     figures: dict[tuple[str, str], int] = defaultdict(int)
-    for row in report.pools:
+    for row in pool_rows(capture):
         for kind, size in (("reserved", row.reserved), ("peak", row.peak), ("live", row.live)):
             figures[row.name, kind] += size
     return figures

@@ -82,6 +82,11 @@ _PARTS = {
 }
 """By type of the node: its launch, copy or fill, and what is compared of that."""
 _OWN = _compared(Node)
+_PART_NAMES = {
+    type_: (attribute, [field.name for field in part_fields])
+    for type_, (attribute, part_fields) in _PARTS.items()
+}
+_OWN_NAMES = [field.name for field in _OWN]
 
 
 def size_fields(type_: str) -> list[Field]:
@@ -115,10 +120,10 @@ class Reader:
             name = self._kernels[node.kernel.function]
         elif node.copy is not None:
             name = node.copy.kind
-        attribute, part_fields = _PARTS.get(node.type, ("kernel", ()))
+        attribute, part_names = _PART_NAMES.get(node.type, ("kernel", ()))
         part = getattr(node, attribute)
-        sizes = [getattr(part, field.name, None) for field in part_fields]
-        sizes += [getattr(node, field.name) for field in _OWN]
+        sizes = [getattr(part, name, None) for name in part_names]
+        sizes += [getattr(node, name) for name in _OWN_NAMES]
         return Fact(*self._from[node.origin], node.type, name, tuple(sizes), node.stream)
 
 

@@ -17,7 +17,7 @@ from cgtool.analysis.graph.places import (
     module_at_depth,
     part_of,
 )
-from cgtool.analysis.pools import pools_report, reserved_bytes
+from cgtool.analysis.pools import pool_rows, reserved_bytes
 from cgtool.analysis.units import count_text
 from cgtool.findings.registry import code
 from cgtool.model.capture import Capture, Caveat, Graph
@@ -224,7 +224,7 @@ def graph_findings(capture: Capture) -> tuple[Finding, ...]:
                     phase=graph.phase,
                 )
             )
-    for index, row in enumerate(pools_report(capture).pools):
+    for index, row in enumerate(pool_rows(capture)):
         needed = max(row.floor, 1)
         if row.reserved - needed < _WASTE_BYTES or row.reserved < _WASTE_SHARE * needed:
             continue

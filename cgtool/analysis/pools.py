@@ -103,8 +103,8 @@ def pools_report(
     """Rows for every pool, or those named by ``only``, split by ``graph``, ``stream``,
     ``module`` (``depth`` names of its path) or ``line``; ``holders`` live blocks."""
     memory = capture.memory
-    places = Places(capture)
-    by_pool = _by_pool(capture)
+    places, by_pool = Places(capture), _by_pool(capture)
+    rows = pool_rows(capture)
 
     def group_of(graph: int, origin: int | None, stream: int | None) -> str:
         if by == "stream":
@@ -166,7 +166,7 @@ def pools_report(
         capture.entry.spec,
         capture.environment.device,
         capture.environment.simulated,
-        tuple(_pool_row(capture, places, index, by_pool[index]) for index in chosen),
+        tuple(rows[index] for index in chosen),
         tuple(groups),
         by,
         tuple(held[:holders]),
@@ -181,10 +181,32 @@ def pools_report(
 def pool_rows(capture: Capture) -> tuple[PoolRow, ...]:
     """Of every pool, without what it is split into."""
     places, by_pool = Places(capture), _by_pool(capture)
-    return tuple(
-        _pool_row(capture, places, index, by_pool[index])
-        for index in range(len(capture.memory.pools))
-    )
+    rows: list[PoolRow] = []
+    for index, pool in enumerate(capture.memory.pools):
+        allocations = by_pool[index]
+        peak, event = peak_of(allocations)
+        where = ""
+        at_peak = next((each for each in allocations if each.allocated_at == event), None)
+        if at_peak is not None:
+            place = places.of_origin(at_peak.origin)
+            facts = (capture.graphs[at_peak.graph].name, place.short_op, file_line(place.line))
+            where = " ".join(fact for fact in facts if fact)
+        used: list[_Memory] = [*allocations, *_used_blocks(pool)]
+        rows.append(
+            PoolRow(
+                pool.name,
+                len(pool.segments),
+                reserved_bytes(pool),
+                live_bytes(pool),
+                peak,
+                reserved_bytes(pool) - _common_bytes(used, pool.segments),
+                peak_of(allocations, lambda allocation: allocation.requested_bytes)[0],
+                len(allocations),
+                tuple(graph.name for graph in capture.graphs if graph.pool == index),
+                where,
+            )
+        )
+    return tuple(rows)
 
 
 def _by_pool(capture: Capture) -> dict[int, list[Allocation]]:
@@ -192,33 +214,6 @@ def _by_pool(capture: Capture) -> dict[int, list[Allocation]]:
     for allocation in capture.memory.allocations:
         by_pool[allocation.pool].append(allocation)
     return by_pool
-
-
-def _pool_row(
-    capture: Capture, places: Places, index: int, allocations: Sequence[Allocation]
-) -> PoolRow:
-    pool = capture.memory.pools[index]
-    peak, event = peak_of(allocations)
-    at_peak = next((each for each in allocations if each.allocated_at == event), None)
-    where = ""
-    if at_peak is not None:
-        place = places.of_origin(at_peak.origin)
-        facts = (capture.graphs[at_peak.graph].name, place.short_op, file_line(place.line))
-        where = " ".join(fact for fact in facts if fact)
-    used: list[_Memory] = [*allocations, *_used_blocks(pool)]
-    reserved = reserved_bytes(pool)
-    return PoolRow(
-        pool.name,
-        len(pool.segments),
-        reserved,
-        live_bytes(pool),
-        peak,
-        reserved - _common_bytes(used, pool.segments),
-        peak_of(allocations, lambda allocation: allocation.requested_bytes)[0],
-        len(allocations),
-        tuple(graph.name for graph in capture.graphs if graph.pool == index),
-        where,
-    )
 
 
 def _shared(capture: Capture, pool: Pool, allocations: Iterable[Allocation]) -> list[SharedRow]:

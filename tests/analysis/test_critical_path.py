@@ -125,14 +125,13 @@ def test_two_branches():
     assert path.length_ns == 40
     assert path.slack_ns == (0, 20, 0, 0)
     assert path.width == 2
-    assert (path.replay_ns, path.share) == (None, None)
+    assert path.replay_ns is None
 
 
-def test_the_share_of_the_replay_by_the_same_clock():
+def test_the_path_and_the_replay_by_the_same_clock():
     # A gap of 5 between the two.
     path = critical_path(of([10, 15], [(0, 1)], starts=[0, 15]), 0)
     assert (path.length_ns, path.replay_ns) == (25, 30)
-    assert path.share == 25 / 30
 
 
 def test_programmatic_edges_are_not_added_in_full():

@@ -155,17 +155,17 @@ def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:
     """Which stream is which, as most nodes have it: numbers shift when a stream is added. The
     first is the capturing stream in both."""
     chosen: set[_Streams] = {(None, None), (0, 0)}
-    ones, others = {None, 0}, {None, 0}
+    used_in_a, used_in_b = {None, 0}, {None, 0}
 
     def order(pair: _Streams) -> tuple[int, bool, int]:
         # Ties fall the same way whichever capture is given first.
         return -pairs[pair], pair[0] != pair[1], sum(stream or 0 for stream in pair)
 
     for before, after in sorted(pairs, key=order):
-        if before not in ones and after not in others:
+        if before not in used_in_a and after not in used_in_b:
             chosen.add((before, after))
-            ones.add(before)
-            others.add(after)
+            used_in_a.add(before)
+            used_in_b.add(after)
     return chosen
 
 
@@ -182,15 +182,15 @@ def rewired(
     ours, theirs = [list(map(astuple, edges)) for edges in (left, right)]
     back = dict(kept)
     name = {b: a for a, b in kept}
-    known = {**back, **dict(moved)}
-    every = {**name, **{b: a for a, b in moved}}
+    all_back = {**back, **dict(moved)}
+    all_names = {**name, **{b: a for a, b in moved}}
     # In order, as dictionaries keep it: what lies side by side in memory is read side by side.
-    before = dict.fromkeys([link for link in ours if link[0] in known and link[1] in known])
+    before = dict.fromkeys([link for link in ours if link[0] in all_back and link[1] in all_back])
     after = dict.fromkeys(
         [
-            (every[link[0]], every[link[1]], *link[2:])
+            (all_names[link[0]], all_names[link[1]], *link[2:])
             for link in theirs
-            if link[0] in every and link[1] in every
+            if link[0] in all_names and link[1] in all_names
         ]
     )
     lost = [link for link in before if link not in after]

@@ -134,11 +134,6 @@ class Path(msgspec.Struct, frozen=True):
         """False when nothing is known of any node's time."""
         return self.busy_ns > 0
 
-    @property
-    def share(self) -> float | None:
-        """Share of the replay that lies on the path; the rest is gaps and other work."""
-        return self.length_ns / self.replay_ns if self.replay_ns else None
-
 
 def critical_path(capture: Capture, index: int) -> Path:
     """The critical path of ``capture.graphs[index]``."""

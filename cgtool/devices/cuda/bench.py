@@ -216,10 +216,7 @@ def run(
 
 
 def measure(
-    session: CudaSession,
-    phases: dict[str, list[Side]],
-    options: BenchOptions,
-    progress: Progress,
+    session: CudaSession, phases: dict[str, list[Side]], options: BenchOptions, progress: Progress
 ) -> Bench:
     """Time interleaved rounds of every side; the raw samples are kept."""
     sides = [side for pair in phases.values() for side in pair]

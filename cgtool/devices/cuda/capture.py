@@ -210,9 +210,7 @@ def assemble(session: CudaSession) -> Captured:
             for handle, index in session.streams.items()
         ),
         memory=Memory(
-            pools=session.trace.pools,
-            allocations=allocations,
-            tensors=tuple(addresses.tensors),
+            pools=session.trace.pools, allocations=allocations, tensors=tuple(addresses.tensors)
         ),
         warmup_iters=session.warmup_iters,
         warmup_ns=session.warmup_ns,

@@ -74,10 +74,7 @@ def stop(device: int) -> None:
 
 
 def read(
-    device: int,
-    pools: dict[PoolId, str],
-    starts_ns: Sequence[int],
-    streams: dict[int, int],
+    device: int, pools: dict[PoolId, str], starts_ns: Sequence[int], streams: dict[int, int]
 ) -> Trace:
     """Snapshot and trace of the graphs' pools (id to name), for captures that began at
     ``starts_ns``. ``streams`` maps handles to stream indices."""

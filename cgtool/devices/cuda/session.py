@@ -171,10 +171,7 @@ class CudaSession(Session[CudaGraph]):
             for handle in handles:
                 self.streams.setdefault(handle, len(self.streams))
         self.trace = memory.read(
-            self.device.index,
-            self.pools,
-            [graph.start_ns for graph in self.captured],
-            self.streams,
+            self.device.index, self.pools, [graph.start_ns for graph in self.captured], self.streams
         )
         memory.stop(self.device.index)
 

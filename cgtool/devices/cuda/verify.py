@@ -13,7 +13,7 @@ import torch
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.cuda import cupti
 from cgtool.devices.cuda.capture import assemble, open_session
-from cgtool.devices.cuda.driver import capturing_graph, node_count
+from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import require_live_inputs
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
@@ -173,13 +173,10 @@ class MissedRecorder(OpRecorder):
         self._stream = stream
         self._nodes = self._launches = 0
 
-    def _count(self) -> int:
-        graph = capturing_graph(self._stream)
-        return self._nodes if graph is None else node_count(graph)
-
     def _look(self, call: OpCall | None) -> None:
         """Compare the launches since the last call with the nodes that were added."""
-        nodes, launches = self._count(), self.log.count()
+        # After the end of the capture its nodes are no longer counted.
+        nodes, launches = captured_nodes(self._stream) or self._nodes, self.log.count()
         added, launched = nodes - self._nodes, launches - self._launches
         if added < launched:
             self.missed.append(
@@ -214,7 +211,7 @@ class MissedRecorder(OpRecorder):
     def __enter__(self) -> MissedRecorder:
         super().__enter__()
         # Nodes that the begin of a capture adds are not the user's.
-        self._nodes, self._launches = self._count(), self.log.count()
+        self._nodes, self._launches = captured_nodes(self._stream), self.log.count()
         return self
 
     def __exit__(self, *exc: Any) -> None:

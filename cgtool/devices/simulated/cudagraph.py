@@ -34,12 +34,7 @@ from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.storage import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import (
-    HOST_EMPTY_CACHE,
-    generator_key,
-    no_torch_function,
-    pytree,
-)
+from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")

@@ -281,12 +281,7 @@ class LifetimeRecorder(OpRecorder):
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
             life = Life(
-                call,
-                self.graph,
-                storage.nbytes(),
-                stream,
-                self.events,
-                address=storage.data_ptr(),
+                call, self.graph, storage.nbytes(), stream, self.events, address=storage.data_ptr()
             )
             self.events += 1
             self.lives.append(life)

@@ -7,8 +7,9 @@ six microseconds an op that launches, and does not disturb the program.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+import logging
+from collections import ChainMap, Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,9 +18,8 @@ import torch
 
 from cgtool.model.capture import Call
 from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
-from cgtool.observe.flops import FlopCounter
-from cgtool.observe.storage import strided_parts
-from cgtool.torch_compat.private import free_weak_storage, storage_key, weak_storage
+from cgtool.observe.storage import listed_tensors, strided_parts
+from cgtool.torch_compat.private import free_weak_storage, packet_of, storage_key, weak_storage
 
 UNKNOWN = Call()
 """For calls that nothing is known of: every op that owns a node writes something."""
@@ -129,13 +129,13 @@ class AccessLog:
                 overwrites(name),
                 _PARTLY.get(name.partition(".")[0]),
             )
-        given = _tensors(args)
+        given = listed_tensors(args)
         if kwargs:
-            given += _tensors(kwargs.values())
+            given += listed_tensors(kwargs.values())
         written = list(written_by(func, args, kwargs)) if plan.writes else []
         results: Sequence[torch.Tensor] = ()
         if not (written and result is written[0]):
-            results = (result,) if isinstance(result, torch.Tensor) else _tensors((result,))
+            results = (result,) if isinstance(result, torch.Tensor) else listed_tensors((result,))
         nothing: _Sum = {}, 0
         known = self._sum(given) if results or not plan.overwrites else nothing
         reads = known if plan.reads else nothing
@@ -191,19 +191,6 @@ class AccessLog:
         return storages, total
 
 
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Tensors among arguments or results, and in the lists and dictionaries among them."""
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors += _tensors(value)
-        elif isinstance(value, dict):
-            tensors += _tensors(value.values())
-    return tensors
-
-
 def _left(given: list[torch.Tensor], written: list[torch.Tensor]) -> list[torch.Tensor]:
     """``given`` without the tensors that are only written; one that is also read is there twice."""
     times = Counter(map(id, written))
@@ -234,3 +221,127 @@ def _floating(tensors: Sequence[torch.Tensor]) -> str | None:
         if name is not None:
             return name
     return None
+
+
+aten = torch.ops.aten
+_RAGGED: dict[Any, int] = {
+    aten._flash_attention_forward: 3,
+    aten._flash_attention_backward: 6,
+    aten._efficient_attention_forward: 4,
+    aten._efficient_attention_backward: 6,
+}
+"""Formulas that take tensors and read offsets from the device, which makes the host wait and a
+capture fail; and the position of these offsets among the arguments."""
+
+_SCALARS = frozenset((int, float, bool, str, type(None)))
+
+
+class FlopCounter:
+    """Floating-point operations of single calls, by the formulas of ``torch.utils.flop_counter``:
+    matmuls, convolutions and attention, where a multiplication and an addition count as two. Never
+    raises: None for what it cannot count."""
+
+    def __init__(self) -> None:
+        self._formulas: dict[Any, Callable[..., Any] | None] = {}
+        self._known: dict[Any, int | None] = {}
+        self._formula_of: Mapping[Any, Callable[..., Any]] = {}
+        self._of_shapes: Any = None
+        # Not imported with this file: it imports Triton where that is installed (80 ms), and warns
+        # where it is not.
+        log = logging.getLogger("torch.utils.flop_counter")
+        disabled, log.disabled = log.disabled, True
+        try:
+            from torch.utils import flop_counter
+
+            # PyTorch's registry comes first, and is read late: the user's code may add to it.
+            self._formula_of = ChainMap(
+                flop_counter.flop_registry, _composite_formulas(flop_counter)
+            )
+            # A formula is wrapped to take shapes, unless it was registered to take tensors.
+            self._of_shapes = flop_counter.shape_wrapper(lambda: 0).__code__
+        except Exception:
+            # A broken Triton or another PyTorch: no formulas.
+            return
+        finally:
+            log.disabled = disabled
+
+    def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """The operations of a call that returned ``result``: an int, or None."""
+        if func not in self._formulas:
+            self._formulas[func] = self._formula_of.get(packet_of(func))
+        formula = self._formulas[func]
+        if formula is None:
+            return None
+        key = _key(func, args, kwargs)
+        if key is not None and key in self._known:
+            return self._known[key]
+        try:
+            flops = self._count(formula, func, args, kwargs, result)
+        except Exception:
+            # Formulas of the user's, and arguments of any kind.
+            flops = None
+        if key is not None:
+            self._known[key] = flops
+        return flops
+
+    def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
+        if formula.__code__ is not self._of_shapes:
+            offsets = _RAGGED.get(packet_of(func))
+            if offsets is None or len(args) <= offsets or args[offsets] is not None:
+                return None
+        return int(formula(*args, **kwargs, out_val=result))
+
+
+def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What the count depends on; None unless the arguments are tensors and numbers. Keeps no
+    tensor alive."""
+    key = [func, *kwargs]
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            key.append(value.shape)
+        elif type(value) in _SCALARS:
+            key.append(value)
+        elif isinstance(value, list | tuple) and all(type(part) in _SCALARS for part in value):
+            key.append(tuple(value))
+        else:
+            return None
+    return tuple(key)
+
+
+def _composite_formulas(library: Any) -> dict[Any, Callable[..., Any]]:
+    """Of composite ops, which a mode sees whole in inference mode, and of the CPU's attention."""
+
+    def linear(x: Any, weight: Any, *_: Any, **_kwargs: Any) -> int:
+        return int(2 * prod(x) * weight[0])
+
+    def matmul(left: Any, _right: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+        return int(2 * prod(out_shape) * left[-1])
+
+    def convolution(x: Any, weight: Any, *_: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+        return int(library.conv_flop_count(x, weight, out_shape, transposed=False))
+
+    def transposed(x: Any, weight: Any, *_: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+        return int(library.conv_flop_count(x, weight, out_shape, transposed=True))
+
+    def attention(query: Any, key: Any, value: Any, *_: Any, **_kwargs: Any) -> int:
+        return int(library.sdpa_flop_count(query, key, value))
+
+    formulas: dict[Any, Callable[..., Any]] = {
+        aten.linear: linear,
+        aten.matmul: matmul,
+        aten.scaled_dot_product_attention: attention,
+    }
+    formulas |= dict.fromkeys((aten.conv1d, aten.conv2d, aten.conv3d), convolution)
+    formulas |= dict.fromkeys(
+        (aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d), transposed
+    )
+    wrapped = {op: library.shape_wrapper(formula) for op, formula in formulas.items()}
+    # The CPU's names of the same ops, which the simulated device runs.
+    flash = library.flop_registry
+    wrapped[aten._scaled_dot_product_flash_attention_for_cpu] = flash[
+        aten._scaled_dot_product_flash_attention
+    ]
+    wrapped[aten._scaled_dot_product_flash_attention_for_cpu_backward] = flash[
+        aten._scaled_dot_product_flash_attention_backward
+    ]
+    return wrapped

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.storage import listed_tensors, tensors_in
 from cgtool.torch_compat.private import schema_of, storage_key
 
 # Batch norm updates its statistics, which its schema does not say.
@@ -49,6 +49,8 @@ _READS_SHAPES = (
 _READS_ONLY_SHAPES = (
     "_like", "aten::new_", "aten::empty", "aten::detach", "aten::is_", "aten::sym_",
 )  # fmt: skip
+_WITH_BETA = ("addmm", "baddbmm", "addbmm", "addmv", "addr")
+"""They read no input when beta is 0."""
 UNINITIALISED = ("aten::empty", "aten::new_empty")
 """How the names of ops begin whose result is uninitialised memory."""
 
@@ -110,24 +112,12 @@ def may_write(func: Any) -> bool:
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Tensors among the arguments that the op writes in place."""
     positions, names = _written_positions(func)
-    for position in positions:
-        if position < len(args):
-            yield from _listed(args[position])
-    for name in names:
-        if name in kwargs:
-            yield from _listed(kwargs[name])
+    yield from listed_tensors(args[position] for position in positions if position < len(args))
+    yield from listed_tensors(kwargs[name] for name in names if name in kwargs)
     schema = schema_of(func)
     statistics = _STATISTICS.get(schema.name) if schema is not None else None
     if statistics is not None and len(args) > statistics[2] and args[statistics[2]]:
-        yield from _listed(list(args[statistics[0] : statistics[1] + 1]))
-
-
-def _listed(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _listed(item)
+        yield from listed_tensors(args[statistics[0] : statistics[1] + 1])
 
 
 def overwrites(name: str) -> bool:
@@ -154,13 +144,6 @@ def _is_view(func: Any) -> bool:
         result.alias_info is not None and not result.alias_info.is_write
         for result in schema.returns
     )
-
-
-def _ignores_input(kwargs: Any, name: str) -> bool:
-    """``addmm``, ``baddbmm`` and their like read no input when beta is 0."""
-    if not any(part in name for part in ("addmm", "baddbmm", "addbmm", "addmv", "addr")):
-        return False
-    return bool(kwargs.get("beta", 1) == 0)
 
 
 class Uninitialised:
@@ -201,7 +184,9 @@ class Uninitialised:
                 base in _OVERWRITES or is_out or any(part in base for part in _WRITES_PART)
             ):
                 continue
-            if any(part in base for part in _READS_ONLY_SHAPES) or _ignores_input(kwargs, base):
+            if any(part in base for part in _READS_ONLY_SHAPES):
+                continue
+            if kwargs.get("beta", 1) == 0 and any(part in base for part in _WITH_BETA):
                 continue
             reader = call
         for tensor in writes.values():

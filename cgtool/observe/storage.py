@@ -7,7 +7,7 @@ quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -84,3 +84,17 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             yield leaf
+
+
+def listed_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Tensors among arguments or results, and in the lists and dictionaries among them: a fraction
+    of the cost of ``tensors_in``."""
+    tensors: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += listed_tensors(value)
+        elif isinstance(value, dict):
+            tensors += listed_tensors(value.values())
+    return tensors

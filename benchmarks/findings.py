@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from cgtool.findings.registry import codes  # noqa: E402
+from cgtool.findings import codes  # noqa: E402
 from tests.findings.suite import pages_for, run  # noqa: E402
 
 

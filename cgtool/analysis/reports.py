@@ -9,7 +9,7 @@ from itertools import groupby
 
 import msgspec
 
-from cgtool.findings.registry import code, page
+from cgtool.findings import code, page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, WARNING, Comparison, Finding, Report

@@ -136,7 +136,7 @@ def explain(
 ) -> None:
     """Explain a finding CODE with a wrong and a right example; without CODE, list all codes."""
     from cgtool.cli.output import show_table, write_bytes
-    from cgtool.findings.registry import codes, page
+    from cgtool.findings import codes, page
     from cgtool.render.report_table import render_page, render_pages
 
     if code is None:

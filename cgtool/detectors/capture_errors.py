@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from cgtool.detectors.op_rules import read_by_library
-from cgtool.findings.registry import code, page
+from cgtool.findings import code, page
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import checkpointed_at
 from cgtool.observe.frames import package_part

@@ -13,7 +13,7 @@ from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.compare_iterations import branches_on_capturing, compare_iterations
 from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from cgtool.detectors.reporting import CapturedRegion
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cgtool.detectors.reporting import CapturedRegion
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op, package_part
 from cgtool.observe.ops import OpCall

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cgtool.findings.registry import page
+from cgtool.findings import page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
 from cgtool.model.finding import Code, Finding

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cgtool.detectors.reporting import CapturedRegion
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, frames_of, here
 from cgtool.observe.ops import OpCall

@@ -21,7 +21,7 @@ SEVERITIES = (ERROR, WARNING, NOTE)
 
 
 Code = NewType("Code", str)
-"""A code that ``cgtool.findings.registry.code`` has checked, or that was read from a file."""
+"""A code that ``cgtool.findings.code`` has checked, or that was read from a file."""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,7 +15,7 @@ from cgtool.analysis.gate.judge import GateReport
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
 from cgtool.analysis.reports import exit_code, explain_findings, is_hazard, noise_findings
-from cgtool.findings.registry import codes, page
+from cgtool.findings import codes, page
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, CgtoolError, usage
 from cgtool.model.files import is_file

@@ -14,7 +14,7 @@ import cgtool
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
 from cgtool.analysis.reports import ExplainedFinding
-from cgtool.findings.registry import page
+from cgtool.findings import page
 from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node
 from cgtool.model.files import encode_json
 from cgtool.model.schema import Field, fields, reader

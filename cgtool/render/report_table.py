@@ -30,7 +30,7 @@ from cgtool.analysis.reports import (
     exit_code,
     explain_findings,
 )
-from cgtool.findings.registry import Page
+from cgtool.findings import Page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
 from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Capability, Finding, Report

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cgtool.analysis.graph import dependencies, overlap
 from cgtool.analysis.graph.schedule import schedule
-from cgtool.findings.registry import page
+from cgtool.findings import page
 from cgtool.model.capture import (
     Allocation,
     Call,

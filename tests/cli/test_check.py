@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cgtool.findings.registry import codes, page
+from cgtool.findings import codes, page
 from tests.forked_workers import run_cgtool
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.findings.registry import page
+from cgtool.findings import page
 
 REFUSED = "CUDA error: operation not permitted when stream is capturing\nSearch for `cudaError..."
 COPY = (

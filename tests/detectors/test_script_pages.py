@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.findings.registry import codes, page
+from cgtool.findings import codes, page
 from tests.detectors.scripts import Outcome, check_all, marks
 
 _COMMAND = re.compile(r"((?:\w+=\S+ )*)check wrong\.py")

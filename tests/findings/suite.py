@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from cgtool.findings.registry import Page, codes, page
+from cgtool.findings import Page, codes, page
 from tests.forked_workers import run_cgtool, run_fresh_cgtool
 
 _MARK = re.compile(r"# <- ([a-z0-9-]+)")

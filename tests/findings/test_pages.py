@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cgtool.findings.registry import codes, page
+from cgtool.findings import codes, page
 from tests.findings.suite import command_of, marks_of, pages_for, run
 
 CATEGORIES = {"capture-failure", "wrong-numbers", "memory", "hang", "no-speedup", "misuse"}

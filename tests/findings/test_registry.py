@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from cgtool.analysis.reports import explain_findings
-from cgtool.findings.registry import code, codes, page
+from cgtool.findings import code, codes, page
 from cgtool.model.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -28,7 +28,7 @@ from cgtool.analysis.graph.schedule import (
     weights,
 )
 from cgtool.analysis.timing import roofline
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import Finding
 

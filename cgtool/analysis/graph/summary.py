@@ -19,7 +19,7 @@ from cgtool.analysis.graph.places import (
 )
 from cgtool.analysis.pools import pool_rows, reserved_bytes
 from cgtool.analysis.units import count_text
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Capture, Caveat, Graph
 from cgtool.model.finding import Finding
 

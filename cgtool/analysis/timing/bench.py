@@ -16,7 +16,7 @@ from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
 from cgtool.analysis.units import count_text
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN

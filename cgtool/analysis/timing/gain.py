@@ -16,7 +16,7 @@ from cgtool.analysis.graph.schedule import Path
 from cgtool.analysis.timing.bench import BenchRow, bench_report
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.units import count_text, time_text
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Finding
 from cgtool.model.measurements import InputCopy, Profile, whole

@@ -8,7 +8,7 @@ import torch
 
 from cgtool.detectors.preflight import hooks_of
 from cgtool.detectors.reporting import Detector, on
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable

@@ -10,7 +10,7 @@ import torch
 
 from cgtool.detectors.preflight import disabled_caching
 from cgtool.detectors.reporting import Detector, on
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.storage import tensors_in

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from cgtool.detectors.preflight import frozen_by
 from cgtool.detectors.reporting import Detector, on
 from cgtool.detectors.script.inputs import ModuleChanges
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.reporting import Detector, at_call, on
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.script import events

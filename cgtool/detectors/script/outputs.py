@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.reporting import Detector, on
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.names import names_of, stack_of

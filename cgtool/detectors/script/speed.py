@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 from cgtool.detectors.reporting import Detector, on
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph

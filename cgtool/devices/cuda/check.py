@@ -25,7 +25,7 @@ from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
 from cgtool.devices.cuda.memory import keeps_history
 from cgtool.devices.device import Captured, CapturedGraph, Checked, Device, Session
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Code

@@ -19,7 +19,7 @@ from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
 from cgtool.devices.device import Device, VerifyTarget
 from cgtool.devices.op_results import OpResults, ResultRecorder
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress

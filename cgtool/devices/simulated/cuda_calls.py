@@ -16,7 +16,7 @@ import torch
 
 from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
 from cgtool.observe.placement import HOST, put

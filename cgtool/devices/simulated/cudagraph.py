@@ -21,7 +21,7 @@ from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, Simula
 from cgtool.devices.simulated.memory import PrivatePool
 from cgtool.devices.simulated.redirect import redirected
 from cgtool.devices.simulated.script_device import PoolId, ScriptDevice, known
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.failure import CgtoolError, user_code
 from cgtool.model.finding import Code, Finding
 from cgtool.model.options import Progress

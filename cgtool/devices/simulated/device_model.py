@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import chain_of, here
 

@@ -21,7 +21,7 @@ from cgtool.detectors import function_rules as rules
 from cgtool.detectors.function_rules import is_number, names_gpu, target_of
 from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, memory_calls
 from cgtool.devices.simulated.device_model import DeviceModel
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_op
 from cgtool.observe.placement import (

@@ -34,7 +34,7 @@ from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
 from cgtool.devices.simulated.graph import Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.devices.simulated.redirect import FunctionMode
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.placement import place_of

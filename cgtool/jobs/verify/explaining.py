@@ -8,7 +8,7 @@ import msgspec
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.compare import TrialResult, is_finite
 from cgtool.jobs.verify.divergence import Divergence, first_noisy

@@ -11,7 +11,7 @@ import torch
 
 from cgtool.detectors import compare_iterations
 from cgtool.devices.device import VerifyTarget
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.compare import TrialResult, compare_runs
 from cgtool.jobs.verify.explaining import Verification

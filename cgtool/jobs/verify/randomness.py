@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.jobs.verify.compare import dense_numbers
 from cgtool.jobs.verify.runs import (
     Results,

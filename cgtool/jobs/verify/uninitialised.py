@@ -8,7 +8,7 @@ from typing import Any
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.op_results import strided
-from cgtool.findings.registry import code
+from cgtool.findings import code
 from cgtool.jobs.verify.compare import SLACK, difference
 from cgtool.jobs.verify.runs import (
     Results,

@@ -19,7 +19,7 @@ import msgspec
 
 from cgtool.model.finding import Code
 
-_FOLDER = Path(__file__).resolve().parent.parent / "pages"
+_FOLDER = Path(__file__).resolve().parent / "pages"
 _HEAD = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 _EXAMPLE = re.compile(r"^## (Wrong|Right)\n+```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -44,10 +44,10 @@ def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
         before: list[list[int]] = [[] for _ in graph.nodes]
         for edge in graph.edges:
             before[edge.target].append(edge.source)
-        made = rewrite(graph.nodes)
-        nodes = tuple(structs.replace(node, id=at) for at, node in enumerate(made))
-        if all(one.id <= other.id for one, other in pairwise(made)):
-            edges = _contracted([node.id for node in made], before)
+        rewritten_nodes = rewrite(graph.nodes)
+        nodes = tuple(structs.replace(node, id=at) for at, node in enumerate(rewritten_nodes))
+        if all(node.id <= other.id for node, other in pairwise(rewritten_nodes)):
+            edges = _contracted([node.id for node in rewritten_nodes], before)
         else:
             edges = [Edge(at - 1, at) for at in range(1, len(nodes))]
         graphs.append(structs.replace(graph, nodes=nodes, edges=tuple(edges)))
@@ -79,12 +79,14 @@ def one_graph(capture: Capture) -> Capture:
     shift = len(first.nodes)
     nodes = [structs.replace(node, id=node.id + shift) for node in second.nodes]
     edges = [Edge(edge.source + shift, edge.target + shift) for edge in second.edges]
-    made = Graph("step", "step", pool=0, nodes=(*first.nodes, *nodes), edges=(*first.edges, *edges))
+    graph = Graph(
+        "step", "step", pool=0, nodes=(*first.nodes, *nodes), edges=(*first.edges, *edges)
+    )
     allocations = tuple(
         structs.replace(allocation, graph=0, node=None) for allocation in capture.memory.allocations
     )
     memory = structs.replace(capture.memory, allocations=allocations)
-    return structs.replace(capture, graphs=(made,), memory=memory)
+    return structs.replace(capture, graphs=(graph,), memory=memory)
 
 
 def relaunched(node: Node, grid: int) -> Node:
@@ -115,28 +117,28 @@ def cases(count: int, wanted: str | None = None) -> Iterator[tuple[str, Capture,
         return [node for node in nodes if draw.random() > 0.02]
 
     def mixed(nodes: Sequence[Node]) -> list[Node]:
-        made = []
+        chosen = []
         for node in nodes:
             roll = draw.random()
             if roll > 0.02:
-                made.append(relaunched(node, 999) if roll > 0.98 else node)
+                chosen.append(relaunched(node, 999) if roll > 0.98 else node)
             if 0.5 < roll < 0.52:
-                made.append(relaunched(node, 777))
-        return made
+                chosen.append(relaunched(node, 777))
+        return chosen
 
     def few(nodes: Sequence[Node]) -> list[Node]:
         return [structs.replace(nodes[draw.randrange(4)], id=at) for at in range(len(nodes))]
 
     def both(rewrite: Rewrite, change: Rewrite) -> Pair:
-        made = rewritten(base, rewrite)
-        return made, rewritten(made, change)
+        capture = rewritten(base, rewrite)
+        return capture, rewritten(capture, change)
 
     def single(change: Rewrite) -> Pair:
-        made = one_graph(base)
-        return made, rewritten(made, change)
+        capture = one_graph(base)
+        return capture, rewritten(capture, change)
 
-    def two(made: Capture) -> Pair:
-        return rewritten(made, few), rewritten(made, few)
+    def two(capture: Capture) -> Pair:
+        return rewritten(capture, few), rewritten(capture, few)
 
     def other(nodes: Sequence[Node]) -> list[Node]:
         return [relaunched(node, 999) if node.id % 2 else node for node in nodes]
@@ -144,7 +146,7 @@ def cases(count: int, wanted: str | None = None) -> Iterator[tuple[str, Capture,
     def every(nodes: Sequence[Node]) -> list[Node]:
         return [relaunched(node, 100 + node.id) for node in nodes]
 
-    made: dict[str, Callable[[], Pair]] = {
+    builders: dict[str, Callable[[], Pair]] = {
         "the same": lambda: (base, base),
         "2 % of the nodes gone": lambda: (base, rewritten(base, thinned)),
         "2 % gone, 2 % new, 2 % changed": lambda: (base, rewritten(base, mixed)),
@@ -160,12 +162,12 @@ def cases(count: int, wanted: str | None = None) -> Iterator[tuple[str, Capture,
         "one graph: other order": lambda: single(blocks),
         "one graph: four kinds": lambda: two(one_graph(base)),
     }
-    for name in [wanted] if wanted else made:
-        if name not in made:
-            raise SystemExit(f"no case {name!r}; one of: {'; '.join(made)}")
+    for name in [wanted] if wanted else builders:
+        if name not in builders:
+            raise SystemExit(f"no case {name!r}; one of: {'; '.join(builders)}")
         # A case is the same by itself and among the others.
         draw.seed(7)
-        yield name, *made[name]()
+        yield name, *builders[name]()
 
 
 def elsewhere(capture: Capture) -> Capture:
@@ -175,7 +177,8 @@ def elsewhere(capture: Capture) -> Capture:
         for origin in capture.origins
     )
     functions = tuple(
-        structs.replace(one, name=f"other_{at}") for at, one in enumerate(capture.functions)
+        structs.replace(function, name=f"other_{at}")
+        for at, function in enumerate(capture.functions)
     )
     recorded = rewritten(capture, lambda nodes: [relaunched(node, 12345) for node in nodes])
     return structs.replace(recorded, origins=origins, functions=functions)
@@ -205,9 +208,9 @@ def main() -> int:
     print(f"{count:,} nodes\n{'case':34}{'format':>8}{'seconds':>9}{'CPU':>7}{'peak MB':>9}")
     with tempfile.TemporaryDirectory() as folder:
         a, b, output = (Path(folder) / name for name in ("a.cgt", "b.cgt", "out"))
-        for name, one, other in cases(count, options.case):
-            write(a, one)
-            write(b, other)
+        for name, before, after in cases(count, options.case):
+            write(a, before)
+            write(b, after)
             for format_ in ("table", "json"):
                 command = [*CGTOOL, "diff", str(a), str(b), "--format", format_]
                 runs = [measure(command, output) for _ in range(ROUNDS)]

@@ -25,19 +25,19 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
     wanted = [code for code in pages_for(device) if not only or code in only]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
 
-        def one(code: str, example: str):
+        def run_example(code: str, example: str):
             place = Path(folder) / f"{code}-{example}"
             place.mkdir()
             return run(code, example, device, place)
 
         running = {
-            code: [pool.submit(one, code, example) for example in ("wrong", "right")]
+            code: [pool.submit(run_example, code, example) for example in ("wrong", "right")]
             for code in wanted
         }
-        found = {}
+        outcomes = {}
         for code, (wrong, right) in running.items():
             a, b = wrong.result(), right.result()
-            found[code] = {
+            outcomes[code] = {
                 "found": a.ok,
                 "innocent": b.ok,
                 "missed": list(a.missed),
@@ -45,21 +45,23 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
                 "seen_in_right": list(b.found),
                 "error": a.error or b.error,
             }
-    return found
+    return outcomes
 
 
-def show(found: dict[str, dict[str, object]], device: str) -> None:
-    for code, one in found.items():
-        if not one["found"]:
-            print(f"missed       {code}: {one['missed']} seen {one['seen']} {one['error']}")
-        if not one["innocent"]:
-            print(f"false alarm  {code}: {one['seen_in_right']} {one['error']}")
-    recognised = sum(bool(one["found"]) for one in found.values())
-    innocent = sum(bool(one["innocent"]) for one in found.values())
+def show(outcomes: dict[str, dict[str, object]], device: str) -> None:
+    for code, outcome in outcomes.items():
+        if not outcome["found"]:
+            print(
+                f"missed       {code}: {outcome['missed']} seen {outcome['seen']} {outcome['error']}"
+            )
+        if not outcome["innocent"]:
+            print(f"false alarm  {code}: {outcome['seen_in_right']} {outcome['error']}")
+    recognised = sum(bool(outcome["found"]) for outcome in outcomes.values())
+    innocent = sum(bool(outcome["innocent"]) for outcome in outcomes.values())
     print(
-        f"{device}: {recognised} of {len(found)} recognised at their line, "
-        f"{innocent} of {len(found)} right examples innocent; "
-        f"{len(codes()) - len(found)} of {len(codes())} cannot be found there"
+        f"{device}: {recognised} of {len(outcomes)} recognised at their line, "
+        f"{innocent} of {len(outcomes)} right examples innocent; "
+        f"{len(codes()) - len(outcomes)} of {len(codes())} cannot be found there"
     )
 
 
@@ -70,10 +72,10 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     parser.add_argument("codes", nargs="*")
     given = parser.parse_args()
-    found = measure(given.device, given.jobs, given.codes)
+    outcomes = measure(given.device, given.jobs, given.codes)
     if given.save:
-        given.save.write_text(json.dumps(found, indent=1))
-    show(found, given.device)
+        given.save.write_text(json.dumps(outcomes, indent=1))
+    show(outcomes, given.device)
 
 
 if __name__ == "__main__":

@@ -66,13 +66,13 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     pool = torch.cuda.graph_pool_handle()
-    made, kept = [], []
+    graphs, kept = [], []
     for index, part in enumerate(workload.parts):
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph, pool=pool):
             result = call(part)
         kept.append(result)
-        made.append((f"forward {index}", graph))
+        graphs.append((f"forward {index}", graph))
     if not step:
         for index, part in reversed(list(enumerate(workload.parts))):
             surface = differentiable(part, flatten_outputs(kept[index]))
@@ -81,8 +81,8 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
             graph = torch.cuda.CUDAGraph(keep_graph=True)
             with torch.cuda.graph(graph, pool=pool):
                 kept.append(grads(surface, False))
-            made.append((f"backward {index}", graph))
-    return made
+            graphs.append((f"backward {index}", graph))
+    return graphs
 
 
 def nodes() -> list[dict[str, object]]:
@@ -296,7 +296,7 @@ def bench_accuracy() -> list[dict[str, object]]:
         )
         phases = bench.sides_of(session)
         phase = "step" if "step" in phases else "both"
-        graphs = [one.graph for one in session.captured]
+        graphs = [part.graph for part in session.captured]
         options = BenchOptions(rounds=20, min_round_ms=10.0)
         ours, theirs = [], []
         for _ in range(5):
@@ -347,14 +347,17 @@ def main() -> None:
     chosen = parser.parse_args().figures or list(FIGURES)
     if not torch.cuda.is_available():
         sys.exit("these figures need a GPU")
-    found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    figures: dict[str, object] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
     for name in chosen:
-        found[name] = rows = FIGURES[name]()
+        figures[name] = rows = FIGURES[name]()
         print(f"\n{name}")
         for row in rows:
             print("  " + "  ".join(f"{key}={_short(value)}" for key, value in row.items()))
     path = Path(os.environ.get("OUT", ".")) / "gpu-figures.json"
-    path.write_text(json.dumps(found, indent=2, default=str))
+    path.write_text(json.dumps(figures, indent=2, default=str))
     print(f"\nwrote {path}")
 
 

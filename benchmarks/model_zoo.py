@@ -314,7 +314,7 @@ def static_cache(device):
 def training_step(device):
     """A whole step: gradients to zero, loss, backward, clipping, AdamW."""
     loss, inputs = llama(device)
-    (model,) = (one.cell_contents for one in loss.__closure__)
+    (model,) = (cell.cell_contents for cell in loss.__closure__)
     rate = torch.tensor(1e-3, device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, capturable=True)
 

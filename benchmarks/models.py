@@ -58,7 +58,7 @@ class Row:
 
     @property
     def result(self) -> str:
-        codes = {command: one.code for command, one in self.answers.items()}
+        codes = {command: answer.code for command, answer in self.answers.items()}
         broken = [f"{command}: exit code {n}" for command, n in codes.items() if n not in ANSWERS]
         if broken:
             return ", ".join(broken)
@@ -71,20 +71,20 @@ class Row:
     @property
     def places(self) -> Iterator[str]:
         """``code file:line source text`` of each thing that was found, once."""
-        seen = set()
+        places = set()
         for answer in self.answers.values():
             _places = [_place(finding) for finding in answer.findings]
             if not _places and answer.code in (4, 70):
                 _places = [answer.message]
             for text in _places:
-                if text not in seen:
-                    seen.add(text)
+                if text not in places:
+                    places.add(text)
                     yield text
 
 
 def _place(finding: dict[str, Any]) -> str:
     severity = finding.get("severity") or ""
-    said = " ".join(one for one in (finding["code"], severity) if one)
+    said = " ".join(word for word in (finding["code"], severity) if word)
     if not finding.get("frames"):
         return f"{said}: {finding['reason']}"
     file, line = finding["frames"][0][:2]
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     options = parser.parse_args()
 
-    def one(model: tuple[str, str]) -> Row:
+    def check_model(model: tuple[str, str]) -> Row:
         package, name = model
         row = Row(package, name, {each: ask(each, name, options.device) for each in COMMANDS})
         times = "  ".join(f"{each} {said.seconds:.1f} s" for each, said in row.answers.items())
@@ -154,7 +154,7 @@ def main() -> int:
         return row
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        rows = list(pool.map(one, models(options.names)))
+        rows = list(pool.map(check_model, models(options.names)))
     if options.markdown is not None:
         options.markdown.write_text(markdown(rows))
     answered = [all(said.code in ANSWERS for said in row.answers.values()) for row in rows]

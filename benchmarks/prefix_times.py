@@ -51,10 +51,10 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     parts: list[tuple[int, int, float]] = []
     with torch.cuda.stream(session.stream):
         empty = median(empty_ns(REPLAYS))
-        for index, one in enumerate(session.captured):
-            count = one.node_count()
+        for index, part in enumerate(session.captured):
+            count = part.node_count()
             for first in sorted({round(count * cut) for cut in CUTS} - {0, count}):
-                measured = Part(one.graph, first).median_ns(session, index) - empty
+                measured = Part(part.graph, first).median_ns(session, index) - empty
                 parts.append((index, first, measured))
     # Nothing is replayed behind this: it frees memory that the graphs use.
     capture, _ = assemble(session)
@@ -84,8 +84,8 @@ class Part:
         template = cu.CUgraph(graph.raw_cuda_graph())
         clone = check("cuGraphClone", cu.cuGraphClone(template))
         for node in reversed(nodes_of(template)[first:]):
-            found = check("cuGraphNodeFindInClone", cu.cuGraphNodeFindInClone(node, clone))
-            check("cuGraphDestroyNode", cu.cuGraphDestroyNode(found))
+            copy = check("cuGraphNodeFindInClone", cu.cuGraphNodeFindInClone(node, clone))
+            check("cuGraphDestroyNode", cu.cuGraphDestroyNode(copy))
         self._check, self._cu = check, cu
         self._executable = check("cuGraphInstantiate", cu.cuGraphInstantiate(clone, 0))
 
@@ -135,7 +135,7 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(list(rows(arguments.one))))
         return
-    found: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for spec in arguments.specs:
         run = subprocess.run(
             [sys.executable, __file__, "--one", spec],
@@ -145,16 +145,16 @@ def main() -> None:
             print(f"{spec}: exit {run.returncode}")
             continue
         for row in json.loads(run.stdout.splitlines()[-1]):
-            found.append(row)
+            parts.append(row)
             print(
                 f"{row['graph']:40} {row['nodes']:>9} {row['part_ns'] / 1e3:>8.1f} us "
                 f"{row['shown_ns'] / 1e3:>8.1f} us {row['off']:>+7.2%}",
                 flush=True,
             )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found, indent=1))
-    within = sum(abs(row["off"]) <= LIMIT for row in found)
-    print(f"\n{within} of {len(found)} parts within {LIMIT:.0%} of the whole replay")
+        arguments.json.write_text(json.dumps(parts, indent=1))
+    within = sum(abs(row["off"]) <= LIMIT for row in parts)
+    print(f"\n{within} of {len(parts)} parts within {LIMIT:.0%} of the whole replay")
 
 
 if __name__ == "__main__":

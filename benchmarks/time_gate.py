@@ -61,14 +61,14 @@ SIMULATED = 1500
 
 def judge(raw: dict[str, Any]) -> dict[str, Any]:
     """The figures, from the raw rounds alone."""
-    found: dict[str, Any] = {"spread": [], "separate": [], "interleaved": []}
+    figures: dict[str, Any] = {"spread": [], "separate": [], "interleaved": []}
     for name in raw["cycles"]:
-        found["spread"].append(spread(name, raw))
+        figures["spread"].append(spread(name, raw))
         for side in ("base", "head"):
-            found["separate"].append(separate(name, side, raw))
+            figures["separate"].append(separate(name, side, raw))
         for side in ("again", "head") if raw["interleaved"] else ():
-            found["interleaved"].append(interleaved(name, side, raw))
-    return found
+            figures["interleaved"].append(interleaved(name, side, raw))
+    return figures
 
 
 Runs = list[list[float]]
@@ -76,11 +76,11 @@ Runs = list[list[float]]
 
 def runs_of(name: str, side: str, raw: dict[str, Any]) -> dict[str, Runs]:
     """The rounds of each worker that measured this, by GPU."""
-    found: dict[str, Runs] = {}
-    for one in raw["separate"]:
-        if side in one["samples"].get(name, ()):
-            found.setdefault(one.get("gpu", ""), []).append(one["samples"][name][side])
-    return found
+    by_gpu: dict[str, Runs] = {}
+    for worker in raw["separate"]:
+        if side in worker["samples"].get(name, ()):
+            by_gpu.setdefault(worker.get("gpu", ""), []).append(worker["samples"][name][side])
+    return by_gpu
 
 
 def spread(name: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
                 # What it would have said is not known.
                 break
             answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
-            made = look
+            run_count = look
             if answer.verdict != CANNOT_TELL:
                 break
         verdicts[answer.verdict] += 1
         bases_made.append(len(before))
-        runs.append(made)
+        runs.append(run_count)
     fmeans = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
     return {
         "sample": name,
@@ -184,9 +184,9 @@ def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
 
     verdicts: Counter[str] = Counter()
     counts, apart, lengths = [], [], []
-    for one in raw["interleaved"]:
-        base, head = one["samples"][name]["base"], one["samples"][name][side]
-        each = one["samples"][name]["seconds"] / len(base) * 2 / 3
+    for worker in raw["interleaved"]:
+        base, head = worker["samples"][name]["base"], worker["samples"][name][side]
+        each = worker["samples"][name]["seconds"] / len(base) * 2 / 3
         ratios = [median(b) / median(a) - 1 for a, b in zip(base, head, strict=True)]
         apart += ratios
         for start, end in windows(ratios, PAIR_TOLERANCE):
@@ -213,8 +213,8 @@ def windows(ratios: Sequence[float], tolerance: float) -> Iterator[tuple[int, in
     starts = range(0, len(ratios) - FEWEST_PAIRS, max(1, len(ratios) // 60))
     for start in starts:
         for end in range(start + FEWEST_PAIRS, len(ratios) + 1, PAIRS_A_LOOK):
-            some = ratios[start:end]
-            if stdev(some) / len(some) ** 0.5 <= pair_precision(tolerance):
+            window = ratios[start:end]
+            if stdev(window) / len(window) ** 0.5 <= pair_precision(tolerance):
                 yield start, end
                 break
         else:
@@ -229,8 +229,8 @@ def _counts(verdicts: Counter[str]) -> dict[str, int]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    for title, rows in found.items():
+def show(figures: dict[str, Any]) -> None:
+    for title, rows in figures.items():
         print(f"\n{title}")
         if rows:
             print("  ".join(f"{key:>11}" for key in rows[0]))

@@ -109,22 +109,22 @@ def ready(load: Callable[[], Any]) -> Ready:
 
     session = prepare(CudaDevice(), load(), CaptureOptions(), lambda _text: None)
     phases = sides_of(session)
-    found = phases[whole(phases)]
-    return Ready(session, next(side for side in found if side.name == "replay"))
+    sides = phases[whole(phases)]
+    return Ready(session, next(side for side in sides if side.name == "replay"))
 
 
-def run_of(one: Ready) -> list[float]:
+def run_of(workload: Ready) -> list[float]:
     """One run: rounds of replays of one capture."""
     import torch
 
     from cgtool.devices.cuda.bench import measure_round, repeats_for
 
-    with torch.cuda.stream(one.session.stream):
-        one.side.repeats = repeats_for(one.side, 0, 5.0)
+    with torch.cuda.stream(workload.session.stream):
+        workload.side.repeats = repeats_for(workload.side, 0, 5.0)
         # Until the clock is steady.
         for _ in range(3):
-            measure_round(one.side, 0)
-        return [measure_round(one.side, 0)[0] for _ in range(ROUNDS)]
+            measure_round(workload.side, 0)
+        return [measure_round(workload.side, 0)[0] for _ in range(ROUNDS)]
 
 
 def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
@@ -143,7 +143,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
         started = time.perf_counter()
         clock = ClockWatch(0)
         clock.sample()
-        found = (_separate if task["kind"] == "separate" else _interleaved)(number, task, loads)
+        samples = (_separate if task["kind"] == "separate" else _interleaved)(number, task, loads)
         clock.sample()
         seconds = time.perf_counter() - started
     watched = clock.result()
@@ -151,7 +151,7 @@ def worker(number: int, task: dict[str, Any], out: Path, lock: Path) -> None:
     out.write_text(
         json.dumps(
             {
-                "samples": found,
+                "samples": samples,
                 "gpu": str(torch.cuda.get_device_properties(0).uuid),
                 "seconds": seconds,
                 "sm_mhz": list(watched.sm_mhz) if watched else [],
@@ -181,7 +181,7 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
     from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.options import BenchOptions, CaptureOptions
 
-    found: dict[str, Any] = {}
+    samples: dict[str, Any] = {}
     device = CudaDevice("cuda:0")
     stream = torch.cuda.Stream()
     order = random.Random(number)
@@ -195,20 +195,20 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
         gc.collect()
         gc.freeze()
         gc.disable()
-        for one in entries:
-            pairs.once(one, stream, device, BenchOptions())
-            one.forget()
+        for entry in entries:
+            pairs.once(entry, stream, device, BenchOptions())
+            entry.forget()
         started = time.perf_counter()
         seconds = task["seconds"] * MORE_SECONDS.get(name, 1)
         while time.perf_counter() - started < seconds:
             pads.move()
-            for one in order.sample(entries, len(entries)):
-                pairs.once(one, stream, device, BenchOptions())
+            for entry in order.sample(entries, len(entries)):
+                pairs.once(entry, stream, device, BenchOptions())
         gc.enable()
-        found[name] = {entry.name: entry.by_capture() for entry in entries}
-        found[name]["addresses"] = {entry.name: len(entry.addresses) for entry in entries}
-        found[name]["seconds"] = time.perf_counter() - started
-    return found
+        samples[name] = {entry.name: entry.by_capture() for entry in entries}
+        samples[name]["addresses"] = {entry.name: len(entry.addresses) for entry in entries}
+        samples[name]["seconds"] = time.perf_counter() - started
+    return samples
 
 
 def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) -> dict[str, Any]:
@@ -223,12 +223,12 @@ def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) 
         gpus = known["gpus"]
         # How long a replay takes in a process of its own.
         pilots = [(name, "base") for name in names for _ in range(max(3, gpus))]
-        found = _workers(
+        pilot_runs = _workers(
             place / "pilots", len(pilots), {"kind": "separate", "wanted": pilots}, gpus
         )
         known["replay_ns"] = {
             name: median(
-                median(one["samples"][name]["base"]) for one in found if name in one["samples"]
+                median(run["samples"][name]["base"]) for run in pilot_runs if name in run["samples"]
             )
             for name in names
         }
@@ -246,7 +246,7 @@ def measure(names: Sequence[str], workers: int, pair_seconds: float, out: Path) 
         ]
         random.Random(0).shuffle(wanted)
         # Worker n runs on GPU n % gpus: the same on every one.
-        wanted = [one for one in wanted for _ in range(gpus)]
+        wanted = [pair for pair in wanted for _ in range(gpus)]
         raw["separate"] = _workers(
             place / "separate",
             len(wanted),

@@ -104,24 +104,24 @@ def capture(graphs: Sequence[Graph], *, simulated: bool = False, **fields: objec
     )
 
 
-def timed(made: Capture, *, gap_ns: int = 200) -> Capture:
+def timed(recorded: Capture, *, gap_ns: int = 200) -> Capture:
     """With a time on every node that does work: each starts so long after what it waits for."""
     graphs = []
-    for graph in made.graphs:
+    for graph in recorded.graphs:
         before: dict[int, list[int]] = defaultdict(list)
         for edge in graph.edges:
             before[edge.target].append(edge.source)
         ends: list[int] = []
         nodes = []
         for node in graph.nodes:
-            start = max((ends[one] + gap_ns for one in before[node.id]), default=0)
+            start = max((ends[source] + gap_ns for source in before[node.id]), default=0)
             duration = 1000 + node.id % 7 * 300 if node.type in TIMED else None
             ends.append(start + (duration or 0))
             if duration is not None:
                 node = structs.replace(node, start_ns=start, duration_ns=duration)
             nodes.append(node)
         graphs.append(structs.replace(graph, nodes=tuple(nodes)))
-    return structs.replace(made, graphs=tuple(graphs))
+    return structs.replace(recorded, graphs=tuple(graphs))
 
 
 def chain(count: int) -> tuple[Edge, ...]:

@@ -52,7 +52,7 @@ def edges(draw: st.DrawFn, count: int) -> tuple[Edge, ...]:
 @st.composite
 def nodes(draw: st.DrawFn, origins: int, streams: int, functions: int) -> tuple[Node, ...]:
     """Nodes of all the common types."""
-    made: list[Node] = []
+    drawn: list[Node] = []
     for number in range(draw(st.integers(0, 10))):
         origin, stream = draw(index(origins)), draw(index(streams))
         kind = draw(st.sampled_from(["kernel", "memcpy", "memset", "op", "empty", "type_99"]))
@@ -67,8 +67,10 @@ def nodes(draw: st.DrawFn, origins: int, streams: int, functions: int) -> tuple[
         elif kind == "memset":
             fill = Fill(draw(sizes), draw(st.integers(0, 255)))
         detail = draw(st.none() | names)
-        made.append(Node(number, kind, origin, None, stream, kernel, copy, fill, (), detail=detail))
-    return tuple(made)
+        drawn.append(
+            Node(number, kind, origin, None, stream, kernel, copy, fill, (), detail=detail)
+        )
+    return tuple(drawn)
 
 
 @st.composite
@@ -93,13 +95,13 @@ def captures(draw: st.DrawFn) -> Capture:
     functions = draw(st.lists(st.builds(Function, names, sizes), max_size=3))
     graphs: list[Graph] = []
     for _ in range(draw(st.integers(1, 3))):
-        some = draw(nodes(len(origins), len(streams), len(functions)))
+        graph_nodes = draw(nodes(len(origins), len(streams), len(functions)))
         graphs.append(
             Graph(
                 draw(names),
                 draw(st.sampled_from(["forward", "backward", "step"])),
-                nodes=some,
-                edges=draw(edges(len(some))),
+                nodes=graph_nodes,
+                edges=draw(edges(len(graph_nodes))),
                 launch_ns=tuple(draw(st.lists(sizes, max_size=2))),
             )
         )

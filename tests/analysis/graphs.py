@@ -16,17 +16,17 @@ def paths(count: int, edges: Iterable[tuple[int, int]]) -> Pairs:
     after: dict[int, set[int]] = {node: set() for node in range(count)}
     for a, b in edges:
         after[a].add(b)
-    found: Pairs = set()
+    pairs: Pairs = set()
     for start in range(count):
         todo = list(after[start])
-        seen: set[int] = set()
+        visited: set[int] = set()
         while todo:
             node = todo.pop()
-            if node not in seen:
-                seen.add(node)
+            if node not in visited:
+                visited.add(node)
                 todo += after[node]
-        found |= {(start, node) for node in seen}
-    return found
+        pairs |= {(start, node) for node in visited}
+    return pairs
 
 
 def shown_paths(view: View) -> Pairs:

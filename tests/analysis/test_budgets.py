@@ -196,16 +196,16 @@ def test_tables_of_all_and_of_one_entry(project) -> None:
         [tool.cgtool.gate."pkg.model:build"]
         max-nodes = 30
     """)
-    found = from_pyproject(path, "other.py:build", simulated=False)
+    budgets = from_pyproject(path, "other.py:build", simulated=False)
     whole = {"max nodes": 400, "max pool-mib": 64.5, "max kernels": 50, "max kernels.backward": 30}
-    assert limits(found) == whole
-    assert increases(found) == {
+    assert limits(budgets) == whole
+    assert increases(budgets) == {
         "nodes": pytest.approx(0.02),
         "pool-mib": 1,
         "kernels.backward": 2,
         "replay-us": pytest.approx(0.04),
     }
-    assert found.baseline == path.parent / "ci" / "all.json"
+    assert budgets.baseline == path.parent / "ci" / "all.json"
     mine = from_pyproject(path, "model.py:build", simulated=False)
     assert limits(mine) == {**whole, "max nodes": 20, "min speedup.both": 1.5}
     assert mine.baseline == path.parent / "ci" / "model.json"
@@ -240,9 +240,9 @@ def test_a_table_for_the_simulated_device_stands_in_the_place_of_the_other(proje
     """)
     real = {"max nodes": 400, "max kernels": 400}
     assert limits(from_pyproject(path, "a.py:b", simulated=False)) == real
-    found = from_pyproject(path, "a.py:b", simulated=True)
-    assert limits(found) == {"max nodes": 150}
-    assert found.baseline is None
+    budgets = from_pyproject(path, "a.py:b", simulated=True)
+    assert limits(budgets) == {"max nodes": 150}
+    assert budgets.baseline is None
     both = from_pyproject(path, "model.py:build", simulated=True)
     assert limits(both) == {"max nodes": 150, "max edges": 9}
 

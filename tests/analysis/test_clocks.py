@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from cgtool.analysis.timing.runs import merge_clocks, typical_clock
 from cgtool.model.measurements import Clock
 
-ONE = Clock((345, 1980, 1980), (800, 3201), (30, 45), (90.0, 600.5), ("power cap",), None, True)
+THROTTLED = Clock(
+    (345, 1980, 1980), (800, 3201), (30, 45), (90.0, 600.5), ("power cap",), None, True
+)
 OTHER = Clock((600, 1755), (800, 3201), (35, 50), (120.0, 550.0), ("heat", "power cap"), 2)
 samples = st.lists(st.integers(1, 3000), max_size=4).map(tuple)
 clocks = st.builds(Clock, samples, samples, samples, samples)
 
 
 def test_samples_stand_in_a_row_and_the_gpu_is_idle_once():
-    assert merge_clocks([ONE, OTHER]) == Clock(
+    assert merge_clocks([THROTTLED, OTHER]) == Clock(
         (345, 1980, 1980, 1755),
         (800, 3201, 3201),
         (30, 45, 50),
@@ -25,11 +27,11 @@ def test_samples_stand_in_a_row_and_the_gpu_is_idle_once():
         True,
     )
     assert merge_clocks([]) is None
-    assert merge_clocks([ONE]) == ONE
+    assert merge_clocks([THROTTLED]) == THROTTLED
 
 
 def test_one_sample_of_each_kind():
-    both = merge_clocks([ONE, OTHER])
+    both = merge_clocks([THROTTLED, OTHER])
     assert typical_clock(both) == Clock(
         (1980,), (3201,), (50,), (600.5,), ("heat", "power cap"), 2, True
     )
@@ -37,6 +39,8 @@ def test_one_sample_of_each_kind():
 
 
 @given(st.lists(clocks, min_size=1))
-def test_a_run_with_a_single_sample_is_not_lost(some):
-    assert bool(merge_clocks(some).sm_mhz) == any(one.sm_mhz for one in some)
-    assert typical_clock(typical_clock(merge_clocks(some))) == typical_clock(merge_clocks(some))
+def test_a_run_with_a_single_sample_is_not_lost(samples):
+    assert bool(merge_clocks(samples).sm_mhz) == any(clock.sm_mhz for clock in samples)
+    assert typical_clock(typical_clock(merge_clocks(samples))) == typical_clock(
+        merge_clocks(samples)
+    )

@@ -64,9 +64,9 @@ def test_no_module_is_grouped_by_op_and_line() -> None:
 
 @given(dags(), st.data(), st.integers(0, 3))
 def test_collapsing_keeps_paths_between_boxes(
-    made: tuple[int, list[tuple[int, int]]], data: st.DataObject, depth: int
+    dag: tuple[int, list[tuple[int, int]]], data: st.DataObject, depth: int
 ) -> None:
-    count, edges = made
+    count, edges = dag
     modules = [data.draw(st.sampled_from(MODULES)) for _ in range(count)]
     shown = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     held = with_modules(modules, edges)

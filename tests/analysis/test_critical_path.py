@@ -23,18 +23,18 @@ def of(durations, pairs, starts=None, types=None) -> Capture:
         )
         for number, duration in enumerate(durations)
     )
-    made = tuple(pair if isinstance(pair, Edge) else Edge(*pair) for pair in pairs)
-    return builders.capture([Graph("forward", "forward", nodes=nodes, edges=made)])
+    all_edges = tuple(pair if isinstance(pair, Edge) else Edge(*pair) for pair in pairs)
+    return builders.capture([Graph("forward", "forward", nodes=nodes, edges=all_edges)])
 
 
 def finishes(capture: Capture, durations=None) -> int:
     """The end of the last node, by the definition: a target starts when its sources have ended, or
     at a programmatic edge as long after the source's start as was measured."""
-    nodes, found = capture.graphs[0].nodes, capture.graphs[0].edges
+    nodes, graph_edges = capture.graphs[0].nodes, capture.graphs[0].edges
     times = durations or [node.duration_ns or 0 for node in nodes]
     start = [0] * len(nodes)
     for _ in nodes:
-        for edge in found:
+        for edge in graph_edges:
             source, target = nodes[edge.source], nodes[edge.target]
             delay = times[edge.source]
             if edge.type == 1:
@@ -43,7 +43,7 @@ def finishes(capture: Capture, durations=None) -> int:
                 if lag < (source.duration_ns or 0):
                     delay = lag
             start[edge.target] = max(start[edge.target], start[edge.source] + delay)
-    return max((one + time for one, time in zip(start, times, strict=True)), default=0)
+    return max((begin + time for begin, time in zip(start, times, strict=True)), default=0)
 
 
 @st.composite
@@ -52,12 +52,14 @@ def timed(draw) -> Capture:
     times = st.none() | st.integers(0, 9)
     durations = [draw(times) for _ in range(count)]
     starts = draw(st.none() | st.lists(st.integers(0, 30), min_size=count, max_size=count))
-    made = of(durations, draw(edges(count)), starts)
+    capture = of(durations, draw(edges(count)), starts)
     # Streams say nothing of the order: edges do.
     streams = st.sampled_from((None, 0, 0, 1))
-    nodes = (msgspec.structs.replace(node, stream=draw(streams)) for node in made.graphs[0].nodes)
-    graph = msgspec.structs.replace(made.graphs[0], nodes=tuple(nodes))
-    return msgspec.structs.replace(made, graphs=(graph,))
+    nodes = (
+        msgspec.structs.replace(node, stream=draw(streams)) for node in capture.graphs[0].nodes
+    )
+    graph = msgspec.structs.replace(capture.graphs[0], nodes=tuple(nodes))
+    return msgspec.structs.replace(capture, graphs=(graph,))
 
 
 @given(timed())
@@ -93,7 +95,7 @@ def test_the_width_is_that_of_an_antichain(capture):
     graph = capture.graphs[0]
     count = len(graph.nodes)
     after = [[False] * count for _ in range(count)]
-    for edge in sorted(graph.edges, key=lambda one: -one.source):
+    for edge in sorted(graph.edges, key=lambda edge: -edge.source):
         after[edge.source][edge.target] = True
         for node in range(count):
             after[edge.source][node] |= after[edge.target][node]
@@ -101,13 +103,13 @@ def test_the_width_is_that_of_an_antichain(capture):
         len(chosen)
         for number in range(1 << count)
         for chosen in [[node for node in range(count) if number >> node & 1]]
-        if not any(after[one][other] for one in chosen for other in chosen)
+        if not any(after[node][other] for node in chosen for other in chosen)
     )
     assert 1 <= critical_path(capture, 0).width <= widest
     order = list(range(count))
     known = node_order(graph, order, waits(graph))
     assert known is not None
-    assert [[known.before(one, other) for other in order] for one in order] == after
+    assert [[known.before(node, other) for other in order] for node in order] == after
 
 
 @given(timed())

@@ -45,7 +45,7 @@ ADD, MUL, GEMM, OTHER_GEMM = range(4)
 FUNCTIONS = tuple(Function(name) for name in ("add", "mul", "gemm_128", "gemm_64"))
 
 
-class Made:
+class Builder:
     """A capture of one graph, written down node by node."""
 
     def __init__(self, *, folder="/home/me", shift=0):
@@ -80,15 +80,15 @@ class Made:
         return recorded
 
 
-def block(made=None, *, adds=(12, 15), layers=3, kernel=GEMM, **more):
+def block(builder=None, *, adds=(12, 15), layers=3, kernel=GEMM, **more):
     """Layers of norm, gemm, and residual adds at the given lines."""
-    made = made or Made(**more)
+    builder = builder or Builder(**more)
     for layer in range(layers):
-        made.node("mul", f"layers.{layer}.norm", 11, MUL)
-        made.node("addmm", f"layers.{layer}.linear", 11, kernel, 16)
+        builder.node("mul", f"layers.{layer}.norm", 11, MUL)
+        builder.node("addmm", f"layers.{layer}.linear", 11, kernel, 16)
         for line in adds:
-            made.node("add", f"layers.{layer}", line)
-    return made
+            builder.node("add", f"layers.{layer}", line)
+    return builder
 
 
 def counts(report):
@@ -116,24 +116,24 @@ def test_a_recorded_capture_against_itself(path):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("a", "b"),
     [("mlp", "mlp-bench")]
     + [(name, f"profile-{name}") for name in ("transformer", "two_streams", "train_step")],
 )
-def test_the_same_workload_captured_twice_on_a_gpu(one, other):
+def test_the_same_workload_captured_twice_on_a_gpu(a, b):
     folder = CAPTURES[0].parent
-    nothing(read(folder / f"{one}.cgt"), read(folder / f"{other}.cgt"))
+    nothing(read(folder / f"{a}.cgt"), read(folder / f"{b}.cgt"))
 
 
 @given(captures())
-def test_any_capture_against_itself(made):
-    nothing(made, made)
+def test_any_capture_against_itself(recorded):
+    nothing(recorded, recorded)
 
 
-@pytest.mark.parametrize("made", [small(), nested(), unusual(), huge(400)])
-def test_what_differs_from_process_to_process_is_no_difference(made):
+@pytest.mark.parametrize("recorded", [small(), nested(), unusual(), huge(400)])
+def test_what_differs_from_process_to_process_is_no_difference(recorded):
     draw = random.Random(5)
-    order = draw.sample(range(len(made.functions)), len(made.functions))
+    order = draw.sample(range(len(recorded.functions)), len(recorded.functions))
 
     def anew(node):
         kernel, copy, fill = node.kernel, node.copy, node.fill
@@ -162,9 +162,9 @@ def test_what_differs_from_process_to_process_is_no_difference(made):
             exec_bytes=draw.randrange(1 << 30),
             raw_dot=None,
         )
-        for graph in made.graphs
+        for graph in recorded.graphs
     )
-    order = draw.sample(range(len(made.functions)), len(made.functions))
+    order = draw.sample(range(len(recorded.functions)), len(recorded.functions))
     graphs = tuple(
         replace(
             graph,
@@ -180,23 +180,25 @@ def test_what_differs_from_process_to_process_is_no_difference(made):
         for graph in graphs
     )
     memory = replace(
-        made.memory,
-        pools=tuple(replace(pool, id=(9, 9)) for pool in made.memory.pools),
-        allocations=tuple(replace(allocation, address=0) for allocation in made.memory.allocations),
+        recorded.memory,
+        pools=tuple(replace(pool, id=(9, 9)) for pool in recorded.memory.pools),
+        allocations=tuple(
+            replace(allocation, address=0) for allocation in recorded.memory.allocations
+        ),
     )
     again = replace(
-        made,
+        recorded,
         graphs=graphs,
-        functions=tuple(made.functions[at] for at in order),
-        frames=tuple(replace(frame, file=f"/elsewhere{frame.file}") for frame in made.frames),
-        streams=tuple(replace(stream, handle=stream.handle + 99) for stream in made.streams),
+        functions=tuple(recorded.functions[at] for at in order),
+        frames=tuple(replace(frame, file=f"/elsewhere{frame.file}") for frame in recorded.frames),
+        streams=tuple(replace(stream, handle=stream.handle + 99) for stream in recorded.streams),
         memory=memory,
         created="2030-01-01T00:00:00+00:00",
         cgtool="9",
         warmup_ns=1,
     )
     assert inconsistency(again) is None
-    nothing(made, again)
+    nothing(recorded, again)
 
 
 def test_a_comment_above_and_another_folder_are_no_difference():
@@ -205,22 +207,26 @@ def test_a_comment_above_and_another_folder_are_no_difference():
 
 def test_names_made_up_by_another_build_are_no_difference():
     name = "_ZN2at6native{}_GLOBAL__N__{}_7_Loss_cu_{}3sumIfEEvPT_"
-    one = name.format(39, "5cd812b1", "5b0651e1")
-    other = name.format(39, "aaaaaaaa", "bbbbbbbb")
-    assert one != other
-    assert same_in_every_build(one) == same_in_every_build(other)
-    assert same_in_every_build(one) != same_in_every_build(one.replace("3sum", "3max"))
+    first = name.format(39, "5cd812b1", "5b0651e1")
+    second = name.format(39, "aaaaaaaa", "bbbbbbbb")
+    assert first != second
+    assert same_in_every_build(first) == same_in_every_build(second)
+    assert same_in_every_build(first) != same_in_every_build(first.replace("3sum", "3max"))
     assert same_in_every_build("9" * 5000 + "_GLOBAL__N_") == "12_GLOBAL__N_1"
     recorded = block().capture()
-    a, b = (replace(recorded, functions=(*FUNCTIONS[:3], Function(text))) for text in (one, other))
+    a, b = (
+        replace(recorded, functions=(*FUNCTIONS[:3], Function(text))) for text in (first, second)
+    )
     nothing(a, b)
 
 
 def test_another_order_of_creation_is_no_difference_where_everything_waits_for_the_same():
     edges = ((0, 1), (2, 3))
-    node = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
+    node = Builder().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
     node = node.node("add", "b", 4, stream=1).capture(*edges)
-    other = Made().node("mul", "b", 3, stream=1).node("add", "b", 4, stream=1).node("mul", "a", 1)
+    other = (
+        Builder().node("mul", "b", 3, stream=1).node("add", "b", 4, stream=1).node("mul", "a", 1)
+    )
     other = other.node("add", "a", 2).capture(*edges)
     report = nothing(node, other)
     assert any("created in another order" in note for note in report.notes)
@@ -229,13 +235,13 @@ def test_another_order_of_creation_is_no_difference_where_everything_waits_for_t
 def test_a_stream_with_another_number_is_no_difference():
     streams = tuple(Stream(at, f"stream {at}") for at in range(3))
 
-    def made(side):
-        nodes = Made().node("mul", "a", 1)
+    def on_stream(side):
+        nodes = Builder().node("mul", "a", 1)
         for line in range(2, 9):
             nodes.node("add", "a", line, stream=side)
         return nodes.capture(streams=streams)
 
-    nothing(made(1), made(2))
+    nothing(on_stream(1), on_stream(2))
 
 
 # What is told
@@ -256,8 +262,10 @@ def test_of_two_equal_nodes_the_one_whose_line_is_gone(drop):
 
 def test_of_two_equal_nodes_the_one_that_has_another_form_is_changed():
     """The launch that changed is the first of two that were equal."""
-    node = Made().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
-    other = Made().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
+    node = (
+        Builder().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
+    )
+    other = Builder().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
     other = other.node("mm", "a", 2, GEMM, 8)
     for a, b in ((node, other), (other, node)):
         report = compare(a.capture(), b.capture())
@@ -287,21 +295,21 @@ def test_a_kernel_that_changed():
         ("grid", "16", "8"),
     ]
     assert (row.a, row.b) == ((5,), (5,))
-    told = "Same number of nodes: addmm at model.py:11 in layers.1.linear changed its kernel"
-    assert report.summary == told
+    summary = "Same number of nodes: addmm at model.py:11 in layers.1.linear changed its kernel"
+    assert report.summary == summary
     assert [(row.module, row.changed) for row in report.modules] == [("layers.1.linear", 1)]
 
 
 def test_a_module_that_is_gone_is_said_to_be():
     report = compare(block(layers=12).capture(), block(layers=10).capture())
-    told = "B has 8 fewer nodes: modules layers.10 and 1 other are gone (8 nodes)"
-    assert report.summary == told
+    summary = "B has 8 fewer nodes: modules layers.10 and 1 other are gone (8 nodes)"
+    assert report.summary == summary
     report = compare(block(layers=2).capture(), block(layers=3).capture())
     assert report.summary == "B has 4 more nodes: module layers.2 is new (4 nodes)"
 
 
 def test_modules_with_names_of_thousands_of_digits_or_names():
-    odd = Made()
+    odd = Builder()
     for module in ("9" * 5000, "b" + ".c" * 5000):
         odd.node("mul", module, 1).node("add", module, 2)
     report = compare(block().capture(), block(odd).capture())
@@ -310,12 +318,12 @@ def test_modules_with_names_of_thousands_of_digits_or_names():
 
 
 def test_an_op_that_took_the_place_of_another():
-    node = Made().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
-    other = Made().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
+    node = Builder().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
+    other = Builder().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
     report = compare(node.capture(), other.capture())
     assert counts(report) == (2, 2, 0, 0)
     assert report.summary == "Same number of nodes: 2 kernels of gelu at model.py:1 became relu"
-    other = Made().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
+    other = Builder().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
     report = compare(node.capture(), other.capture())
     assert (
         report.summary
@@ -324,14 +332,14 @@ def test_an_op_that_took_the_place_of_another():
 
 
 def test_many_changes_are_counted_together():
-    def made(grid):
-        nodes = Made()
+    def with_grid(grid):
+        nodes = Builder()
         for line in range(5):
             nodes.node(f"op{line}", "a", line, grid=grid)
         return nodes.capture()
 
-    told = "Same number of nodes: 5 kernels of 5 ops changed their launch"
-    assert compare(made(1), made(2)).summary == told
+    summary = "Same number of nodes: 5 kernels of 5 ops changed their launch"
+    assert compare(with_grid(1), with_grid(2)).summary == summary
 
 
 def test_another_module_for_the_same_work_is_told_and_no_difference():
@@ -349,25 +357,26 @@ def test_another_module_for_the_same_work_is_told_and_no_difference():
 
 
 def test_another_op_for_the_same_kernel():
-    one, other = Made().node("add", "a", 1), Made().node("add_", "a", 1)
-    report = compare(one.capture(), other.capture())
+    node, other = Builder().node("add", "a", 1), Builder().node("add_", "a", 1)
+    report = compare(node.capture(), other.capture())
     assert counts(report) == (0, 0, 1, 0)
     assert report.summary == "Same number of nodes: add_ at model.py:1 in a changed its op"
 
 
 def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_node():
-    def made(op, shape):
-        return Made().node(op, "a", 1, type="op", shape=shape).capture(simulated=True)
+    def with_op(op, shape):
+        return Builder().node(op, "a", 1, type="op", shape=shape).capture(simulated=True)
 
-    report = compare(made("gelu", "float32[4]"), made("gelu", "float32[8]"))
+    report = compare(with_op("gelu", "float32[4]"), with_op("gelu", "float32[8]"))
     assert counts(report) == (0, 0, 1, 0)
     assert report.summary == "Same number of nodes: gelu at model.py:1 in a changed its shape"
-    assert counts(compare(made("gelu", "float32[4]"), made("relu", "float32[4]"))) == (1, 1, 0, 0)
+    report = compare(with_op("gelu", "float32[4]"), with_op("relu", "float32[4]"))
+    assert counts(report) == (1, 1, 0, 0)
 
 
 def test_a_stream_that_changed():
-    node = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
-    other = Made().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
+    node = Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    other = Builder().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
     report = compare(node.capture(), other.capture())
     (row,) = report.changes
     (attribute,) = row.attributes
@@ -376,26 +385,26 @@ def test_a_stream_that_changed():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("node", "other", "attributes"),
     [
         ({"copy": Copy("dtod", 4096)}, {"copy": Copy("dtod", 8192)}, ["bytes"]),
         ({"copy": Copy("dtod", 4096)}, {"copy": Copy("htod", 4096)}, ["kind"]),
         ({"fill": Fill(512, 0)}, {"fill": Fill(512, 1)}, ["value"]),
     ],
 )
-def test_copies_and_fills(one, other, told):
-    kind = "memcpy" if "copy" in one else "memset"
-    a, b = (Made().node("copy_", "a", 1, type=kind, **more).capture() for more in (one, other))
+def test_copies_and_fills(node, other, attributes):
+    kind = "memcpy" if "copy" in node else "memset"
+    a, b = (Builder().node("copy_", "a", 1, type=kind, **more).capture() for more in (node, other))
     (row,) = compare(a, b).changes
-    assert [attribute.name for attribute in row.attributes] == told
+    assert [attribute.name for attribute in row.attributes] == attributes
 
 
 def test_dependencies_between_nodes_of_both():
-    def made(*edges):
-        nodes = Made().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3)
+    def with_edges(*edges):
+        nodes = Builder().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3)
         return nodes.capture(*edges)
 
-    report = compare(made((0, 1), (1, 2)), made((0, 1), (0, 2)))
+    report = compare(with_edges((0, 1), (1, 2)), with_edges((0, 1), (0, 2)))
     assert report.different
     assert [(row.change, row.source, row.target) for row in report.edges] == [
         ("removed", "add model.py:2 a", "mul model.py:3 b"),
@@ -420,8 +429,10 @@ def test_an_edge_of_another_kind_is_another_dependency():
 
 
 def test_nodes_that_run_in_another_order():
-    node = Made().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
-    other = Made().node("add", "d", 4).node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    node = Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
+    other = (
+        Builder().node("add", "d", 4).node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    )
     report = compare(node.capture(), other.capture())
     assert counts(report) == (0, 0, 0, 1)
     assert report.different
@@ -442,7 +453,7 @@ def test_graphs_of_one_capture_alone():
 
 
 def test_graphs_are_matched_by_callable_before_their_order():
-    def made(*names):
+    def with_callables(*names):
         graphs = []
         for number, name in enumerate(names):
             nodes = tuple(Node(at, "empty") for at in range({"f": 2, "g": 3}[name]))
@@ -450,7 +461,7 @@ def test_graphs_are_matched_by_callable_before_their_order():
         entry = Entry("model.py:build", "callables", callables=names)
         return replace(capture(graphs), entry=entry)
 
-    assert not compare(made("f", "g"), made("g", "f")).different
+    assert not compare(with_callables("f", "g"), with_callables("g", "f")).different
 
 
 def test_bodies_are_matched_by_the_node_that_runs_them():
@@ -467,36 +478,36 @@ def test_bodies_are_matched_by_the_node_that_runs_them():
 
 
 def test_bytes_of_a_pool():
-    def made(segment, live):
+    def with_memory(segment, live):
         blocks = (Block(0, live, live, "active_allocated"),)
         pool = Pool((0, 1), "graphs", (Segment(0, segment, None, "small", blocks),))
         return block().capture(memory=Memory((pool,)))
 
-    report = compare(made(2 << 20, 512), made(4 << 20, 512))
+    report = compare(with_memory(2 << 20, 512), with_memory(4 << 20, 512))
     assert report.different
     assert report.summary == "Same number of nodes: the pool graphs reserves 2.0 MiB more"
-    report = compare(made(2 << 20, 1024), made(2 << 20, 512))
+    report = compare(with_memory(2 << 20, 1024), with_memory(2 << 20, 512))
     assert report.summary == "Same number of nodes: the pool graphs holds at the end 512 B less"
-    report = compare(made(2 << 20, 512), block().capture())
+    report = compare(with_memory(2 << 20, 512), block().capture())
     assert report.summary == "Same number of nodes: the pool graphs is gone"
 
 
 def test_times_are_shown_and_judged_by_nobody():
-    def made(nanoseconds):
-        made = block().capture()
-        graph = made.graphs[0]
+    def with_duration(nanoseconds):
+        recorded = block().capture()
+        graph = recorded.graphs[0]
         nodes = tuple(
             replace(node, duration_ns=nanoseconds if node.id == 1 else 100) for node in graph.nodes
         )
-        return replace(made, graphs=(replace(graph, nodes=nodes),))
+        return replace(recorded, graphs=(replace(graph, nodes=nodes),))
 
-    report = nothing(made(100), made(5000))
+    report = nothing(with_duration(100), with_duration(5000))
     assert [(row.of, row.what, row.a, row.b) for row in report.times] == [
         ("forward", "nodes", 1200, 6100)
     ]
     (line,) = report.lines
     assert (line.op, line.line, line.a, line.b) == ("aten::addmm", "model.py:11", 300, 5200)
-    assert nothing(made(100), block().capture()).times == ()
+    assert nothing(with_duration(100), block().capture()).times == ()
 
 
 def test_a_replay_takes_as_long_as_profile_says():
@@ -523,12 +534,12 @@ def test_another_environment_is_noted():
 
 def test_findings_notes_and_eager_launches_of_one_side():
     recorded = block().capture()
-    other = block(Made().node("f", "a", 1, type="host")).capture(
+    other = block(Builder().node("f", "a", 1, type="host")).capture(
         caveats=(Caveat("c", "take care"),)
     )
     recorded, other = (
-        replace(made, graphs=(replace(made.graphs[0], eager_launches=count),))
-        for made, count in ((recorded, 12), (other, 13))
+        replace(side, graphs=(replace(side.graphs[0], eager_launches=count),))
+        for side, count in ((recorded, 12), (other, 13))
     )
     notes = " ".join(compare(recorded, other).notes)
     assert "finding in B alone: forward has 1 host node" in notes
@@ -550,7 +561,7 @@ def test_a_gpu_and_the_simulated_device_are_not_compared():
 @st.composite
 def models(draw):
     """Nodes of few kinds, so that many are equal."""
-    builder = Made()
+    builder = Builder()
     for _ in range(draw(st.integers(1, 40))):
         builder.node(
             draw(st.sampled_from(["add", "mul"])),
@@ -563,32 +574,32 @@ def models(draw):
     return builder.capture()
 
 
-def with_nodes(made: Capture, nodes) -> Capture:
+def with_nodes(recorded: Capture, nodes) -> Capture:
     numbered = tuple(replace(node, id=at) for at, node in enumerate(nodes))
-    graph = replace(made.graphs[0], nodes=numbered, edges=chain(len(numbered)))
-    return replace(made, graphs=(graph,))
+    graph = replace(recorded.graphs[0], nodes=numbered, edges=chain(len(numbered)))
+    return replace(recorded, graphs=(graph,))
 
 
 @given(models(), st.data())
-def test_removing_nodes_removes_as_many_and_adding_them_adds_as_many(made, data):
-    nodes = made.graphs[0].nodes
+def test_removing_nodes_removes_as_many_and_adding_them_adds_as_many(recorded, data):
+    nodes = recorded.graphs[0].nodes
     kept = data.draw(st.lists(st.booleans(), min_size=len(nodes), max_size=len(nodes)))
-    fewer = with_nodes(made, [node for node, keep in zip(nodes, kept, strict=True) if keep])
+    fewer = with_nodes(recorded, [node for node, keep in zip(nodes, kept, strict=True) if keep])
     gone = kept.count(False)
-    report = compare(made, fewer)
+    report = compare(recorded, fewer)
     assert counts(report) == (gone, 0, 0, 0)
     assert report.different == (gone > 0)
     assert not report.edges
-    assert counts(compare(fewer, made)) == (0, gone, 0, 0)
+    assert counts(compare(fewer, recorded)) == (0, gone, 0, 0)
 
 
 @given(models(), st.data())
-def test_one_other_kernel_is_one_change(made, data):
-    nodes = list(made.graphs[0].nodes)
+def test_one_other_kernel_is_one_change(recorded, data):
+    nodes = list(recorded.graphs[0].nodes)
     at = data.draw(st.integers(0, len(nodes) - 1))
     nodes[at] = replace(nodes[at], kernel=replace(nodes[at].kernel, function=4))
-    made = replace(made, functions=(*FUNCTIONS, Function("another")))
-    report = compare(made, with_nodes(made, nodes))
+    recorded = replace(recorded, functions=(*FUNCTIONS, Function("another")))
+    report = compare(recorded, with_nodes(recorded, nodes))
     assert counts(report) == (0, 0, 1, 0)
     (row,) = report.changes
     assert row.attributes[0].b == "another"
@@ -596,8 +607,8 @@ def test_one_other_kernel_is_one_change(made, data):
 
 @given(models(), models())
 @settings(max_examples=200)
-def test_every_node_is_told_once_and_swapping_mirrors(one, other):
-    forth, back = compare(one, other), compare(other, one)
+def test_every_node_is_told_once_and_swapping_mirrors(a, b):
+    forth, back = compare(a, b), compare(b, a)
     (there,), (here,) = forth.graphs, back.graphs
     assert (there.a, there.b) == (here.b, here.a)
     assert (there.removed, there.added) == (here.added, here.removed)
@@ -609,7 +620,7 @@ def test_every_node_is_told_once_and_swapping_mirrors(one, other):
     names = nodes_of(forth)
     assert names == {(mirror.get(change, change), b, a) for change, a, b in nodes_of(back)}
     for side in (1, 2):
-        ids = [one[side] for one in names if one[side] is not None]
+        ids = [node[side] for node in names if node[side] is not None]
         assert len(ids) == len(set(ids))
 
 

@@ -18,11 +18,11 @@ keys = st.lists(st.integers(0, 5), max_size=14)
 def longest(left, right):
     """Length of a longest common subsequence, by the book."""
     row = [0] * (len(right) + 1)
-    for one in left:
+    for key in left:
         above = row
         row = [0]
         for at, other in enumerate(right):
-            row.append(above[at] + 1 if one == other else max(above[at + 1], row[at]))
+            row.append(above[at] + 1 if key == other else max(above[at + 1], row[at]))
     return row[-1]
 
 

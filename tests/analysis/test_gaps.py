@@ -15,23 +15,23 @@ from tests.builders import capture, small, timed
 spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), min_size=1, max_size=12)
 
 
-def laid_out(some, replay_ns=None):
+def laid_out(times, replay_ns=None):
     """One graph whose nodes start and last as given."""
     nodes = tuple(
         Node(number, "kernel", start_ns=start, duration_ns=duration)
-        for number, (start, duration) in enumerate(some)
+        for number, (start, duration) in enumerate(times)
     )
     profile = Profile("cupti", (GraphTimes(0, (replay_ns,)),)) if replay_ns is not None else None
     return capture([Graph("forward", "forward", nodes=nodes)], profile=profile)
 
 
 @given(spans)
-def test_busy_and_gaps_are_what_a_clock_that_ticks_would_count(some):
-    line = find(laid_out(some), 0, shown=100)
-    first = min(start for start, _ in some)
-    last = max(start + duration for start, duration in some)
+def test_busy_and_gaps_are_what_a_clock_that_ticks_would_count(times):
+    line = find(laid_out(times), 0, shown=100)
+    first = min(start for start, _ in times)
+    last = max(start + duration for start, duration in times)
     running = [
-        sum(start <= tick < start + duration for start, duration in some)
+        sum(start <= tick < start + duration for start, duration in times)
         for tick in range(first, last)
     ]
     assert line.span_ns == last - first
@@ -44,8 +44,8 @@ def test_busy_and_gaps_are_what_a_clock_that_ticks_would_count(some):
 
 
 @given(spans, st.floats(1, 200))
-def test_nodes_and_gaps_make_up_the_replay_without_a_profiler(some, replay_ns):
-    line = find(laid_out(some, replay_ns), 0, shown=100)
+def test_nodes_and_gaps_make_up_the_replay_without_a_profiler(times, replay_ns):
+    line = find(laid_out(times, replay_ns), 0, shown=100)
     assert line.replay_ns == replay_ns
     assert line.gaps_ns == pytest.approx(sum(gap.ns for gap in line.gaps))
     assert line.gaps_ns >= 0 and line.around_ns >= 0
@@ -55,10 +55,10 @@ def test_nodes_and_gaps_make_up_the_replay_without_a_profiler(some, replay_ns):
 
 
 @given(spans)
-def test_each_gap_lies_between_its_two_nodes(some):
-    line = find(laid_out(some), 0, shown=100)
+def test_each_gap_lies_between_its_two_nodes(times):
+    line = find(laid_out(times), 0, shown=100)
     for gap in line.gaps:
-        before, after = some[gap.after], some[gap.before]
+        before, after = times[gap.after], times[gap.before]
         assert after[0] - (before[0] + before[1]) == gap.traced_ns
     lengths = [gap.traced_ns for gap in line.gaps]
     assert lengths == sorted(lengths, reverse=True)
@@ -82,13 +82,13 @@ def test_what_gaps_cannot_hold_lies_before_the_first_node_or_after_the_last():
 
 def test_what_a_graph_takes_beside_its_nodes_is_no_gap():
     # Traced: 80 busy, 20 idle. Without a profiler 120: 40 are left, 30 of them around the nodes.
-    some = laid_out([(0, 40), (60, 40)], 120.0)
-    known = structs.replace(some, profile=structs.replace(some.profile, around_ns=30.0))
+    recorded = laid_out([(0, 40), (60, 40)], 120.0)
+    known = structs.replace(recorded, profile=structs.replace(recorded.profile, around_ns=30.0))
     line = find(known, 0)
     assert (line.gaps_ns, line.around_ns, line.scale) == (10, 30, 0.5)
     # A replay shorter than that has no gaps, and its nodes are not made shorter.
-    hurried = structs.replace(some.profile, graphs=(GraphTimes(0, (100.0,)),), around_ns=30.0)
-    line = find(structs.replace(some, profile=hurried), 0)
+    hurried = structs.replace(recorded.profile, graphs=(GraphTimes(0, (100.0,)),), around_ns=30.0)
+    line = find(structs.replace(recorded, profile=hurried), 0)
     assert (line.busy_ns, line.gaps_ns, line.around_ns) == (80, 0, 20)
 
 

@@ -75,18 +75,18 @@ def timed(
 
 
 def test_counts_of_a_capture() -> None:
-    found = count(small())
-    assert (found["nodes"], found["nodes.forward"], found["nodes.backward"]) == (12, 7, 5)
-    assert (found["kernels"], found["copies"], found["memsets"]) == (10, 1, 1)
-    assert (found["graphs"], found["edges"], found["pool-mib"]) == (2, 11, 2.0)
-    assert "exec-mib" not in found
+    counts = count(small())
+    assert (counts["nodes"], counts["nodes.forward"], counts["nodes.backward"]) == (12, 7, 5)
+    assert (counts["kernels"], counts["copies"], counts["memsets"]) == (10, 1, 1)
+    assert (counts["graphs"], counts["edges"], counts["pool-mib"]) == (2, 11, 2.0)
+    assert "exec-mib" not in counts
 
 
 def test_counts_of_a_recorded_capture_are_those_that_the_other_commands_show() -> None:
-    found = count(read(CAPTURES / "transformer.cgt"))
-    assert (found["nodes"], found["nodes.backward"], found["edges"]) == (190, 140, 188)
-    assert (found["pool-mib"], found["live-mib"]) == (104.0, pytest.approx(69.0, abs=0.05))
-    assert found["exec-mib"] == 2.0
+    counts = count(read(CAPTURES / "transformer.cgt"))
+    assert (counts["nodes"], counts["nodes.backward"], counts["edges"]) == (190, 140, 188)
+    assert (counts["pool-mib"], counts["live-mib"]) == (104.0, pytest.approx(69.0, abs=0.05))
+    assert counts["exec-mib"] == 2.0
 
 
 def test_the_simulated_device_has_no_kernels_to_count() -> None:
@@ -158,10 +158,10 @@ def test_counts_that_are_not_the_same_in_every_run_are_told() -> None:
     ],
 )
 def test_counts_against_a_limit(held: Budgets, verdict: str, text: str) -> None:
-    found = only(measure([small()]), held)
-    assert found.verdict == verdict
-    assert text in found.text
-    assert bool(found.evidence) == (verdict == FAIL)
+    result = only(measure([small()]), held)
+    assert result.verdict == verdict
+    assert text in result.text
+    assert bool(result.evidence) == (verdict == FAIL)
 
 
 def test_the_worst_comes_first_and_decides() -> None:
@@ -199,10 +199,10 @@ def test_the_worst_comes_first_and_decides() -> None:
 )
 def test_a_time_against_a_limit(replay_us: float, runs: int, limit: str, verdict: str) -> None:
     """One run may be off by what runs of a GPU differ by; a dozen say how much that is."""
-    found = only(measure([timed(replay_us, runs=runs)]), budgets(max_replay_us=limit))
-    assert found.verdict == verdict
-    assert found.low < found.measured < found.high
-    assert (found.more_runs or 0) > 0 if verdict == UNKNOWN else found.more_runs is None
+    result = only(measure([timed(replay_us, runs=runs)]), budgets(max_replay_us=limit))
+    assert result.verdict == verdict
+    assert result.low < result.measured < result.high
+    assert (result.more_runs or 0) > 0 if verdict == UNKNOWN else result.more_runs is None
 
 
 def test_as_many_more_runs_as_it_says_would_tell() -> None:
@@ -243,12 +243,12 @@ def test_times_that_are_judged_together_share_the_level() -> None:
 
     def width(held: Budgets, base: Baseline | None = None) -> float:
         judged = judge(measured, held, base)
-        one = next(
+        verdict = next(
             verdict
             for verdict in judged.verdicts
             if verdict.metric == "replay-us" and verdict.limit
         )
-        return one.high / one.low
+        return verdict.high / verdict.low
 
     alone = width(budgets(max_replay_us="40"))
     two = width(budgets(max_replay_us="40", min_speedup="2"))
@@ -258,12 +258,12 @@ def test_times_that_are_judged_together_share_the_level() -> None:
 
     def ratios(held: Budgets) -> tuple[float, float]:
         judged = judge(measured, held, base)
-        (one,) = (
+        (verdict,) = (
             verdict
             for verdict in judged.verdicts
             if verdict.metric == "replay-us" and not verdict.limit
         )
-        return one.ratio_low, one.ratio_high
+        return verdict.ratio_low, verdict.ratio_high
 
     low, high = ratios(Budgets())
     assert ratios(budgets(min_speedup="2"))[0] < low < high < ratios(budgets(min_speedup="2"))[1]
@@ -281,11 +281,11 @@ def test_fewer_looks_leave_more_of_the_level_to_each() -> None:
 )
 def test_a_gpu_that_was_disturbed_fails_nobodys_time(clock: Clock) -> None:
     slow = measure([timed(60, runs=12, clock=clock)])
-    found = only(slow, budgets(max_replay_us="30"))
-    assert found.verdict == UNKNOWN
-    assert "the GPU" in found.text
+    verdict = only(slow, budgets(max_replay_us="30"))
+    assert verdict.verdict == UNKNOWN
+    assert "the GPU" in verdict.text
     # The next run may be left in peace.
-    assert (found.more_runs, found.open) == (1, True)
+    assert (verdict.more_runs, verdict.open) == (1, True)
     assert only(slow, budgets(max_replay_us="70")).verdict == PASS
     base = measure([timed(30, runs=12)]).values
     judged = judge(slow, Budgets(), base)
@@ -340,9 +340,9 @@ def test_the_same_capture_is_the_same() -> None:
 )
 def test_counts_against_a_baseline(before: int, allowed: str, verdict: str, text: str) -> None:
     base = changed({"nodes": before})
-    found = only(measure([small()]), budgets(max_increase=allowed), base)
-    assert (found.verdict, found.text) == (verdict, text)
-    assert (found.measured, found.baseline) == (12, before)
+    result = only(measure([small()]), budgets(max_increase=allowed), base)
+    assert (result.verdict, result.text) == (verdict, text)
+    assert (result.measured, result.baseline) == (12, before)
 
 
 @pytest.mark.parametrize("percent", range(1, 101))
@@ -380,12 +380,12 @@ def test_one_side_lacks_a_metric() -> None:
     judged = judge(measure([small()]), Budgets(), base)
     assert "findings" not in {verdict.metric for verdict in judged.verdicts}
     assert judged.notes == ("in the baseline and not measured here: findings",)
-    asked = only(measure([small()]), budgets(max_increase="findings=0"), base)
-    assert (asked.verdict, "cgtool check" in asked.text) == (UNKNOWN, True)
+    verdict = only(measure([small()]), budgets(max_increase="findings=0"), base)
+    assert (verdict.verdict, "cgtool check" in verdict.text) == (UNKNOWN, True)
     lacking = replace(base, counts={"edges": 11})
-    asked = only(measure([small()]), budgets(max_increase="nodes=0"), lacking)
-    assert asked.verdict == UNKNOWN
-    assert "the baseline does not have it" in asked.text
+    verdict = only(measure([small()]), budgets(max_increase="nodes=0"), lacking)
+    assert verdict.verdict == UNKNOWN
+    assert "the baseline does not have it" in verdict.text
     (nothing,) = judge(measure([small()]), Budgets(), lacking).verdicts
     assert (nothing.metric, nothing.verdict) == ("baseline", UNKNOWN)
 
@@ -396,10 +396,10 @@ def test_ops_of_the_simulated_device_are_never_held_against_nodes(here: bool) ->
     other = replace(values, environment=environment(simulated=True), counts={"nodes": 1})
     real, simulated = measure([small()]), replace(measure([small()]), values=other)
     measured, base = (simulated, values) if here else (real, other)
-    (found,) = judge(measured, Budgets(), base).verdicts
-    assert (found.metric, found.verdict) == ("baseline", UNKNOWN)
-    assert "NVIDIA H200" in found.text
-    assert "simulated device" in found.text
+    (verdict,) = judge(measured, Budgets(), base).verdicts
+    assert (verdict.metric, verdict.verdict) == ("baseline", UNKNOWN)
+    assert "NVIDIA H200" in verdict.text
+    assert "simulated device" in verdict.text
 
 
 def test_times_against_a_baseline_have_three_answers() -> None:
@@ -407,12 +407,12 @@ def test_times_against_a_baseline_have_three_answers() -> None:
 
     def verdict(replay_us: float, runs: int) -> tuple[str, int | None]:
         measured = measure([timed(replay_us, runs=runs, seed=7)])
-        (found,) = (
+        (verdict,) = (
             verdict
             for verdict in judge(measured, Budgets(), base).verdicts
             if verdict.metric == "replay-us"
         )
-        return found.verdict, found.more_runs
+        return verdict.verdict, verdict.more_runs
 
     assert verdict(30.0, 6) == (PASS, None)
     assert verdict(33.0, 10) == (FAIL, None)
@@ -436,10 +436,10 @@ def test_a_speedup_that_cannot_be_told_says_so_of_the_right_side() -> None:
         for name in ("replay-us", "speedup")
     )
     assert (replay.verdict, speedup.verdict) == (UNKNOWN, UNKNOWN)
-    for one, sign in ((replay, "+"), (speedup, "-")):
-        assert one.text.startswith(sign)
-        assert " by 10 and 3 runs: " in one.text
-        assert "a baseline of 3" not in one.text
+    for verdict, sign in ((replay, "+"), (speedup, "-")):
+        assert verdict.text.startswith(sign)
+        assert " by 10 and 3 runs: " in verdict.text
+        assert "a baseline of 3" not in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -532,32 +532,32 @@ def test_new_nodes_are_named_from_a_capture_that_serves_as_baseline() -> None:
         baseline_file="old.cgt",
     )
     assert judged.notes == ("`cgtool diff old.cgt new.cgt` shows all changes",)
-    (found,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
-    assert found.verdict == FAIL
-    assert found.evidence == ("+2 addmm in layers.0.linear at model.py:112",)
-    assert found.frame == Frame("/home/me/model.py", 112, "Block.forward")
+    (verdict,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
+    assert verdict.verdict == FAIL
+    assert verdict.evidence == ("+2 addmm in layers.0.linear at model.py:112",)
+    assert verdict.frame == Frame("/home/me/model.py", 112, "Block.forward")
 
 
 def test_new_nodes_in_many_modules_are_one_line_an_op() -> None:
     before, after = huge(1000, layers=8), huge(1100, layers=8)
     judged = judge(measure([after]), Budgets(), measure([before]).values, compared=before)
-    (found,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
-    assert found.text == "100 more"
-    new = [int(line.split()[0]) for line in found.evidence]
+    (verdict,) = (verdict for verdict in judged.verdicts if verdict.metric == "nodes")
+    assert verdict.text == "100 more"
+    new = [int(line.split()[0]) for line in verdict.evidence]
     assert sum(new) == 100
-    assert all(re.search(r" in \d+ modules", line) for line in found.evidence[:5])
+    assert all(re.search(r" in \d+ modules", line) for line in verdict.evidence[:5])
 
 
 def test_new_ops_are_named_from_a_baseline_alone() -> None:
     base = changed({"nodes": 10}, ops={**measure([small()]).values.ops, "mm": 1, "sum": 0})
-    found = only(measure([small()]), budgets(max_increase="nodes=0"), base)
-    assert found.evidence == ("+1 sum at train.py:7", "+1 mm at model.py:12")
+    verdict = only(measure([small()]), budgets(max_increase="nodes=0"), base)
+    assert verdict.evidence == ("+1 sum at train.py:7", "+1 mm at model.py:12")
 
 
 def test_memory_is_explained_by_its_largest_allocations() -> None:
-    found = only(measure([read(CAPTURES / "transformer.cgt")]), budgets(max_live_mib="60"))
-    assert found.evidence[0] == "33 MiB: cuBLAS workspace in layers.0.qkv at transformer.py:30"
-    assert found.frame.file == "samples/transformer.py"
+    verdict = only(measure([read(CAPTURES / "transformer.cgt")]), budgets(max_live_mib="60"))
+    assert verdict.evidence[0] == "33 MiB: cuBLAS workspace in layers.0.qkv at transformer.py:30"
+    assert verdict.frame.file == "samples/transformer.py"
 
 
 def report(command: str, *findings: Finding, **fields: object) -> Report:
@@ -577,9 +577,9 @@ def test_findings_are_errors_and_warnings_each_once() -> None:
     note = Finding("eager-vs-graph-numeric-noise", "noise", severity="note")
     measured = measure((), [report("check", sync, note), report("check", sync)])
     assert measured.values.counts == {"findings": 1}
-    found = only(measured, budgets(max_findings="0"))
-    assert found.evidence == ("error sync-item at model.py:4: it waits",)
-    assert found.frame == Frame("model.py", 4, "f")
+    verdict = only(measured, budgets(max_findings="0"))
+    assert verdict.evidence == ("error sync-item at model.py:4: it waits",)
+    assert verdict.frame == Frame("model.py", 4, "f")
 
 
 def test_mismatches_are_tensors_that_differ() -> None:
@@ -587,9 +587,9 @@ def test_mismatches_are_tensors_that_differ() -> None:
     nan = Comparison("gradient of w", "gradient", "fresh inputs 1", False)
     same = Comparison("output", "output", "captured inputs", True)
     measured = measure((), [report("verify", comparisons=(apart, nan, same))])
-    found = only(measured, budgets(max_mismatches="0"))
-    assert (found.verdict, found.measured) == (FAIL, 2)
-    assert found.evidence == (
+    verdict = only(measured, budgets(max_mismatches="0"))
+    assert (verdict.verdict, verdict.measured) == (FAIL, 2)
+    assert verdict.evidence == (
         "output, fresh inputs 1: differs by up to 0.25",
         "gradient of w, fresh inputs 1: differs by up to not a number",
     )

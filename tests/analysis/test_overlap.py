@@ -75,8 +75,8 @@ def chain(*calls: tuple[tuple[int, ...], tuple[int, ...]], times=None, shares=No
     )
 
 
-def findings(made: Capture) -> tuple[Finding, ...]:
-    return overlap.overlap_findings(made, [overlap.find_overlap(made, 0)])
+def findings(recorded: Capture) -> tuple[Finding, ...]:
+    return overlap.overlap_findings(recorded, [overlap.find_overlap(recorded, 0)])
 
 
 THREE = (((0, 1), (2,)), ((0, 3), (4,)), ((2, 4), (5,)))
@@ -149,19 +149,19 @@ def test_a_wait_between_streams_is_named():
         msgspec.structs.replace(node, stream=int(node.id == 0)) for node in recorded.graphs[0].nodes
     )
     graph = msgspec.structs.replace(recorded.graphs[0], nodes=nodes)
-    (found,) = findings(msgspec.structs.replace(recorded, graphs=(graph,)))
-    assert "ordered by waits between streams" in found.reason
-    assert found.fix is None
+    (finding,) = findings(msgspec.structs.replace(recorded, graphs=(graph,)))
+    assert "ordered by waits between streams" in finding.reason
+    assert finding.fix is None
 
 
 def test_the_finding():
-    (found,) = findings(chain(*THREE, times=[12_000, 60_000, 8_000]))
-    assert page(found.code) is not None
-    assert "at most 12.0 us of 80.0 us (15%)" in found.reason
-    assert "captured on one stream" in found.reason
-    assert [frame.line for frame in found.frames] == [31]
-    assert found.module == "layers.0"
-    assert any("model.py:31" in line and "model.py:32" in line for line in found.evidence)
+    (finding,) = findings(chain(*THREE, times=[12_000, 60_000, 8_000]))
+    assert page(finding.code) is not None
+    assert "at most 12.0 us of 80.0 us (15%)" in finding.reason
+    assert "captured on one stream" in finding.reason
+    assert [frame.line for frame in finding.frames] == [31]
+    assert finding.module == "layers.0"
+    assert any("model.py:31" in line and "model.py:32" in line for line in finding.evidence)
 
 
 def test_a_small_gain_is_no_finding():
@@ -190,12 +190,14 @@ def test_layers_that_repeat_are_one_pair():
 
 
 def kernel(at, call=None, pointers=(), unread=None):
-    made = launch(0.0, pointers, arguments_unread=unread)
-    return Node(at, "kernel", call=call, stream=0, kernel=made)
+    kernel_launch = launch(0.0, pointers, arguments_unread=unread)
+    return Node(at, "kernel", call=call, stream=0, kernel=kernel_launch)
 
 
 def before(nodes, calls):
-    return [list(one) for one in dependencies.find_dependencies(capture(nodes, calls), 0).before]
+    return [
+        list(sources) for sources in dependencies.find_dependencies(capture(nodes, calls), 0).before
+    ]
 
 
 A, B = Call((0,), (1,)), Call((0,), (2,))
@@ -278,7 +280,7 @@ TYPES = ("call", "call", "call", "same", "guessed", "barrier", "empty")
 @st.composite
 def mixed(draw) -> Capture:
     """Nodes of all kinds in a chain. The nodes of one call hold the same pointers."""
-    some = st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple)
+    allocations = st.lists(st.integers(0, 3), max_size=2, unique=True).map(tuple)
     nodes: list[Node] = []
     calls: list[Call] = []
     held: list[tuple[int, ...]] = []
@@ -289,22 +291,22 @@ def mixed(draw) -> Capture:
         duration = draw(st.integers(0, 9))
         if kind == "call":
             writes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
-            calls.append(Call(draw(some), tuple(writes)))
-            held.append(draw(some))
+            calls.append(Call(draw(allocations), tuple(writes)))
+            held.append(draw(allocations))
         if kind in ("call", "same"):
             number = len(calls) - 1 if kind == "call" else draw(st.integers(0, len(calls) - 1))
             node = kernel(at, number, held[number])
         elif kind == "guessed":
-            node = kernel(at, None, draw(some))
+            node = kernel(at, None, draw(allocations))
         else:
             node = Node(at, "host" if kind == "barrier" else "empty")
         nodes.append(msgspec.structs.replace(node, duration_ns=duration))
     return capture(nodes, calls)
 
 
-def conflicts(made: Capture) -> set[tuple[int, int]]:
+def conflicts(recorded: Capture) -> set[tuple[int, int]]:
     """Pairs of nodes that must stay in order, each held against each."""
-    graph = made.graphs[0]
+    graph = recorded.graphs[0]
     guessed = [node for node in graph.nodes if node.call is None and node.kernel is not None]
 
     def places(node: Node) -> set[int]:
@@ -313,59 +315,66 @@ def conflicts(made: Capture) -> set[tuple[int, int]]:
     def barrier(node: Node) -> bool:
         return node.type == "host" or (node in guessed and not places(node))
 
-    def meet(one: Node, other: Node) -> bool:
-        if "empty" in (one.type, other.type):
+    def meet(node: Node, other: Node) -> bool:
+        if "empty" in (node.type, other.type):
             return False
-        if barrier(one) or barrier(other):
+        if barrier(node) or barrier(other):
             return True
-        if one.call is not None and other.call is not None:
-            a, b = graph.calls[one.call], graph.calls[other.call]
+        if node.call is not None and other.call is not None:
+            a, b = graph.calls[node.call], graph.calls[other.call]
             touched = set(b.reads) | set(b.writes)
             clash = set(a.writes) & touched or set(a.reads) & set(b.writes)
-            return one.call == other.call or bool(clash)
-        known = next((node for node in (one, other) if node.call is not None), None)
+            return node.call == other.call or bool(clash)
+        known = next((node for node in (node, other) if node.call is not None), None)
         if known is not None:
             call = graph.calls[known.call]
             if len(places(known)) < len({*call.reads, *call.writes}):
                 return True
-        return bool(places(one) & places(other))
+        return bool(places(node) & places(other))
 
-    return {(one.id, other.id) for one, other in combinations(graph.nodes, 2) if meet(one, other)}
+    return {
+        (node.id, other.id) for node, other in combinations(graph.nodes, 2) if meet(node, other)
+    }
 
 
 def closed(count: int, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    found = set(pairs)
+    closure = set(pairs)
     for middle in range(count):
         for index in range(count):
             for other in range(count):
-                if (index, middle) in found and (middle, other) in found:
-                    found.add((index, other))
-    return found
+                if (index, middle) in closure and (middle, other) in closure:
+                    closure.add((index, other))
+    return closure
 
 
 @given(mixed())
 @settings(max_examples=400)
-def test_dependencies_are_those_of_all_pairs(made):
-    found = dependencies.find_dependencies(made, 0)
-    count = len(made.graphs[0].nodes)
-    pairs = {(source, node) for node in range(count) for source in found.before[node]}
+def test_dependencies_are_those_of_all_pairs(recorded):
+    needed = dependencies.find_dependencies(recorded, 0)
+    count = len(recorded.graphs[0].nodes)
+    pairs = {(source, node) for node in range(count) for source in needed.before[node]}
     unseen = any(
         node.call is not None
         and len({pointer.allocation for pointer in node.kernel.pointers})
-        < len({*made.graphs[0].calls[node.call].reads, *made.graphs[0].calls[node.call].writes})
-        for node in made.graphs[0].nodes
+        < len(
+            {
+                *recorded.graphs[0].calls[node.call].reads,
+                *recorded.graphs[0].calls[node.call].writes,
+            }
+        )
+        for node in recorded.graphs[0].nodes
     )
-    expected, got = closed(count, conflicts(made)), closed(count, pairs)
+    expected, got = closed(count, conflicts(recorded)), closed(count, pairs)
     # With calls that might touch anything, what is guessed keeps its order among itself too.
     assert got >= expected if unseen else got == expected
 
 
 @given(mixed())
 @settings(max_examples=400)
-def test_pairs_need_nothing_of_each_other(made):
-    overlaps = overlap.find_overlap(made, 0)
-    nodes = made.graphs[0].nodes
-    needs = closed(len(nodes), conflicts(made))
+def test_pairs_need_nothing_of_each_other(recorded):
+    overlaps = overlap.find_overlap(recorded, 0)
+    nodes = recorded.graphs[0].nodes
+    needs = closed(len(nodes), conflicts(recorded))
     assert overlaps.needed_ns <= overlaps.length_ns == sum(node.duration_ns or 0 for node in nodes)
     assert overlaps.bound_ns + overlaps.gain_ns == overlaps.length_ns
     for pair in overlaps.pairs:
@@ -378,10 +387,10 @@ def test_pairs_need_nothing_of_each_other(made):
 
 
 @given(mixed())
-def test_edges_that_are_not_needed_are_between_independent_nodes(made):
-    needs = closed(len(made.graphs[0].nodes), conflicts(made))
-    free = [edge for edge in made.graphs[0].edges if (edge.source, edge.target) not in needs]
-    assert overlap.find_overlap(made, 0).unneeded_edges <= len(free)
+def test_edges_that_are_not_needed_are_between_independent_nodes(recorded):
+    needs = closed(len(recorded.graphs[0].nodes), conflicts(recorded))
+    free = [edge for edge in recorded.graphs[0].edges if (edge.source, edge.target) not in needs]
+    assert overlap.find_overlap(recorded, 0).unneeded_edges <= len(free)
 
 
 def test_memory_that_is_given_out_anew_must_wait_or_be_more():
@@ -390,18 +399,18 @@ def test_memory_that_is_given_out_anew_must_wait_or_be_more():
     nodes = [msgspec.structs.replace(node, duration_ns=10) for node in nodes]
     calls = [Call((9,), (0,)), Call((0,), (1,)), Call((9,), (2,)), Call((1, 2), (3,))]
 
-    def made(addresses):
+    def with_addresses(addresses):
         allocations = tuple(
             Allocation(address, 1024, 1000, 0, 0, 2 * at, 2 * at + 1)
             for at, address in enumerate(addresses)
         )
         return capture(nodes, calls, memory=Memory((Pool((0, 1), "p"),), allocations))
 
-    assert overlap.find_overlap(made([0, 4096, 0, 8192]), 0).more_bytes == 1024
-    assert overlap.find_overlap(made([0, 4096, 512, 8192]), 0).more_bytes == 512
-    assert overlap.find_overlap(made([0, 4096, 16384, 8192]), 0).more_bytes == 0
+    assert overlap.find_overlap(with_addresses([0, 4096, 0, 8192]), 0).more_bytes == 1024
+    assert overlap.find_overlap(with_addresses([0, 4096, 512, 8192]), 0).more_bytes == 512
+    assert overlap.find_overlap(with_addresses([0, 4096, 16384, 8192]), 0).more_bytes == 0
     # What waits for the first use anyway needs no more.
-    assert overlap.find_overlap(made([0, 4096, 16384, 0]), 0).more_bytes == 0
+    assert overlap.find_overlap(with_addresses([0, 4096, 16384, 0]), 0).more_bytes == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=8))

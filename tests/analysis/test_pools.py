@@ -42,7 +42,7 @@ def test_sums_of_a_recorded_capture_agree_with_its_segments(path, by):
         assert sum(group.live for group in groups) == row.live
         assert sum(group.allocations for group in groups) == row.allocations
         held = [holder for holder in report.holders if holder.pool == pool.name]
-        assert sum(one.bytes for one in held) == row.live
+        assert sum(holder.bytes for holder in held) == row.live
 
 
 def test_workspaces_and_outputs_are_named():
@@ -62,7 +62,7 @@ def capture_of(lives):
     """One pool of 512-byte slots; a life is (slot, start, length or None)."""
     events, allocations = [], []
     busy = {}
-    for slot, start, length in sorted(lives, key=lambda one: one[1]):
+    for slot, start, length in sorted(lives, key=lambda life: life[1]):
         if busy.get(slot, -1) >= start:
             continue
         end = None if length is None else start + length
@@ -128,12 +128,15 @@ def test_only_the_pools_that_are_named():
     capture = read(
         Path(__file__).parent.parent / "gold" / "captures" / "mlp-separate-simulated.cgt"
     )
-    both, one = pools_report(capture), pools_report(capture, only=["backward"])
+    both, backward = pools_report(capture), pools_report(capture, only=["backward"])
     assert [row.name for row in both.pools] == ["forward", "backward"]
-    assert one.pools == both.pools[1:]
-    assert {row.pool for row in (*one.groups, *one.holders)} == {"backward"}
-    assert sum(row.bytes for row in one.holders) + one.bytes_left_out == one.pools[0].live
-    assert one.rounding_bytes <= both.rounding_bytes
+    assert backward.pools == both.pools[1:]
+    assert {row.pool for row in (*backward.groups, *backward.holders)} == {"backward"}
+    assert (
+        sum(row.bytes for row in backward.holders) + backward.bytes_left_out
+        == backward.pools[0].live
+    )
+    assert backward.rounding_bytes <= both.rounding_bytes
 
 
 def test_the_drivers_memory_is_that_of_the_graphs_shown():

@@ -30,9 +30,9 @@ roofs = st.floats(1.0, MAX_MEASURE)
 @st.composite
 def profiled(draw):
     """Sound captures with any times, calls, samples and profile that a file may hold."""
-    made = draw(captures())
+    capture = draw(captures())
     graphs, times = [], []
-    for index, graph in enumerate(made.graphs):
+    for index, graph in enumerate(capture.graphs):
         calls = draw(
             st.lists(
                 st.builds(
@@ -81,7 +81,7 @@ def profiled(draw):
         )
     )
     return structs.replace(
-        made,
+        capture,
         graphs=tuple(graphs),
         profile=draw(st.none() | st.just(profile)),
         bench=draw(st.none() | st.just(bench)),
@@ -90,15 +90,15 @@ def profiled(draw):
 
 @settings(deadline=None, max_examples=25)
 @given(profiled())
-def test_any_sound_capture_can_be_explained_and_shown(made):
-    report = profile_report(made)
+def test_any_sound_capture_can_be_explained_and_shown(capture):
+    report = profile_report(capture)
     for replay in report.replays:
         assert replay.busy_ns <= replay.work_ns
         assert replay.gaps_ns >= 0 and replay.around_ns >= 0
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None).print(render(report))
-    assert encode("cgtool-profile", profile_report(made, whole=True))
-    assert render_trace(made)
+    assert encode("cgtool-profile", profile_report(capture, whole=True))
+    assert render_trace(capture)
 
 
 @pytest.mark.parametrize("sample", ["transformer", "train_step", "two_streams"])

@@ -160,8 +160,8 @@ def test_a_trend_of_the_clock_falls_on_both_sides_of_a_pair():
 
 
 def test_what_an_answer_says():
-    base = [[100.0 + one] for one in (-0.3, -0.1, 0.0, 0.1, 0.3, -0.2, 0.2, 0.05, -0.05, 0.0)]
-    slower = judge_runs(base, [[103.0 + one] for one in (-0.2, 0.0, 0.1, 0.2, -0.1)], 0.01)
+    base = [[100.0 + noise] for noise in (-0.3, -0.1, 0.0, 0.1, 0.3, -0.2, 0.2, 0.05, -0.05, 0.0)]
+    slower = judge_runs(base, [[103.0 + noise] for noise in (-0.2, 0.0, 0.1, 0.2, -0.1)], 0.01)
     assert slower.verdict == SLOWER
     assert 1.01 < slower.low < slower.ratio < slower.high
     assert slower.ratio == pytest.approx(1.03, abs=1e-3)
@@ -302,6 +302,6 @@ def test_a_noisy_baseline_wants_more_runs():
     assert wanted(spread(0.012)) == 26
     assert wanted(spread(0.012), tolerance=0.03) == 10
     assert wanted(spread(0.012), tolerance=5e-324) == 26
-    head = [[1.015 * one for one in run] for run in spread(0.012)]
+    head = [[1.015 * time for time in run] for run in spread(0.012)]
     answer = judge_runs(spread(0.012), head, 0.01)
     assert "record it with" in answer.text

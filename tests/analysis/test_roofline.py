@@ -15,7 +15,7 @@ MEMORY = 4e12
 PEAKS = (Peak("float32", 50e12), Peak("tf32", 400e12), Peak("bfloat16", 800e12))
 
 
-def made(nodes, calls=(), *, functions=(GEMM,), replay_ns=None, launch_ns=(), profiled=True):
+def profiled(nodes, calls=(), *, functions=(GEMM,), replay_ns=None, launch_ns=(), profiled=True):
     """One graph on an H200 with those roofs, nodes in a row."""
     start, laid = 0, []
     for number, node in enumerate(nodes):
@@ -54,12 +54,14 @@ def kernel(duration_ns, call=0, *, blocks=1, active=None, function=0):
 
 
 def reach(node, call=None, **more):
-    recorded = made([node], [call] if call else [], **more)
+    recorded = profiled([node], [call] if call else [], **more)
     return roofline.reaches(recorded, recorded.graphs[0])[0]
 
 
-def judged(one):
-    return roofline.judge(one, find(one, 0), roofline.reaches(one, one.graphs[0]))
+def judged(recorded):
+    return roofline.judge(
+        recorded, find(recorded, 0), roofline.reaches(recorded, recorded.graphs[0])
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,10 +79,10 @@ def judged(one):
     ],
 )
 def test_bound_by_the_nearer_roof(read, written, flops, bound, memory):
-    found = reach(kernel(1000), Call((), (), read, written, flops, "float32"), functions=("k",))
-    assert found.bound == bound
-    assert found.memory == pytest.approx(memory)
-    assert found.compute == (None if flops is None else pytest.approx(flops / 50e6))
+    result = reach(kernel(1000), Call((), (), read, written, flops, "float32"), functions=("k",))
+    assert result.bound == bound
+    assert result.memory == pytest.approx(memory)
+    assert result.compute == (None if flops is None else pytest.approx(flops / 50e6))
 
 
 @pytest.mark.parametrize(
@@ -99,13 +101,13 @@ def test_float32_on_tensor_cores_is_held_against_their_roof(function, roof):
 
 def test_without_the_roof_of_its_dtype_a_node_that_multiplies_is_not_called_slow():
     call = Call((), (), 4000, 0, 10**9, "float64")
-    found = reach(kernel(1000), call)
-    assert (found.compute, found.bound) == (None, None)
+    result = reach(kernel(1000), call)
+    assert (result.compute, result.bound) == (None, None)
 
 
 def test_the_kernels_of_one_call_share_its_bytes_by_time():
     call = Call((), (), 4_000_000, 0, None, None)
-    recorded = made([kernel(750), kernel(250)], [call])
+    recorded = profiled([kernel(750), kernel(250)], [call])
     first, second = roofline.reaches(recorded, recorded.graphs[0])
     assert (first.bytes, second.bytes) == (3_000_000, 1_000_000)
     assert first.memory == second.memory == pytest.approx(1.0)
@@ -128,13 +130,13 @@ def test_how_full_the_device_is():
 
 
 def test_nothing_recorded_is_nothing_known():
-    for found in (reach(kernel(1000)), reach(kernel(1000), Call((), (), 9, 9), profiled=False)):
-        assert (found.bound, found.memory, found.compute) == (None, None, None)
+    for result in (reach(kernel(1000)), reach(kernel(1000), Call((), (), 9, 9), profiled=False)):
+        assert (result.bound, result.memory, result.compute) == (None, None, None)
     assert reach(kernel(0), Call((), (), 9, 9)).bound is None
 
 
 def test_a_graph_that_the_host_cannot_launch_fast_enough():
-    recorded = made([kernel(1000)], replay_ns=2000.0, launch_ns=(5000, 6000, 7000))
+    recorded = profiled([kernel(1000)], replay_ns=2000.0, launch_ns=(5000, 6000, 7000))
     judgement = judged(recorded)
     assert judgement.kind == "launch"
     assert judgement.sentence == (
@@ -144,7 +146,7 @@ def test_a_graph_that_the_host_cannot_launch_fast_enough():
 
 def test_a_graph_at_the_memory_roof():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
-    judgement = judged(made([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
+    judgement = judged(profiled([kernel(1000, 0), kernel(250, 1)], calls, replay_ns=1500.0))
     assert judgement.kind == "memory"
     assert judgement.shares == pytest.approx({"memory": 2 / 3, "latency": 1 / 6, "gaps": 1 / 6})
     assert judgement.at_roofs_ns == pytest.approx(900, abs=1)
@@ -157,7 +159,7 @@ def test_a_graph_at_the_memory_roof():
 def test_gaps_count_as_latency():
     calls = [Call((), (), 3_600_000, 0), Call((), (), 4, 0)]
     nodes = [kernel(1000, 0), kernel(250, 1, blocks=66, active=1)]
-    judgement = judged(made(nodes, calls, replay_ns=3000.0))
+    judgement = judged(profiled(nodes, calls, replay_ns=3000.0))
     assert judgement.kind == "latency"
     assert judgement.filled == pytest.approx(0.5)
     assert judgement.sentence.startswith(
@@ -166,6 +168,6 @@ def test_gaps_count_as_latency():
 
 
 def test_what_is_not_known_is_not_judged():
-    judgement = judged(made([kernel(1000, None)], replay_ns=1100.0))
+    judgement = judged(profiled([kernel(1000, None)], replay_ns=1100.0))
     assert (judgement.kind, judgement.at_roofs_ns) == (None, None)
     assert judgement.sentence.endswith("the bytes and FLOPs of 91% of its 1.10 us are unknown.")

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing import runs
 from cgtool.analysis.timing.bench import against_baseline, against_entry, bench_report, exit_code
-from cgtool.analysis.timing.bench import verdicts as told
+from cgtool.analysis.timing.bench import verdicts as verdicts_of
 from cgtool.analysis.timing.runs import by_capture, by_side, merge
 from cgtool.model.capture import Capture, Caveat, Environment, Graph
 from cgtool.model.measurements import Bench, Clock, Samples
@@ -35,8 +35,8 @@ def test_runs_are_numbered_through_and_kept_apart():
         (name, number) for number in range(3) for name in ("eager", "replay")
     ]
     assert inconsistency(merged) is None
-    found = measure([merged]).values.samples
-    assert {one.run for one in found} == {0, 1, 2}
+    samples = measure([merged]).values.samples
+    assert {sample.run for sample in samples} == {0, 1, 2}
 
 
 def test_a_caveat_of_every_run_is_told_once():
@@ -76,10 +76,10 @@ def test_nothing_that_was_timed_cannot_be_merged():
 
 @pytest.mark.parametrize(("rounds", "count"), [(30, 5), (31, 5), (7, 3), (2, 5)])
 def test_rounds_fall_to_their_captures(rounds, count):
-    one = Samples("replay", "forward", tuple(map(float, range(1, rounds + 1))), captures=count)
-    parts = by_capture(one)
+    samples = Samples("replay", "forward", tuple(map(float, range(1, rounds + 1))), captures=count)
+    parts = by_capture(samples)
     assert len(parts) == count
-    assert tuple(each for part in parts for each in part) == one.device_ns
+    assert tuple(each for part in parts for each in part) == samples.device_ns
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -139,10 +139,10 @@ def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values,
 def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
     # One odd sample is not typical, and the first is of an idle GPU.
     other = Clock((345, mhz, mhz, 1200, mhz))
-    found = runs.why_incomparable(HERE, QUIET, HERE, other).lasting
-    assert bool(found) == apart
+    reasons = runs.why_incomparable(HERE, QUIET, HERE, other).lasting
+    assert bool(reasons) == apart
     if apart:
-        assert found[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
+        assert reasons[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
 
 
 def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
@@ -154,7 +154,7 @@ def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
     )
     before = runs.why_incomparable(HERE, hot, HERE, QUIET)
     assert len(before.all) == 2
-    assert all("while the baseline was recorded" in one for one in before.all)
+    assert all("while the baseline was recorded" in reason for reason in before.all)
     assert (here.pass_over, before.pass_over) == (True, False)
 
 
@@ -183,29 +183,29 @@ def values(*times, **fields):
     return measure([merge([run(time, **fields) for time in times])]).values
 
 
-STEADY = [50_000.0 + 50 * one for one in (-2, -1, 0, 1, 2, -1, 1, 0, 2, -2)]
+STEADY = [50_000.0 + 50 * step for step in (-2, -1, 0, 1, 2, -1, 1, 0, 2, -2)]
 
 
 def verdicts(times, **fields):
-    return told(against_baseline(values(*STEADY), values(*times, **fields), 0.01, 4))
+    return verdicts_of(against_baseline(values(*STEADY), values(*times, **fields), 0.01, 4))
 
 
 def test_each_of_the_three_answers_has_its_exit_code():
-    same, slower = verdicts(STEADY[:5]), verdicts([1.03 * one for one in STEADY[:6]])
-    unclear = verdicts([1.012 * one for one in STEADY[:3]])
-    assert [one.verdict for one in (*same, *slower, *unclear)] == [
+    same, slower = verdicts(STEADY[:5]), verdicts([1.03 * time for time in STEADY[:6]])
+    unclear = verdicts([1.012 * time for time in STEADY[:3]])
+    assert [verdict.verdict for verdict in (*same, *slower, *unclear)] == [
         "not-slower", "slower", "cannot-tell",
     ]  # fmt: skip
-    assert [exit_code(one) for one in (same, slower, unclear)] == [0, 1, 5]
+    assert [exit_code(result) for result in (same, slower, unclear)] == [0, 1, 5]
     assert exit_code((*unclear, *slower)) == 1
     assert slower[0].head_ns / slower[0].base_ns == pytest.approx(1.03, abs=2e-3)
 
 
 def test_times_that_must_not_be_compared_are_not():
-    (found,) = verdicts([1.5 * one for one in STEADY[:3]], clock=Clock((345, 1200, 1200)))
-    assert (found.answer, found.verdict) == (None, "cannot-tell")
-    assert "different SM clock" in found.reasons[0]
-    assert exit_code((found,)) == 5
+    (verdict,) = verdicts([1.5 * time for time in STEADY[:3]], clock=Clock((345, 1200, 1200)))
+    assert (verdict.answer, verdict.verdict) == (None, "cannot-tell")
+    assert "different SM clock" in verdict.reasons[0]
+    assert exit_code((verdict,)) == 5
 
 
 def test_a_phase_that_one_side_has_not_timed_is_not_judged():
@@ -234,14 +234,14 @@ def paired(factor, *, clock=QUIET):
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "not-slower"), (1.005, "slower")])
 def test_pairs_of_captures_are_judged_pair_by_pair(factor, verdict):
     """Places differ by 0.8 %, and by the same for both sides."""
-    (found,) = against_entry(paired(factor), 0.002)
-    assert (found.phase, found.verdict, found.answer.base) == ("both", verdict, 16)
-    assert found.answer.ratio == pytest.approx(factor, abs=1e-4)
+    (comparison,) = against_entry(paired(factor), 0.002)
+    assert (comparison.phase, comparison.verdict, comparison.answer.base) == ("both", verdict, 16)
+    assert comparison.answer.ratio == pytest.approx(factor, abs=1e-4)
 
 
 def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
-    (found,) = against_entry(paired(1.1, clock=Clock((1980,), other_processes=1)), 0.002)
-    assert (found.answer, found.reasons) == (
+    (verdict,) = against_entry(paired(1.1, clock=Clock((1980,), other_processes=1)), 0.002)
+    assert (verdict.answer, verdict.reasons) == (
         None,
         ("1 other process used the GPU meanwhile",),
     )

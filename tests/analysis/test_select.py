@@ -67,7 +67,7 @@ def test_several_must_all_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "what"),
+    ("expression", "reason"),
     [
         ("layers.0", "is not FIELD=PATTERN"),
         ("module=", "is not FIELD=PATTERN"),
@@ -83,13 +83,13 @@ def test_several_must_all_hold() -> None:
         ("line=model.py:9-2", "the range 9-2 is backwards"),
     ],
 )
-def test_a_wrong_selection_names_what_is_wrong(expression: str, what: str) -> None:
-    with pytest.raises(CgtoolError, match=what) as caught:
+def test_a_wrong_selection_names_what_is_wrong(expression: str, reason: str) -> None:
+    with pytest.raises(CgtoolError, match=reason) as caught:
         parse([expression])
     failure = caught.value.failure
     assert failure.exit_code == 2
     assert failure.fix
-    if "no field" in what:
+    if "no field" in reason:
         assert "module" in failure.fix
         assert "annotation" in failure.fix
 

@@ -13,9 +13,11 @@ from tests.builders import capture, hostile, small, timed
 from tests.strategies import captures
 
 
-def tables(made, total_ns=None):
-    work = sum(node.duration_ns or 0 for graph in made.graphs for node in graph.nodes)
-    return Tables(made, [reaches(made, graph) for graph in made.graphs], total_ns or work)
+def tables(recorded, total_ns=None):
+    work = sum(node.duration_ns or 0 for graph in recorded.graphs for node in graph.nodes)
+    return Tables(
+        recorded, [reaches(recorded, graph) for graph in recorded.graphs], total_ns or work
+    )
 
 
 def shown(table):
@@ -23,17 +25,19 @@ def shown(table):
 
 
 @given(captures())
-def test_no_nanosecond_is_lost_in_any_table(made):
-    made = timed(made)
-    work = [node for graph in made.graphs for node in graph.nodes if node.duration_ns is not None]
+def test_no_nanosecond_is_lost_in_any_table(recorded):
+    recorded = timed(recorded)
+    work = [
+        node for graph in recorded.graphs for node in graph.nodes if node.duration_ns is not None
+    ]
     for by in BY:
-        table = tables(made).table(by)
+        table = tables(recorded).table(by)
         assert sum(row.total_ns for row in table.rows) == sum(node.duration_ns for node in work)
         assert sum(row.nodes for row in table.rows) == len(work)
         totals = [row.total_ns for row in table.rows]
         assert totals == sorted(totals, reverse=True)
         assert all(0 <= row.backward_ns <= row.total_ns for row in table.rows)
-        short = tables(made).table(by, top=2)
+        short = tables(recorded).table(by, top=2)
         if by != "module":
             assert short.rows == table.rows[:2]
             assert short.left_out == len(table.rows) - len(short.rows)
@@ -61,11 +65,11 @@ def test_a_step_has_its_backward_inside_one_graph():
 
 
 def test_by_op_and_kernel_and_node():
-    made = tables(timed(small()))
-    assert shown(made.table("op"))["addmm"] == (2, 1000 + 1900)
-    assert shown(made.table("kernel"))["memcpy dtod"] == (1, 2800)
-    assert shown(made.table("kernel"))["memset"] == (1, 1000)
-    nodes = made.table("node", top=3)
+    profile_tables = tables(timed(small()))
+    assert shown(profile_tables.table("op"))["addmm"] == (2, 1000 + 1900)
+    assert shown(profile_tables.table("kernel"))["memcpy dtod"] == (1, 2800)
+    assert shown(profile_tables.table("kernel"))["memset"] == (1, 1000)
+    nodes = profile_tables.table("node", top=3)
     assert [row.name for row in nodes.rows] == ["forward 6", "forward 5", "forward 4"]
     assert (nodes.rows[1].kernel, nodes.left_out) == ("triton_poi_fused_add_gelu_0", 9)
 
@@ -134,9 +138,9 @@ def test_files_of_one_name_are_told_apart():
 
 
 def test_shares_are_of_the_whole_replay():
-    made = tables(timed(small()), total_ns=50_000.0)
-    assert sum(row.share for row in made.table("op").rows) == pytest.approx(
-        sum(row.total_ns for row in made.table("op").rows) / 50_000
+    profile_tables = tables(timed(small()), total_ns=50_000.0)
+    assert sum(row.share for row in profile_tables.table("op").rows) == pytest.approx(
+        sum(row.total_ns for row in profile_tables.table("op").rows) / 50_000
     )
 
 

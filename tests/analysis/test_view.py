@@ -54,19 +54,19 @@ def test_many_to_many_through_one_hidden_node_is_a_point_and_not_a_link_for_each
 
 @given(dags(), st.data())
 def test_selecting_keeps_paths_and_invents_none(
-    made: tuple[int, list[tuple[int, int]]], data: st.DataObject
+    dag: tuple[int, list[tuple[int, int]]], data: st.DataObject
 ) -> None:
-    count, edges = made
+    count, edges = dag
     shown = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     graph = plain(count, edges).graphs[0]
     view = only(0, graph, shown)
     node_of = {at: item.members[0] for at, item in enumerate(view.items) if item.members}
     assert sorted(node_of.values()) == [node for node in range(count) if shown[node]]
     expected = {(a, b) for a, b in paths(count, edges) if shown[a] and shown[b]}
-    found = {
+    connected = {
         (node_of[a], node_of[b]) for a, b in shown_paths(view) if a in node_of and b in node_of
     }
-    assert found == expected
+    assert connected == expected
     assert all(link.source < link.target for link in view.links)
     assert len(view.links) <= len(edges)
     for link in view.links:
@@ -75,8 +75,8 @@ def test_selecting_keeps_paths_and_invents_none(
 
 
 @given(dags())
-def test_the_order_is_topological(made: tuple[int, list[tuple[int, int]]]) -> None:
-    count, edges = made
+def test_the_order_is_topological(dag: tuple[int, list[tuple[int, int]]]) -> None:
+    count, edges = dag
     order = topological(count, plain(count, edges).graphs[0].edges)
     assert order is not None
     assert sorted(order) == list(range(count))

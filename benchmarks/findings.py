@@ -41,8 +41,8 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
                 "found": a.ok,
                 "innocent": b.ok,
                 "missed": list(a.missed),
-                "seen": list(a.found),
-                "seen_in_right": list(b.found),
+                "seen": list(a.findings),
+                "seen_in_right": list(b.findings),
                 "error": a.error or b.error,
             }
     return outcomes
@@ -51,9 +51,8 @@ def measure(device: str, jobs: int, only: list[str]) -> dict[str, dict[str, obje
 def show(outcomes: dict[str, dict[str, object]], device: str) -> None:
     for code, outcome in outcomes.items():
         if not outcome["found"]:
-            print(
-                f"missed       {code}: {outcome['missed']} seen {outcome['seen']} {outcome['error']}"
-            )
+            seen_instead = f"{outcome['seen']} {outcome['error']}"
+            print(f"missed       {code}: {outcome['missed']} seen {seen_instead}")
         if not outcome["innocent"]:
             print(f"false alarm  {code}: {outcome['seen_in_right']} {outcome['error']}")
     recognised = sum(bool(outcome["found"]) for outcome in outcomes.values())

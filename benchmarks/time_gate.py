@@ -77,9 +77,9 @@ Runs = list[list[float]]
 def runs_of(name: str, side: str, raw: dict[str, Any]) -> dict[str, Runs]:
     """The rounds of each worker that measured this, by GPU."""
     by_gpu: dict[str, Runs] = {}
-    for worker in raw["separate"]:
-        if side in worker["samples"].get(name, ()):
-            by_gpu.setdefault(worker.get("gpu", ""), []).append(worker["samples"][name][side])
+    for result in raw["separate"]:
+        if side in result["samples"].get(name, ()):
+            by_gpu.setdefault(result.get("gpu", ""), []).append(result["samples"][name][side])
     return by_gpu
 
 
@@ -184,9 +184,9 @@ def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
 
     verdicts: Counter[str] = Counter()
     counts, apart, lengths = [], [], []
-    for worker in raw["interleaved"]:
-        base, head = worker["samples"][name]["base"], worker["samples"][name][side]
-        each = worker["samples"][name]["seconds"] / len(base) * 2 / 3
+    for result in raw["interleaved"]:
+        base, head = result["samples"][name]["base"], result["samples"][name][side]
+        each = result["samples"][name]["seconds"] / len(base) * 2 / 3
         ratios = [median(b) / median(a) - 1 for a, b in zip(base, head, strict=True)]
         apart += ratios
         for start, end in windows(ratios, PAIR_TOLERANCE):

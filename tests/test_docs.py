@@ -227,17 +227,19 @@ def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
 def test_the_picture_in_the_readme_is_what_dump_draws():
     """Words in order, and colours: where a layout program puts them is its own affair."""
 
-    def told(svg):
+    def words_and_colours(svg):
         document = parseString(svg)
-        words = [one.firstChild.data for one in document.getElementsByTagName("text")]
-        return words, {one.getAttribute("fill") for one in document.getElementsByTagName("path")}
+        words = [element.firstChild.data for element in document.getElementsByTagName("text")]
+        return words, {
+            element.getAttribute("fill") for element in document.getElementsByTagName("path")
+        }
 
     command = "cgtool dump samples/captures/two_streams.cgt --color stream --svg"
     assert f"`{command} -o two_streams.svg`" in (ROOT / "README.md").read_text()
     capture = read(CAPTURES / "two_streams.cgt")
     text = dot.render(capture, [whole(0, capture.graphs[0])], color="stream")
     kept = (ROOT / "docs" / "images" / "two_streams.svg").read_text()
-    assert told(dot.lay_out(text, "svg")) == told(kept)
+    assert words_and_colours(dot.lay_out(text, "svg")) == words_and_colours(kept)
 
 
 ENTRIES = ROOT / "docs" / "entries.md"

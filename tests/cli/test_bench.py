@@ -42,17 +42,17 @@ class Machine:
         self.draw = random.Random(0)
         self.slower, self.spread = 1.0, 0.002
         self.clock = Clock((345, 1980, 1980), other_processes=0)
-        self.asked: list[BenchJob | AgainstJob] = []
+        self.jobs: list[BenchJob | AgainstJob] = []
 
     def run(self):
         return measured(50_000 * self.slower * (1 + self.draw.gauss(0, self.spread)),
                         clock=self.clock)  # fmt: skip
 
     def attempt(self, job, output, **_options):
-        self.asked.append(job)
+        self.jobs.append(job)
         is_pair = isinstance(job, AgainstJob)
-        found = paired(self.slower, clock=self.clock) if is_pair else self.run()
-        capture_file.write(output, found)
+        recorded = paired(self.slower, clock=self.clock) if is_pair else self.run()
+        capture_file.write(output, recorded)
         return capture_file.read(output)
 
 
@@ -77,11 +77,11 @@ def machine(monkeypatch, tmp_path):
 )
 def test_it_measures_until_it_can_tell(run, machine, baseline, slower, code, word, runs):
     machine.slower = slower
-    found, out, err = run(ENTRY, "--baseline", baseline)
-    assert (found, err) == (code, "")
+    exit_code, out, err = run(ENTRY, "--baseline", baseline)
+    assert (exit_code, err) == (code, "")
     assert f" {word}" in out
     assert f"10 and {runs} runs" in out
-    assert len(machine.asked) == runs
+    assert len(machine.jobs) == runs
 
 
 def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(run, machine):
@@ -89,7 +89,7 @@ def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(run, machine):
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 6)
     assert code == 5
     assert "cannot tell" in out
-    assert len(machine.asked) == 6
+    assert len(machine.jobs) == 6
 
 
 def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
@@ -99,7 +99,7 @@ def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
     assert "150 s were over after 2 runs" in out
-    assert len(machine.asked) == 2
+    assert len(machine.jobs) == 2
 
 
 def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch, tmp_path):
@@ -129,13 +129,13 @@ def test_so_many_runs_as_there_is_time_for(run, machine, monkeypatch):
     monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: next(clock))
     code, out, _ = run(ENTRY, "--runs", 9, "--max-seconds", 150)
     assert code == 0
-    assert len(machine.asked) == 2
+    assert len(machine.jobs) == 2
     assert "150 s were over after 2 runs" in out
 
 
 def test_runs_begin_the_schedule(run, machine):
     assert run(ENTRY, "--baseline", "base.cgt", "--runs", 7)[0] == 0
-    assert len(machine.asked) == 7
+    assert len(machine.jobs) == 7
 
 
 def test_the_tolerance_is_the_users(run, machine):
@@ -150,7 +150,7 @@ def test_another_clock_ends_it_after_one_run(run, machine):
     assert code == 5
     assert "not compared" in out
     assert "1980 MHz in the baseline, 1200 MHz here" in out
-    assert len(machine.asked) == 1
+    assert len(machine.jobs) == 1
 
 
 def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
@@ -164,12 +164,12 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
 
     monkeypatch.setattr(attempts, "capture_of", attempt)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt")
-    assert (code, len(machine.asked)) == (0, 3)
+    assert (code, len(machine.jobs)) == (0, 3)
     assert "10 and 1 runs" in out
     assert "2 of 3 runs are left out of the times: 1 other process used" in " ".join(out.split())
     clocks = iter([shared] * 99)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 4)
-    assert (code, len(machine.asked)) == (5, 3 + 4)
+    assert (code, len(machine.jobs)) == (5, 3 + 4)
     assert "1 other process used the GPU here" in out
     assert "undecided after 4 runs, and --max-runs allows no more" in " ".join(out.split())
 
@@ -182,20 +182,27 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
     base = ["--baseline", "base.json", "--max-runs", most, "--format", "json"]
     answers = []
     for command in ("bench", "gate"):
-        machine.draw, machine.asked = random.Random(5), []
+        machine.draw, machine.jobs = random.Random(5), []
         code, out, _ = cgtool(command, ENTRY, *base)
         if command == "bench":
-            (one,) = json.loads(out)["verdicts"]
-            answer = one["answer"]
-            found = [answer["ratio"], answer["low"], answer["high"], answer["needed"] or None]
+            (verdict,) = json.loads(out)["verdicts"]
+            answer = verdict["answer"]
+            figures = [answer["ratio"], answer["low"], answer["high"], answer["needed"] or None]
         else:
-            (one,) = (
+            (verdict,) = (
                 load
                 for load in json.loads(out)["targets"][0]["verdicts"]
                 if load["metric"] == "replay-us"
             )
-            found = [one["ratio"], one["ratio_low"], one["ratio_high"], one["more_runs"]]
-        answers.append((code, len(machine.asked), [one and round(one, 9) for one in found]))
+            figures = [
+                verdict["ratio"],
+                verdict["ratio_low"],
+                verdict["ratio_high"],
+                verdict["more_runs"],
+            ]
+        answers.append(
+            (code, len(machine.jobs), [figure and round(figure, 9) for figure in figures])
+        )
     assert answers[0] == answers[1]
 
 
@@ -213,7 +220,7 @@ def test_one_run_is_as_it_was(run, machine):
     code, out, _ = run(ENTRY)
     assert code == 0
     assert "Replay times compared with" not in out
-    assert len(machine.asked) == 1
+    assert len(machine.jobs) == 1
 
 
 # --- another entry
@@ -222,12 +229,12 @@ def test_one_run_is_as_it_was(run, machine):
 @pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.005, 1)])
 def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     machine.slower = slower
-    found, out, _ = run(ENTRY, "--against", "other.py:build")
-    assert found == code
+    exit_code, out, _ = run(ENTRY, "--against", "other.py:build")
+    assert exit_code == code
     assert "Replay times compared with other.py:build" in out
     assert "Eager and replay" not in out
-    (asked,) = machine.asked
-    assert (asked.against, asked.options.precision) == ("other.py:build", 0.0005)
+    (job,) = machine.jobs
+    assert (job.against, job.options.precision) == ("other.py:build", 0.0005)
 
 
 # --- refused
@@ -257,7 +264,7 @@ def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, a
     code, out, err = run(ENTRY, *arguments)
     assert (code, out) == (2, "")
     assert words in err
-    assert machine.asked == []
+    assert machine.jobs == []
 
 
 @pytest.mark.parametrize("text", ["3", "0.03", "3ms", "-1%", "nan%", "inf", "%", "", "3 %%"])
@@ -266,7 +273,7 @@ def test_a_wrong_unit_is_told_with_the_right_ones(run, machine, text):
     assert code == 2
     assert "--max-regression" in err
     assert "write 3%" in err or "write 2%" in err or "N%" in err
-    assert machine.asked == []
+    assert machine.jobs == []
 
 
 def test_a_phase_that_the_baseline_has_not(run, machine, monkeypatch):

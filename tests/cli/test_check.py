@@ -38,8 +38,8 @@ def test_one_run_shows_every_hazard_with_its_line(tmp_path):
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert report["schema"] == "cgtool-check"
-    found = [(one["code"], one["frames"][0][1]) for one in report["findings"]]
-    assert found == [
+    places = [(finding["code"], finding["frames"][0][1]) for finding in report["findings"]]
+    assert places == [
         ("sync-item", 3),
         ("sync-truth-value", 4),
         ("h2d-tensor-from-python", 5),
@@ -68,14 +68,15 @@ def test_sarif_names_rules_and_lines(tmp_path):
     assert done.stdout == ""
     log = json.loads(target.read_text())
     (run,) = log["runs"]
-    rules = [one["id"] for one in run["tool"]["driver"]["rules"]]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert log["version"] == "2.1.0"
     for result in run["results"]:
         assert rules[result["ruleIndex"]] == result["ruleId"]
         place = result["locations"][0]["physicalLocation"]
         assert place["artifactLocation"] == {"uri": "model.py", "uriBaseId": "%SRCROOT%"}
     lines = [
-        one["locations"][0]["physicalLocation"]["region"]["startLine"] for one in run["results"]
+        result["locations"][0]["physicalLocation"]["region"]["startLine"]
+        for result in run["results"]
     ]
     assert lines == [3, 4, 5, 6]
 
@@ -202,7 +203,9 @@ def test_a_script_gets_its_arguments_and_its_graphs_are_watched(tmp_path):
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert report["entry"]["kind"] == "script"
-    assert ("sync-item", 5) in [(one["code"], one["frames"][0][1]) for one in report["findings"]]
+    assert ("sync-item", 5) in [
+        (finding["code"], finding["frames"][0][1]) for finding in report["findings"]
+    ]
 
 
 def test_a_failed_capture_names_what_else_would_fail(tmp_path):

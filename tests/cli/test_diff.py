@@ -41,7 +41,7 @@ def captured(*targets: tuple[str, Path]) -> None:
         )
         for seed, (entry, path) in enumerate(targets)
     ]
-    assert [one.wait() for one in running] == [0] * len(running)
+    assert [process.wait() for process in running] == [0] * len(running)
 
 
 @pytest.mark.parametrize("sample", ["mlp", "two_streams", "gan", "train_step"])
@@ -143,12 +143,12 @@ def test_a_table_in_a_file_even_when_quiet(run, tmp_path):
 
 
 def test_names_that_try_to_break_things(run, tmp_path):
-    one, same, other = (tmp_path / f"{name}.cgt" for name in ("one", "same", "other"))
-    write(one, hostile())
-    shutil.copy(one, same)
+    first, same, other = (tmp_path / f"{name}.cgt" for name in ("one", "same", "other"))
+    write(first, hostile())
+    shutil.copy(first, same)
     write(other, unusual())
-    assert run(one, same)[0] == 0
-    for pair in ((one, other), (other, one)):
+    assert run(first, same)[0] == 0
+    for pair in ((first, other), (other, first)):
         for arguments in ((), ("--format", "json")):
             code, out, err = run(*pair, *arguments)
             assert (code, err) == (1, "")
@@ -169,8 +169,8 @@ def test_files_that_are_no_captures(run, tmp_path):
     empty = tmp_path / "empty.cgt"
     empty.touch()
     archive = tmp_path / "zip.cgt"
-    with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("readme.txt", "hello")
+    with zipfile.ZipFile(archive, "w") as archive_file:
+        archive_file.writestr("readme.txt", "hello")
     for bad in (tmp_path / "missing.cgt", folder, text, cut, empty, archive):
         for pair in ((MLP, bad), (bad, MLP)):
             code, out, err = run(*pair)
@@ -226,12 +226,12 @@ def test_one_capture_is_not_enough(run):
 
 
 def test_what_differs_is_written_over_neither_capture(run, tmp_path):
-    one, other = tmp_path / "a.cgt", tmp_path / "b.cgt"
-    shutil.copy(MLP, one)
-    shutil.copy(GAN, other)
-    for target in (one, other):
-        code, out, err = run(one, other, "-o", target)
+    a, b = tmp_path / "a.cgt", tmp_path / "b.cgt"
+    shutil.copy(MLP, a)
+    shutil.copy(GAN, b)
+    for target in (a, b):
+        code, out, err = run(a, b, "-o", target)
         assert (code, out) == (2, "")
         assert "would be written over" in err
-    assert read(one) == read(MLP)
-    assert read(other) == read(GAN)
+    assert read(a) == read(MLP)
+    assert read(b) == read(GAN)

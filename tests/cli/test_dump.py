@@ -46,9 +46,9 @@ def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPat
     return run
 
 
-def save(folder: Path, made: Capture, raw: str | None = None) -> Path:
+def save(folder: Path, capture: Capture, raw: str | None = None) -> Path:
     path = folder / "a.cgt"
-    write(path, made, {} if raw is None else {"0.dot": raw})
+    write(path, capture, {} if raw is None else {"0.dot": raw})
     return path
 
 

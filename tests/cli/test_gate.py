@@ -62,7 +62,7 @@ def run(cgtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def verdicts(text: str) -> dict[str, str]:
     (target,) = json.loads(text)["targets"]
-    return {one["metric"]: one["verdict"] for one in target["verdicts"]}
+    return {verdict["metric"]: verdict["verdict"] for verdict in target["verdicts"]}
 
 
 # --- budgets
@@ -85,15 +85,15 @@ def test_several_targets_and_phases(run) -> None:
     )
     first, second = json.loads(out)["targets"]
     assert code == 1
-    assert [one["entry"] for one in (first, second)] == [
+    assert [target["entry"] for target in (first, second)] == [
         "samples/transformer.py:build",
         "samples/mlp.py:build",
     ]
-    assert [(one["metric"], one["verdict"]) for one in first["verdicts"]] == [
+    assert [(verdict["metric"], verdict["verdict"]) for verdict in first["verdicts"]] == [
         ("nodes.backward", FAIL),
         ("nodes", PASS),
     ]
-    assert {one["verdict"] for one in second["verdicts"]} == {PASS}
+    assert {verdict["verdict"] for verdict in second["verdicts"]} == {PASS}
 
 
 def test_two_captures_of_one_entry_are_told_apart(run) -> None:
@@ -317,7 +317,7 @@ def test_several_formats_at_once(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     (tmp_path / "summary.md").write_text("# Before\n")
     formats = ["table", "github", "junit=gate.xml", "json=gate.json", "benchmark-action=bench.json"]
-    given = [word for one in formats for word in ("--format", one)]
+    given = [word for name in formats for word in ("--format", name)]
     code, out, _ = run(TRANSFORMER, "--max-nodes", 3, *given)
     assert code == 1
     assert re.search(r"nodes +190 +at most 3 +fail +187 over", out)
@@ -396,14 +396,14 @@ def test_an_entry_that_cannot_be_captured_is_an_error_in_every_format(
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     formats = ["github", "junit=gate.xml", "json=gate.json", "table=gate.txt"]
-    given = [word for one in formats for word in ("--format", one)]
+    given = [word for name in formats for word in ("--format", name)]
     measured = ["--device", "simulated", "--max-nodes", 30]
     code, out, err = run("model.py:guilty", "model.py:build", *measured, *given)
     assert code == 4
     assert "model.py:9" in err
     suites = ET.parse(tmp_path / "gate.xml").getroot()
     assert (suites.get("tests"), suites.get("errors"), suites.get("failures")) == ("2", "1", "0")
-    (case,) = (one for one in suites.iter("testcase") if one.find("error") is not None)
+    (case,) = (case for case in suites.iter("testcase") if case.find("error") is not None)
     assert (case.get("classname"), case.get("file"), case.get("line")) == (
         "model.py:guilty", "model.py", "9",
     )  # fmt: skip
@@ -414,7 +414,7 @@ def test_an_entry_that_cannot_be_captured_is_an_error_in_every_format(
     assert (guilty["error"]["exit_code"], guilty["verdicts"]) == (4, [])
     assert guilty["error"]["what"] in err
     # The other one is judged all the same.
-    assert (fine["error"], [one["verdict"] for one in fine["verdicts"]]) == (None, [PASS])
+    assert (fine["error"], [verdict["verdict"] for verdict in fine["verdicts"]]) == (None, [PASS])
     assert "::error file=model.py,line=9,title=model.py%3Aguilty not measured::" in out
     assert "model.py:guilty was not measured" in (tmp_path / "gate.txt").read_text()
     assert "not measured: 1 of 2 targets, passed: 1 figure" in (tmp_path / "gate.txt").read_text()
@@ -481,8 +481,8 @@ def test_reports_belong_to_their_entry(cgtool, run, tmp_path: Path) -> None:
     assert (code, verdicts(out)) == (1, {"findings": FAIL})
     code, out, _ = run(MLP, "check.json", "--max-findings", 0, "--format", "json")
     first, second = json.loads(out)["targets"]
-    assert [one["verdict"] for one in first["verdicts"]] == [UNKNOWN]
-    assert [one["verdict"] for one in second["verdicts"]] == [FAIL]
+    assert [verdict["verdict"] for verdict in first["verdicts"]] == [UNKNOWN]
+    assert [verdict["verdict"] for verdict in second["verdicts"]] == [FAIL]
     # The same report as one of the transformer's capture: one target.
     report = json.loads((tmp_path / "check.json").read_text())
     report["entry"]["spec"] = "samples/mlp.py:build"
@@ -496,7 +496,7 @@ def test_reports_belong_to_their_entry(cgtool, run, tmp_path: Path) -> None:
 # --- measuring on
 
 
-class Made(Measuring):
+class FakeMeasuring(Measuring):
     """Workers whose runs this test makes: no GPU is here, and what is tested is when to stop."""
 
     def __init__(
@@ -538,12 +538,12 @@ def base_of(replay_us: float, runs: int) -> Base:
     return Base(Path("base.json"), measure([capture]).values)
 
 
-def verdict_of(found: tuple[Judged, object], metric: str) -> str:
-    return next(verdict.verdict for verdict in found[0].verdicts if verdict.metric == metric)
+def verdict_of(judgement: tuple[Judged, object], metric: str) -> str:
+    return next(verdict.verdict for verdict in judgement[0].verdicts if verdict.metric == metric)
 
 
 def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
-    clear, near = Made(30, 0.005), Made(30, 0.005)
+    clear, near = FakeMeasuring(30, 0.005), FakeMeasuring(30, 0.005)
     assert verdict_of(judged(clear, from_options({"max-replay-us": ["60"]})), "replay-us") == PASS
     assert verdict_of(judged(near, from_options({"max-replay-us": ["30.3"]})), "replay-us") == PASS
     assert len(clear.runs) == 1
@@ -552,7 +552,7 @@ def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
 
 def test_a_time_is_measured_on_until_it_is_told() -> None:
     for now, verdict in ((30.0, PASS), (31.5, FAIL), (36.0, FAIL)):
-        measuring = Made(now, 0.004)
+        measuring = FakeMeasuring(now, 0.004)
         judgement = judged(measuring, Budgets(), base_of(30, 10))
         assert verdict_of(judgement, "replay-us") == verdict
         assert verdict_of(judgement, "nodes") == PASS
@@ -564,19 +564,19 @@ def test_times_that_must_not_be_compared_are_not_measured_again() -> None:
     values = msgspec.structs.replace(
         base.values, environment=msgspec.structs.replace(base.values.environment, torch="2.8.0")
     )
-    measuring = Made(60, 0.004)
+    measuring = FakeMeasuring(60, 0.004)
     judgement = judged(measuring, Budgets(), Base(base.path, values))
     assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 1
 
 
 def test_it_stops_at_the_limit_and_says_so() -> None:
-    measuring = Made(30, 0.01, max_runs=4)
+    measuring = FakeMeasuring(30, 0.01, max_runs=4)
     judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 4
     assert "undecided after 4 runs, and --max-runs allows no more" in judgement[0].notes[-1]
-    measuring = Made(30, 0.01)
+    measuring = FakeMeasuring(30, 0.01)
     measuring.max_seconds = 0
     judgement = judged(measuring, from_options({"max-replay-us": ["30"]}))
     assert len(measuring.runs) == 1
@@ -585,37 +585,41 @@ def test_it_stops_at_the_limit_and_says_so() -> None:
 
 def test_a_run_on_a_disturbed_gpu_is_made_again_and_left_out() -> None:
     shared = Clock((1980,), other_processes=1)
-    measuring = Made(30, 0.002, clocks=[shared])
+    measuring = FakeMeasuring(30, 0.002, clocks=[shared])
     judgement = judged(measuring, from_options({"max-replay-us": ["30.5"]}))
     assert verdict_of(judgement, "replay-us") == PASS
     assert len(measuring.runs) > 1
     assert "1 of 5 runs are left out of the times: 1 other process" in judgement[0].notes[-1]
     assert {sample.run for sample in judgement[1].values.samples} == set(range(4))
-    measuring = Made(30, 0.002, clocks=[shared] * 99)
+    measuring = FakeMeasuring(30, 0.002, clocks=[shared] * 99)
     judgement = judged(measuring, from_options({"max-replay-us": ["29"]}))
     assert verdict_of(judgement, "replay-us") == UNKNOWN
     assert len(measuring.runs) == 12
 
 
 def test_a_baseline_has_as_many_runs_as_its_noise_takes() -> None:
-    calm, noisy, hopeless = Made(30, 0.004), Made(30, 0.012, max_runs=40), Made(30, 0.1)
+    calm, noisy, hopeless = (
+        FakeMeasuring(30, 0.004),
+        FakeMeasuring(30, 0.012, max_runs=40),
+        FakeMeasuring(30, 0.1),
+    )
     for measuring in (calm, noisy, hopeless):
-        found = judged(measuring, Budgets(), save=True)[1].values
-        assert len({sample.run for sample in found.samples}) == len(measuring.runs)
+        values = judged(measuring, Budgets(), save=True)[1].values
+        assert len({sample.run for sample in values.samples}) == len(measuring.runs)
     assert len(calm.runs) == 10
     assert 15 <= len(noisy.runs) <= 40
     assert len(hopeless.runs) == 12
-    coarse = Made(30, 0.012, max_runs=40)
+    coarse = FakeMeasuring(30, 0.012, max_runs=40)
     judged(coarse, from_options({}, ["replay-us=3%"]), save=True)
     assert len(coarse.runs) == 10
 
 
 def test_a_disturbed_run_is_no_run_of_a_baseline() -> None:
     shared = Clock((1980,), other_processes=1)
-    measuring = Made(30, 0.004, clocks=[None, shared, shared], max_runs=20)
-    found = judged(measuring, Budgets(), save=True)[1].values
+    measuring = FakeMeasuring(30, 0.004, clocks=[None, shared, shared], max_runs=20)
+    values = judged(measuring, Budgets(), save=True)[1].values
     assert len(measuring.runs) == 12
-    assert len({sample.run for sample in found.samples}) == 10
+    assert len({sample.run for sample in values.samples}) == 10
 
 
 def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -624,19 +628,19 @@ def test_it_looks_no_oftener_than_the_statistics_allow(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         gate_measure, "judge_target", lambda *a, **k: looks.append(1) or real(*a, **k)
     )
-    judged(Made(30.0, 0.01, max_runs=100), from_options({"max-replay-us": ["30"]}))
+    judged(FakeMeasuring(30.0, 0.01, max_runs=100), from_options({"max-replay-us": ["30"]}))
     assert len(looks) <= LOOKS + 1
 
 
 def test_what_needs_no_times_is_not_timed() -> None:
-    measuring = Made(30, 0.005)
+    measuring = FakeMeasuring(30, 0.005)
     judgement = judged(measuring, from_options({"max-nodes": ["30"]}))
     assert measuring.runs == ["capture"]
     assert verdict_of(judgement, "nodes") == PASS
 
 
 def test_without_a_gpu_the_rest_is_still_judged() -> None:
-    measuring = Made(30, 0.005, gpu=False)
+    measuring = FakeMeasuring(30, 0.005, gpu=False)
     judgement = judged(measuring, from_options({"max-replay-us": ["30"], "max-nodes": ["17"]}))
     assert measuring.runs == ["capture"]
     assert verdict_of(judgement, "nodes") == PASS
@@ -645,7 +649,7 @@ def test_without_a_gpu_the_rest_is_still_judged() -> None:
 
 
 def test_a_fault_of_the_users_code_is_no_missing_gpu() -> None:
-    class Faulty(Made):
+    class Faulty(FakeMeasuring):
         def bench(self, spec: str) -> Capture:
             raise user_code("model.py:build raised ValueError")
 
@@ -666,8 +670,8 @@ def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path:
     (tmp_path / "pyproject.toml").write_text(section.split("```toml\n")[1].partition("```")[0])
     project = find_project(tmp_path)
     assert len(project_budgets(project, "a.py:b", simulated=False).limits) == 3
-    found = project_budgets(project, "a.py:b", simulated=True)
-    assert [limit.limit for limit in found.limits] == [150]
+    budgets = project_budgets(project, "a.py:b", simulated=True)
+    assert [limit.limit for limit in budgets.limits] == [150]
 
 
 def test_every_field_of_the_json_stands_in_the_documentation(run) -> None:

@@ -50,11 +50,11 @@ def test_json_has_every_row_of_every_table(run):
     _, out, _ = run(RECORDED, "--format", "json")
     document = json.loads(out)
     assert (document["schema"], document["schema_version"]) == ("cgtool-profile", 1)
-    assert [one["by"] for one in document["tables"]] == TABLES
+    assert [table["by"] for table in document["tables"]] == TABLES
     work = document["replays"][0]["work_ns"]
-    for one in document["tables"]:
-        assert one["left_out"] == 0
-        assert sum(row["total_ns"] for row in one["rows"]) == work
+    for table in document["tables"]:
+        assert table["left_out"] == 0
+        assert sum(row["total_ns"] for row in table["rows"]) == work
     assert document["gain"]["answer"] == "yes"
     _, out, _ = run(RECORDED, "--format", "json", "--by", "op", "--top", 2)
     (table,) = json.loads(out)["tables"]
@@ -63,9 +63,9 @@ def test_json_has_every_row_of_every_table(run):
 
 def test_nodes_and_gaps_are_the_replay_that_was_measured_without_a_profiler(run):
     document = json.loads(run(RECORDED, "--format", "json")[1])
-    for one in document["replays"]:
-        whole = one["busy_ns"] + one["gaps_ns"] + one["around_ns"]
-        assert whole == pytest.approx(one["replay_ns"], rel=0.02)
+    for replay in document["replays"]:
+        whole = replay["busy_ns"] + replay["gaps_ns"] + replay["around_ns"]
+        assert whole == pytest.approx(replay["replay_ns"], rel=0.02)
 
 
 def test_a_trace_in_a_file(run, tmp_path: Path):

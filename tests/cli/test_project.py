@@ -17,11 +17,11 @@ def project(tmp_path, monkeypatch):
     for name in ("model.py", "resnet18.py", "resnet34.py"):
         (tmp_path / name).write_text("def build(device): ...\ndef build_small(device): ...\n")
 
-    def told(table, *specs):
+    def misplaced(table, *specs):
         (tmp_path / "pyproject.toml").write_text(TABLE.format(table))
         return misplaced_tables(find_project(tmp_path), specs)
 
-    return told
+    return misplaced
 
 
 @pytest.mark.parametrize(

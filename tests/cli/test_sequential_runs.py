@@ -10,61 +10,62 @@ from cgtool.cli.sequential_runs import Look, Runs
 from tests.builders import small
 
 
-class Asked:
-    """Judges nothing: notes how often it was asked, with how many runs."""
+class RecordingJudge:
+    """Judges nothing: records how many runs there were at each look, and how many looks are due."""
 
-    def __init__(self, *, told_at=10**6, compared=True, max_seconds=1e6, had=1):
-        self.told_at, self.compared = told_at, compared
+    def __init__(self, *, decided_at=10**6, compared=True, max_seconds=1e6, had=1):
+        self.decided_at, self.compared = decided_at, compared
         self.runs = Runs(small, max_seconds)
         self.runs.up_to(had)
-        self.seen: list[tuple[int, int]] = []
+        self.looks: list[tuple[int, int]] = []
 
     def look(self, looks):
-        made = len(self.runs.captures)
-        self.seen.append((made, looks))
-        return Look(made, made < self.told_at, self.compared)
+        run_count = len(self.runs.captures)
+        self.looks.append((run_count, looks))
+        return Look(run_count, run_count < self.decided_at, self.compared)
 
     def until_decided(self, **more):
         return sequential_runs.until_decided(self.runs, self.look, **more)
 
 
 @pytest.mark.parametrize("most", [3, 4, 6, 12, 40])
-def test_what_is_never_told_is_judged_at_the_schedule(most):
-    asked = Asked()
-    made, note = asked.until_decided(most=most)
-    _, *looked = asked.seen
+def test_an_undecided_comparison_is_judged_at_each_scheduled_look(most):
+    judge = RecordingJudge()
+    run_count, note = judge.until_decided(most=most)
+    _, *later = judge.looks
     looks = schedule(3, most)
-    assert looked == [(count, len(looks)) for count in looks]
+    assert later == [(count, len(looks)) for count in looks]
     assert len(looks) <= LOOKS
-    assert (made, note) == (most, f"undecided after {most} runs, and --max-runs allows no more")
+    assert run_count == most
+    assert note == f"undecided after {most} runs, and --max-runs allows no more"
 
 
-def test_it_ends_when_it_is_told():
-    asked = Asked(told_at=5)
-    assert asked.until_decided(most=12) == (5, None)
+def test_it_ends_when_a_look_decides():
+    judge = RecordingJudge(decided_at=5)
+    assert judge.until_decided(most=12) == (5, None)
 
 
-def test_one_run_never_tells_a_time_from_a_baseline():
+def test_one_run_never_decides_against_a_baseline():
     """Even where it seems to: a first look was not due."""
-    asked = Asked(told_at=1)
-    assert asked.until_decided(most=12) == (3, None)
-    assert Asked(told_at=1, compared=False).until_decided(most=12) == (1, None)
+    judge = RecordingJudge(decided_at=1)
+    assert judge.until_decided(most=12) == (3, None)
+    assert RecordingJudge(decided_at=1, compared=False).until_decided(most=12) == (1, None)
 
 
 def test_without_a_baseline_the_first_look_is_at_the_first_run():
-    asked = Asked(compared=False, told_at=2)
-    assert asked.until_decided(most=12) == (2, None)
-    assert {looks for _, looks in asked.seen} == {len(schedule(1, 12))}
+    judge = RecordingJudge(compared=False, decided_at=2)
+    assert judge.until_decided(most=12) == (2, None)
+    assert {looks for _, looks in judge.looks} == {len(schedule(1, 12))}
 
 
 @pytest.mark.parametrize(
-    ("had", "first", "most", "made"),
+    ("had", "first", "most", "run_count"),
     [(1, 7, 12, 12), (1, 20, 12, 20), (10, None, 12, 12), (10, None, 4, 10), (1, None, 2, 2)],
 )
-def test_the_first_look_is_where_it_is_asked_for(had, first, most, made):
-    asked = Asked(had=had)
-    assert asked.until_decided(first=first, most=most)[0] == made
-    assert asked.seen[1][0] == max(had, first or min(3, most))
+def test_the_first_look_is_where_the_caller_wants_it(had, first, most, run_count):
+    judge = RecordingJudge(had=had)
+    assert judge.until_decided(first=first, most=most)[0] == run_count
+    assert judge.looks[1][0] == max(had, first or min(3, most))
 
 
 def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
@@ -76,9 +77,9 @@ def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
         now[0] += 10
         return small()
 
-    asked = Asked(max_seconds=35)
-    asked.runs.run = run
+    judge = RecordingJudge(max_seconds=35)
+    judge.runs.run = run
     now[0] += 1000
-    made, note = asked.until_decided(most=12)
-    assert made == 5
+    run_count, note = judge.until_decided(most=12)
+    assert run_count == 5
     assert note == "35 s were over after 5 runs: --max-seconds allows more"

@@ -72,7 +72,7 @@ def test_json_has_every_comparison(run):
     done = run("wrong", "--format", "json", "--replays", "2", "--trials", "0")
     report = json.loads(done.stdout)
     assert (done.returncode, report["schema"]) == (1, "cgtool-verify")
-    assert [one["trial"] for one in report["comparisons"]] == [
+    assert [comparison["trial"] for comparison in report["comparisons"]] == [
         "captured inputs, replay 1",
         "captured inputs, replay 2",
     ]

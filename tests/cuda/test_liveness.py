@@ -25,7 +25,7 @@ LIVE, DEAD = 0, 1
 FRAME = Frame("/home/me/model.py", 12, "step")
 
 
-def made(*nodes, origins=(Origin("aten::copy_", frames=(0,)),)):
+def capture_of(*nodes, origins=(Origin("aten::copy_", frames=(0,)),)):
     tensors = (Tensor("input 0", "input", 4096, 512), freed_block(8192, 512))
     return capture(
         [Graph("forward", "forward", nodes=nodes)],
@@ -52,7 +52,7 @@ DEADLY = {
 @pytest.mark.parametrize("name", DEADLY)
 def test_a_node_that_points_into_freed_memory_is_refused_at_its_line(name):
     with pytest.raises(CgtoolError) as raised:
-        require_live_inputs(made(Node(0, origin=0, **DEADLY[name])))
+        require_live_inputs(capture_of(Node(0, origin=0, **DEADLY[name])))
     assert raised.value.failure.exit_code == 4
     assert raised.value.failure.frames == (FRAME,)
 
@@ -60,7 +60,7 @@ def test_a_node_that_points_into_freed_memory_is_refused_at_its_line(name):
 @pytest.mark.parametrize("name", DEADLY)
 def test_a_node_whose_line_is_not_known_is_refused_as_well(name):
     with pytest.raises(CgtoolError) as raised:
-        require_live_inputs(made(Node(0, **DEADLY[name])))
+        require_live_inputs(capture_of(Node(0, **DEADLY[name])))
     assert raised.value.failure.exit_code == 4
     assert raised.value.failure.frames == ()
 
@@ -77,20 +77,20 @@ UNREAD = {
 @pytest.mark.parametrize("name", UNREAD)
 def test_what_was_not_read_is_not_passed(name):
     with pytest.raises(CgtoolError) as raised:
-        require_live_inputs(made(Node(0, "empty"), Node(1, **UNREAD[name])))
+        require_live_inputs(capture_of(Node(0, "empty"), Node(1, **UNREAD[name])))
     assert raised.value.failure.exit_code == 5
     assert "node 1 of forward" in raised.value.failure.what
 
 
 def test_a_dead_input_is_worth_more_than_an_unread_one():
     with pytest.raises(CgtoolError) as raised:
-        require_live_inputs(made(Node(0, **UNREAD["arguments"]), Node(1, **DEADLY["filled"])))
+        require_live_inputs(capture_of(Node(0, **UNREAD["arguments"]), Node(1, **DEADLY["filled"])))
     assert raised.value.failure.exit_code == 4
 
 
 def test_live_memory_passes():
     require_live_inputs(
-        made(
+        capture_of(
             Node(0, "kernel", kernel=kernel(LIVE)),
             Node(1, "memcpy", copy=Copy("dtoh", 512, source_tensor=LIVE)),
             Node(2, "memset", fill=Fill(512, 0)),

@@ -79,8 +79,10 @@ def static_key_value_cache(device):
     def decode(x):
         keys.index_copy_(1, position, x)
         values.index_copy_(1, position, x * 2)
-        seen = torch.arange(16, device=x.device) <= position
-        out = functional.scaled_dot_product_attention(x, keys, values, attn_mask=seen[None, None])
+        visible = torch.arange(16, device=x.device) <= position
+        out = functional.scaled_dot_product_attention(
+            x, keys, values, attn_mask=visible[None, None]
+        )
         position.add_(1).remainder_(16)
         return out
 
@@ -105,17 +107,23 @@ def _step(device, make, **clip):
 
 
 def adam_with_a_tensor_rate(device):
-    return _step(device, lambda some, lr: torch.optim.Adam(some, lr=lr, capturable=True))
+    return _step(
+        device, lambda parameters, lr: torch.optim.Adam(parameters, lr=lr, capturable=True)
+    )
 
 
 def adamw_with_clipping(device):
     return _step(
-        device, lambda some, lr: torch.optim.AdamW(some, lr=lr, capturable=True), foreach=True
+        device,
+        lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr, capturable=True),
+        foreach=True,
     )
 
 
 def rmsprop(device):
-    return _step(device, lambda some, lr: torch.optim.RMSprop(some, lr=lr, capturable=True))
+    return _step(
+        device, lambda parameters, lr: torch.optim.RMSprop(parameters, lr=lr, capturable=True)
+    )
 
 
 def moving_average_of_weights(device):
@@ -256,12 +264,12 @@ def caches_filled_once(device):
 
 
 def lazily_made_once(device):
-    made = []
+    cache = []
 
     def run(x):
-        if not made:
-            made.append(torch.ones_like(x))
-        return x + made[0]
+        if not cache:
+            cache.append(torch.ones_like(x))
+        return x + cache[0]
 
     return run, (rows(device),)
 
@@ -311,7 +319,7 @@ class Rotary(nn.Module):
 
     def forward(self, x, positions):
         angles = positions[..., None] * self.frequencies
-        cos, sin = (torch.cat((one, one), -1) for one in (angles.cos(), angles.sin()))
+        cos, sin = (torch.cat((half, half), -1) for half in (angles.cos(), angles.sin()))
         first, second = x.chunk(2, -1)
         return x * cos + torch.cat((-second, first), -1) * sin
 
@@ -329,7 +337,7 @@ class DenseExperts(nn.Module):
     def forward(self, x):
         weights, chosen = self.gate(x).softmax(-1).topk(2)
         shares = torch.zeros(*x.shape[:-1], 4, device=x.device).scatter(-1, chosen, weights)
-        return sum(one(x) * shares[..., i, None] for i, one in enumerate(self.experts))
+        return sum(expert(x) * shares[..., i, None] for i, expert in enumerate(self.experts))
 
 
 def experts_with_dense_dispatch(device):

@@ -48,10 +48,10 @@ def raised(text, kind=RuntimeError):
     ],
 )  # fmt: skip
 def test_a_sentence_has_its_code(text, code):
-    found = explain(raised(text), "capture forward")
-    assert found.code == code
+    finding = explain(raised(text), "capture forward")
+    assert finding.code == code
     assert page(code) is not None
-    assert text.splitlines()[0] in found.evidence[0]
+    assert text.splitlines()[0] in finding.evidence[0]
 
 
 def test_the_legacy_stream_in_backward_is_a_stale_autograd_node():

@@ -18,8 +18,8 @@ from tests.detectors import innocent_code
 FILE = Path(innocent_code.__file__)
 CASES = [
     name
-    for name, one in vars(innocent_code).items()
-    if inspect.isfunction(one) and list(inspect.signature(one).parameters) == ["device"]
+    for name, member in vars(innocent_code).items()
+    if inspect.isfunction(member) and list(inspect.signature(member).parameters) == ["device"]
 ]
 NOTED = ("checks_only_in_eager_mode",)
 """Worth a word, which is no hazard."""
@@ -33,12 +33,14 @@ def test_there_are_enough_of_them():
 def test_nothing_is_found(name):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{FILE}:{name}", device="cuda")
-        (found, looked), captured = check(
+        (findings, looked), captured = check(
             device, workload, CaptureOptions(), lambda _text: None, ""
         )
     assert captured is not None, looked
     more = graph_findings(captured)
-    shown = explain_findings((*found, *more))
-    assert [(one.code, one.place, one.reason) for one in shown if is_hazard(one)] == []
-    notes = [one.code for one in shown]
+    shown = explain_findings((*findings, *more))
+    assert [
+        (finding.code, finding.place, finding.reason) for finding in shown if is_hazard(finding)
+    ] == []
+    notes = [finding.code for finding in shown]
     assert notes == (["code-branches-on-capturing"] if name in NOTED else [])

@@ -16,12 +16,12 @@ NOT_FOUND: dict[str, str] = {}
 
 
 def _pages() -> dict[str, dict[str, str]]:
-    found = {}
+    settings = {}
     for code in codes():
         match = _COMMAND.fullmatch(page(code).head.simulated)
         if match is not None:
-            found[code] = dict(word.split("=", 1) for word in match[1].split())
-    return found
+            settings[code] = dict(word.split("=", 1) for word in match[1].split())
+    return settings
 
 
 PAGES = _pages()
@@ -54,7 +54,7 @@ def test_wrong_example_is_found_at_its_line(
     if expected:
         assert outcome.findings == expected, outcome.reasons
     else:
-        assert {one for one, _ in outcome.findings} == {code}, outcome.reasons
+        assert {name for name, _ in outcome.findings} == {code}, outcome.reasons
 
 
 @pytest.mark.parametrize("code", PAGES)

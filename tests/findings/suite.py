@@ -28,19 +28,19 @@ class Outcome:
     example: str
     missed: tuple[tuple[str, int | None], ...]
     """Marks that nothing was found at."""
-    found: tuple[tuple[str, int | None], ...]
+    findings: tuple[tuple[str, int | None], ...]
     """All that was found: (code, line)."""
     error: str = ""
     """Why there is no answer."""
 
     @property
     def ok(self) -> bool:
-        return not self.error and not self.missed and (self.example == "wrong" or not self.found)
+        return not self.error and not self.missed and (self.example == "wrong" or not self.findings)
 
 
-def command_of(one: Page, device: str) -> str | None:
+def command_of(document: Page, device: str) -> str | None:
     """``check wrong.py:build``; None where the page says that it cannot be found there."""
-    command = one.head.gpu if device == "gpu" else one.head.simulated
+    command = document.head.gpu if device == "gpu" else document.head.simulated
     return None if command.startswith("no:") else command
 
 
@@ -51,18 +51,18 @@ def pages_for(device: str) -> list[str]:
 
 def marks_of(source: str) -> list[tuple[str, int]]:
     return [
-        (found[1], number)
+        (mark[1], number)
         for number, line in enumerate(source.splitlines(), 1)
-        for found in _MARK.finditer(line)
+        for mark in _MARK.finditer(line)
     ]
 
 
 def run(code: str, example: str, device: str, folder: Path) -> Outcome:
     """Run one example in ``folder``; ``device`` is ``gpu`` or ``simulated``."""
-    one = page(code)
-    source = one.examples[example]
+    document = page(code)
+    source = document.examples[example]
     (folder / f"{example}.py").write_text(source)
-    words = command_of(one, device).replace("wrong.py", f"{example}.py").split()
+    words = command_of(document, device).replace("wrong.py", f"{example}.py").split()
     settings = [word for word in words if _SETTING.fullmatch(word)]
     words = [word for word in words if word not in settings]
     if device == "simulated":
@@ -85,13 +85,13 @@ def run(code: str, example: str, device: str, folder: Path) -> Outcome:
         findings = json.loads(done.stdout)["findings"]
     except (ValueError, KeyError):
         return Outcome(code, example, (), (), f"exit {done.returncode}: {done.stderr[-400:]}")
-    found = tuple(
+    findings_at = tuple(
         (each["code"], each["frames"][0][1] if each.get("frames") else None) for each in findings
     )
     missed: list[tuple[str, int | None]] = []
     if example == "wrong":
         marks = marks_of(source)
-        missed += [mark for mark in marks if mark not in found]
-        if not marks and code not in {name for name, _ in found}:
+        missed += [mark for mark in marks if mark not in findings_at]
+        if not marks and code not in {name for name, _ in findings_at}:
             missed.append((code, None))
-    return Outcome(code, example, tuple(missed), found)
+    return Outcome(code, example, tuple(missed), findings_at)

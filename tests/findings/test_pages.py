@@ -17,16 +17,16 @@ MISSED_SIMULATED: set[str] = set()
 
 @pytest.mark.parametrize("code", codes())
 def test_a_page_is_whole(code):
-    one = page(code)
-    assert one.head.category in CATEGORIES
-    assert one.head.severity in ("error", "warning", "note")
-    assert len(one.head.title) <= 70
-    assert set(one.examples) == {"wrong", "right"}
-    for source in one.examples.values():
+    document = page(code)
+    assert document.head.category in CATEGORIES
+    assert document.head.severity in ("error", "warning", "note")
+    assert len(document.head.title) <= 70
+    assert set(document.examples) == {"wrong", "right"}
+    for source in document.examples.values():
         ast.parse(source)
-    assert not marks_of(one.examples["right"])
+    assert not marks_of(document.examples["right"])
     for device in ("gpu", "simulated"):
-        command = command_of(one, device)
+        command = command_of(document, device)
         assert command is None or "wrong.py" in command
 
 

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.gpu
 
 def calls_of(captured, graph=0):
     """The calls of each op, in order, each once."""
-    places, found = Places(captured), {}
+    places, op_names = Places(captured), {}
     chosen_graph = captured.graphs[graph]
     for node in chosen_graph.nodes:
         if node.call is not None:
-            found[node.call] = str(places.of(node).op)
-    return [(op, chosen_graph.calls[call]) for call, op in found.items()]
+            op_names[node.call] = str(places.of(node).op)
+    return [(op, chosen_graph.calls[call]) for call, op in op_names.items()]
 
 
 @pytest.mark.parametrize("warmup_iters", [3, 0], ids=["warm-up", "in the capture"])
@@ -70,9 +70,9 @@ def test_calls_need_what_their_pointers_say():
             held[node.call] |= {(pointer.allocation, pointer.tensor) for pointer in pointers}
         for node, sources in enumerate(dependencies.find_dependencies(captured, index).before):
             for source in sources:
-                one, other = graph.nodes[source].call, graph.nodes[node].call
-                if held[one] and held[other]:
-                    assert held[one] & held[other], (graph.name, source, node)
+                before, after = graph.nodes[source].call, graph.nodes[node].call
+                if held[before] and held[after]:
+                    assert held[before] & held[after], (graph.name, source, node)
 
 
 def test_backward_reads_what_forward_wrote():
@@ -90,6 +90,8 @@ def test_recording_keeps_no_memory():
         captured = capture(model, (x,), {"": model})
     # Two results at a time: one block is read while the next is written.
     alive = [
-        allocation for allocation in captured.memory.allocations if allocation.freed_at is None
+        allocation
+        for allocation in captured.memory.allocations
+        if allocation.freed_at is None and allocation.label is None
     ]
-    assert len([one for one in alive if one.bytes >= x.nbytes and one.label is None]) <= 1
+    assert sum(allocation.bytes >= x.nbytes for allocation in alive) <= 1

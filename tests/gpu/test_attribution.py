@@ -58,13 +58,13 @@ def test_a_hand_written_kernel_beside_backward_has_its_own_line(tmp_path):
     places = Places(captured)
     functions = captured.functions
     graph = captured.graphs[0]
-    found = [
+    launches = [
         (places.of(node), captured.origins[node.origin])
         for node in graph.nodes
         if node.kernel is not None and functions[node.kernel.function].name == "halve"
     ]
-    assert [place.line.line for place, _ in found] == [13, 15]
-    for place, origin in found:
+    assert [place.line.line for place, _ in launches] == [13, 15]
+    for place, origin in launches:
         assert place.op is None
         assert place.module is None
         assert origin.forward is None
@@ -109,11 +109,11 @@ def test_without_a_warm_up_streams_lines_and_memory_are_the_same(tmp_path):
     usual = captured_file(tmp_path, FORKED, "--no-backward")
     plain = captured_file(tmp_path, FORKED, "--no-backward", "--warmup-iters", "0")
     assert plain.recorder == "in-capture"
-    for one in (usual, plain):
-        places = Places(one)
+    for captured in (usual, plain):
+        places = Places(captured)
         by_op = {
             places.of(node).op: (node.stream, places.of(node).line.line)
-            for node in one.graphs[0].nodes
+            for node in captured.graphs[0].nodes
             if node.type == "kernel"
         }
         assert by_op["aten::relu"] == (0, 6)
@@ -162,7 +162,7 @@ def test_a_block_whose_free_is_pending_is_no_workspace(tmp_path):
         if places.of_origin(allocation.origin).op == "aten::add.Tensor"
         and places.of_origin(allocation.origin).line.line == 5
     ]
-    assert [one.requested_bytes for one in marked] == [4 << 20]
+    assert [block.requested_bytes for block in marked] == [4 << 20]
     assert marked[0].label is None
     workspaces = [
         places.of_origin(allocation.origin)

@@ -61,20 +61,20 @@ def test_rounds_are_those_of_one_capture_in_each_run(cgtool, tmp_path):
         (name, run, 1) for run in (0, 1) for name in ("eager", "replay")
     }
     assert {len(sample.device_ns) for sample in samples} == {10}
-    for one in samples:
-        if one.name == "replay":
-            assert max(one.device_ns) < 1.2 * min(one.device_ns)
+    for sample in samples:
+        if sample.name == "replay":
+            assert max(sample.device_ns) < 1.2 * min(sample.device_ns)
 
 
 def test_a_baseline_tells_what_became_slower_from_what_did_not(cgtool, tmp_path):
     saved = cgtool("model.py:build", "--runs", 3, "--phase", "both", "--save", "base.cgt")
     assert saved.returncode == 0, saved.stderr
-    asked = ("model.py:build", "--baseline", "base.cgt", "--phase", "both")
-    same = cgtool(*asked, "--max-regression", "10%")
+    arguments = ("model.py:build", "--baseline", "base.cgt", "--phase", "both")
+    same = cgtool(*arguments, "--max-regression", "10%")
     assert same.returncode == 0, same.stdout
     assert "not slower" in same.stdout
     write(tmp_path, 80_000)
-    slower = cgtool(*asked)
+    slower = cgtool(*arguments)
     assert slower.returncode == 1, slower.stdout
 
 

@@ -146,11 +146,11 @@ def test_compiled_code_is_captured_as_it_would_be_by_hand():
         template = cu.CUgraph(graph.raw_cuda_graph())
         _, _, count = cu.cuGraphGetNodes(template, 0)
         _, nodes, count = cu.cuGraphGetNodes(template, count)
-        found = []
+        names = []
         for node in nodes[:count]:
             code, params = cu.cuGraphKernelNodeGetParams(node)
-            found.append(cu.cuFuncGetName(params.func)[1].decode() if int(code) == 0 else "other")
-        return found
+            names.append(cu.cuFuncGetName(params.func)[1].decode() if int(code) == 0 else "other")
+        return names
 
     plain = [kernels(graph) for _, graph in plain_capture(make())]
     torch.compiler.reset()

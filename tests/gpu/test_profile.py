@@ -102,7 +102,7 @@ def test_an_input_that_nobody_can_copy_into_and_a_precision_set_the_new_way(tmp_
     script = tmp_path / "model.py"
     script.write_text(AWKWARD)
     capture, _ = profiled(f"{script}:build", tmp_path)
-    assert [one.bytes for one in capture.profile.inputs] == [8 * 64 * 4]
+    assert [input_copy.bytes for input_copy in capture.profile.inputs] == [8 * 64 * 4]
     assert {"float32", "tf32"} <= {peak.dtype for peak in capture.profile.peaks}
 
 

@@ -79,8 +79,8 @@ INDEX_BYTES = 3 * 8
     ],
 )
 def test_bytes_and_flops(function, read, written, flops):
-    found = access(function)
-    assert (found.read_bytes, found.written_bytes, found.flops) == (read, written, flops)
+    recorded = access(function)
+    assert (recorded.read_bytes, recorded.written_bytes, recorded.flops) == (read, written, flops)
 
 
 def test_storages_of_a_chain():
@@ -101,9 +101,9 @@ def test_storages_of_a_chain():
 
 def test_an_output_that_is_an_input_too_is_read():
     x = torch.ones(4)
-    found = access(lambda: torch.add(x, 1, out=x))
-    assert found.reads == found.writes == (0,)
-    assert (found.read_bytes, found.written_bytes) == (16, 16)
+    recorded = access(lambda: torch.add(x, 1, out=x))
+    assert recorded.reads == recorded.writes == (0,)
+    assert (recorded.read_bytes, recorded.written_bytes) == (16, 16)
 
 
 def test_forward_and_backward_share_storages():
@@ -116,12 +116,12 @@ def test_forward_and_backward_share_storages():
     # exp's gradient is its own result, which the forward mm read.
     (exponential,) = by_name["aten::exp"][0].writes
     assert exponential in forward.reads
-    assert any(exponential in one.reads for one in by_name["aten::mul.Tensor"])
+    assert any(exponential in recorded.reads for recorded in by_name["aten::mul.Tensor"])
     assert forward.reads[1] in backward[0].reads
 
 
 def test_memory_that_is_given_out_anew_is_another_storage():
-    seen, addresses = [], set()
+    storages, addresses = [], set()
     # Larger than what the recorder allocates itself, so that no record takes the place of a tensor.
     large = torch.ones(1 << 14)
 
@@ -133,8 +133,8 @@ def test_memory_that_is_given_out_anew_is_another_storage():
 
     for call in record(again):
         if call.name == "aten::mul.Tensor":
-            seen += call.access.writes
-    assert len(set(seen)) == 50
+            storages += call.access.writes
+    assert len(set(storages)) == 50
     assert len(addresses) < 50
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_kept_alive():
     calls = record(iteration, log=log)
     gc.collect()
     assert calls[-1].access is not None
-    assert [one() for one in alive] == [None, None]
+    assert [reference() for reference in alive] == [None, None]
 
 
 def test_random_ops_and_dropout():
@@ -191,10 +191,10 @@ def test_flops_of_composite_ops_in_inference_mode(function, flops, key, monkeypa
 
 def test_batch_norm_writes_its_statistics():
     mean, var = torch.zeros(3), torch.ones(3)
-    found = access(lambda: F.batch_norm(torch.ones(4, 3), mean, var, training=True))
-    assert set(found.reads) & set(found.writes)
-    found = access(lambda: F.batch_norm(torch.ones(4, 3), mean, var, training=False))
-    assert not set(found.reads) & set(found.writes)
+    recorded = access(lambda: F.batch_norm(torch.ones(4, 3), mean, var, training=True))
+    assert set(recorded.reads) & set(recorded.writes)
+    recorded = access(lambda: F.batch_norm(torch.ones(4, 3), mean, var, training=False))
+    assert not set(recorded.reads) & set(recorded.writes)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -213,9 +213,9 @@ def test_batch_norm_writes_its_statistics():
 )
 def test_tensors_that_are_made_of_others(make, read):
     given = make()
-    found = access(lambda: given * 2)
-    assert found.read_bytes == read
-    assert found.writes
+    recorded = access(lambda: given * 2)
+    assert recorded.read_bytes == read
+    assert recorded.writes
 
 
 def test_the_type_is_that_of_the_first_floating_point_result():
@@ -255,12 +255,14 @@ def test_a_formula_that_raises_counts_nothing(monkeypatch):
 def test_formulas_that_would_read_offsets_from_the_device_are_not_asked(monkeypatch):
     from torch.utils import flop_counter
 
-    asked = []
+    calls = []
     monkeypatch.setitem(
-        flop_counter.flop_registry, torch.ops.aten.cumsum, lambda *one, **_: asked.append(one)
+        flop_counter.flop_registry,
+        torch.ops.aten.cumsum,
+        lambda *arguments, **_: calls.append(arguments),
     )
     assert access(lambda: X.cumsum(0)).flops is None
-    assert asked == []
+    assert calls == []
 
 
 def test_only_calls_that_launch_are_noted():
@@ -282,7 +284,8 @@ def test_nodes_of_one_call_share_its_record():
 def test_many_tensors_on_one_storage_count_each_part_once():
     flat = torch.ones(300)
     parts = [flat[3 * at : 3 * at + 3] for at in range(100)]
-    found = access(lambda: torch._foreach_add(parts + parts[:7], 1.0))
-    assert (len(found.reads), found.read_bytes, found.written_bytes) == (1, 1200, 1200 + 84)
+    recorded = access(lambda: torch._foreach_add(parts + parts[:7], 1.0))
+    assert len(recorded.reads) == 1
+    assert (recorded.read_bytes, recorded.written_bytes) == (1200, 1200 + 84)
     # At the same place of another storage.
     assert access(lambda: torch.ones(4) + torch.ones(4)).read_bytes == 32

@@ -52,13 +52,13 @@ def test_a_range_is_seen(form, tmp_path):
 
 def test_marks_that_are_imported_by_name_are_seen(tmp_path):
     pytest.importorskip("torch.cuda._graph_annotations")
-    found = ranges_of(
+    ranges = ranges_of(
         tmp_path,
         "marked_kernels",
         "from torch.cuda._graph_annotations import mark_kernels",
         "    with mark_kernels('r'):\n        x = x.sin()",
     )
-    assert found == [("r",), ()]
+    assert ranges == [("r",), ()]
 
 
 def test_torch_compile_sees_what_it_would_see_without_cgtool(tmp_path):
@@ -118,8 +118,8 @@ def test_functions_that_the_nvtx_package_decorates_are_ranges(argument, name, tm
         "from nvtx import annotate\n"
         f"@annotate({argument})\ndef part(x):\n    return x.sin()"
     )  # fmt: skip
-    found = ranges_of(tmp_path, f"decorated_{name}", imports, "    x = part(x)")
-    assert found == [(name,), ()]
+    ranges = ranges_of(tmp_path, f"decorated_{name}", imports, "    x = part(x)")
+    assert ranges == [(name,), ()]
 
 
 def test_nothing_is_recorded_when_nobody_asked(tmp_path):

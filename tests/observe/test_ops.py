@@ -46,27 +46,27 @@ def test_a_thread_that_makes_no_nodes_is_no_maker():
     recorder = OpRecorder({}, Annotations())
     with recorder:
         x.sin()
-        made = dict(recorder.record.makers)
+        makers = dict(recorder.record.makers)
         on_another_thread(lambda: (begin(recorder), begin(recorder)))
         # And the count of this thread goes on where it was.
         begin(recorder)
-    assert recorder.record.makers == made
-    assert -1 not in made
+    assert recorder.record.makers == makers
+    assert -1 not in makers
     assert recorder.record.maker_of(None) is None
 
 
 def test_the_node_that_is_numbered_zero_has_a_maker():
     recorder = OpRecorder({}, Annotations())
-    found = []
+    numbers = []
 
     def run():
         x = torch.ones(3, requires_grad=True)
         with recorder:
             y = x.sin()
-        found.append(y.grad_fn._sequence_nr())
+        numbers.append(y.grad_fn._sequence_nr())
 
     on_another_thread(run)
-    assert found == [0]
+    assert numbers == [0]
     assert recorder.record.maker_of(0).name == "aten::sin"
 
 

@@ -164,15 +164,15 @@ def test_no_memory_is_no_bug(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "what"),
+    ("tensor", "name"),
     [
         (torch.eye(2).to_sparse(), "a sparse tensor"),
         (torch.eye(2).to_sparse_csr(), "a compressed sparse tensor"),
     ],
 )
-def test_storages_that_cannot_be_read_are_named(tensor, what):
+def test_storages_that_cannot_be_read_are_named(tensor, name):
     error = raised(tensor.untyped_storage)
-    assert boundary.unreadable(error).startswith(what)
+    assert boundary.unreadable(error).startswith(name)
     assert boundary.unreadable(ValueError("sparse")) is None
 
 

@@ -67,7 +67,7 @@ def test_every_dtype_is_pytorchs():
 
 
 @pytest.mark.parametrize(
-    ("text", "marked", "what"),
+    ("text", "marked", "reason"),
     [
         ("x", "", "expected NAME="),
         ("", "", "expected NAME="),
@@ -103,9 +103,9 @@ def test_every_dtype_is_pytorchs():
         ("it's=float32[4]", "it's", "not a parameter name"),
     ],
 )
-def test_points_at_the_character(text, marked, what):
+def test_points_at_the_character(text, marked, reason):
     failure = wrong(text)
-    assert what in failure.what
+    assert reason in failure.what
     _, quoted, caret = failure.why.splitlines()
     rest = quoted[caret.index("^") :].rstrip("\"'")
     assert rest.startswith(marked) if marked else rest == ""

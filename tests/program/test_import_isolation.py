@@ -44,20 +44,20 @@ def checkout(folder, width, *, helper="layers", inside="pass", package=False):
     return f"{home / 'model.py'}:build"
 
 
-def widths(one, other):
-    isolation = ImportIsolation(one, other)
-    found = []
+def widths(first, second):
+    isolation = ImportIsolation(first, second)
+    in_features = []
     with isolation.checked():
-        for spec in (one, other, one, other):
+        for spec in (first, second, first, second):
             isolation.switch_to(spec)
-            found.append(load(spec, device="cpu").parts[0].function.in_features)
-    return found
+            in_features.append(load(spec, device="cpu").parts[0].function.in_features)
+    return in_features
 
 
 def test_a_module_of_the_same_name_in_each_folder_is_refused(tmp_path):
-    one, other = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5)
+    first, second = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5)
     with pytest.raises(CgtoolError) as caught:
-        widths(one, other)
+        widths(first, second)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_USAGE
     assert "own module layers" in failure.what
@@ -86,16 +86,16 @@ def test_relative_imports_of_two_packages_of_one_name_are_their_own(tmp_path):
 
 
 def test_modules_of_other_names_do_not_meet(tmp_path):
-    one, other = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5, helper="others")
+    first, second = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5, helper="others")
     (tmp_path / "b" / "others.py").write_text("import math\nWIDTH = 5\n")
-    assert widths(one, other) == [3, 5, 3, 5]
+    assert widths(first, second) == [3, 5, 3, 5]
 
 
 def test_the_import_statement_is_pythons_again_afterwards(tmp_path):
     before = __import__
-    one, other = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5)
+    first, second = checkout(tmp_path / "a", 3), checkout(tmp_path / "b", 5)
     with pytest.raises(CgtoolError):
-        widths(one, other)
+        widths(first, second)
     assert __import__ is before
 
 

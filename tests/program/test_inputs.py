@@ -12,7 +12,7 @@ from cgtool.program.classify import make_input, make_inputs
 from cgtool.program.spec import DTYPES, parse_input
 
 
-def made(text: str, seed: int = 0):
+def input_of(text: str, seed: int = 0):
     torch.manual_seed(seed)
     return make_input(parse_input(text), "cpu")
 
@@ -21,7 +21,7 @@ def made(text: str, seed: int = 0):
 @pytest.mark.parametrize("dtype", sorted(set(DTYPES.values())))
 @pytest.mark.parametrize("fill", ["", "?zeros", "?ones"])
 def test_every_dtype_can_be_made(dtype, fill):
-    tensor = made(f"x={dtype}[3,5]{fill}")
+    tensor = input_of(f"x={dtype}[3,5]{fill}")
     assert tensor.dtype is getattr(torch, dtype)
     assert tensor.shape == (3, 5)
     assert not tensor.requires_grad
@@ -31,7 +31,7 @@ def test_every_dtype_can_be_made(dtype, fill):
 
 def test_grad_is_asked_of_a_leaf():
     for dtype in ("float32", "bfloat16", "float8_e4m3fn", "complex32"):
-        tensor = made(f"x={dtype}[4]?grad")
+        tensor = input_of(f"x={dtype}[4]?grad")
         assert tensor.requires_grad
         assert tensor.is_leaf
 
@@ -39,7 +39,7 @@ def test_grad_is_asked_of_a_leaf():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 127), st.sampled_from(["int8", "int32", "int64", "uint8", "uint64"]))
 def test_integers_stay_below(below, dtype):
-    values = made(f"x={dtype}[200]?int<{below}").to(torch.int64)
+    values = input_of(f"x={dtype}[200]?int<{below}").to(torch.int64)
     assert values.min() >= 0
     assert values.max() < below
     if below > 1:
@@ -47,26 +47,26 @@ def test_integers_stay_below(below, dtype):
 
 
 def test_the_largest_bounds():
-    assert made("x=int64[50]?int<9223372036854775807").max() > 1 << 50
-    assert made("x=uint32[50]?int<4294967296").to(torch.int64).max() > 1 << 31
+    assert input_of("x=int64[50]?int<9223372036854775807").max() > 1 << 50
+    assert input_of("x=uint32[50]?int<4294967296").to(torch.int64).max() > 1 << 31
 
 
 def test_scalars_and_shapes():
-    assert made("s=?scalar=0.5") == 0.5
-    assert made("s=?scalar=True") is True
-    assert made("t=float32[]").dim() == 0
-    assert made("t=float32[0,3]").numel() == 0
+    assert input_of("s=?scalar=0.5") == 0.5
+    assert input_of("s=?scalar=True") is True
+    assert input_of("t=float32[]").dim() == 0
+    assert input_of("t=float32[0,3]").numel() == 0
 
 
 def test_random_values_differ_and_a_seed_repeats_them():
-    assert torch.equal(made("x=f32[9]"), made("x=f32[9]"))
-    assert not torch.equal(made("x=f32[9]"), made("x=f32[9]", seed=1))
-    assert made("x=f32[4000]").std() == pytest.approx(1, abs=0.1)
+    assert torch.equal(input_of("x=f32[9]"), input_of("x=f32[9]"))
+    assert not torch.equal(input_of("x=f32[9]"), input_of("x=f32[9]", seed=1))
+    assert input_of("x=f32[4000]").std() == pytest.approx(1, abs=0.1)
 
 
 def test_no_room():
     with pytest.raises(CgtoolError) as caught:
-        made("x=float64[1000000,1000000]")
+        input_of("x=float64[1000000,1000000]")
     assert caught.value.failure.exit_code == 2
     assert "cannot be created on cpu" in caught.value.failure.what
 

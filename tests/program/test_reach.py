@@ -164,11 +164,11 @@ def test_loading_keeps_no_closed_over_tensor_alive(loaded):
             return step
         """
     )
-    seen: weakref.ref = workload.parts[0].function.__globals__["SEEN"][0]
-    assert seen() is not None
+    reference: weakref.ref = workload.parts[0].function.__globals__["SEEN"][0]
+    assert reference() is not None
     call(workload.parts[0])
     gc.collect()
-    assert seen() is None
+    assert reference() is None
 
 
 def test_tensors_in_dataclasses(loaded):

@@ -9,7 +9,7 @@ from cgtool.program.load import load
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "what"),
+    ("text", "name", "reason"),
     [
         ("build = 3", "build", "is an int, which cannot be called"),
         ("build = torch.ones(3)", "build", "is a Tensor, which cannot be called"),
@@ -21,16 +21,16 @@ from cgtool.program.load import load
         ("class A:\n    async def __call__(self): pass\na = A()", "a", "is an async function"),
     ],
 )
-def test_the_wrong_thing_is_pointed_at(refused, text, name, what):
+def test_the_wrong_thing_is_pointed_at(refused, text, name, reason):
     failure = refused(text, name)
     assert failure.exit_code == 2
-    assert what in failure.what
+    assert reason in failure.what
     assert "an entry point is one of" in failure.why
     assert failure.phase == "load"
 
 
 @pytest.mark.parametrize(
-    ("returned", "what"),
+    ("returned", "reason"),
     [
         ("3", "returned an int, 3"),
         ("'text'", "returned a str, 'text'"),
@@ -63,7 +63,7 @@ def test_the_wrong_thing_is_pointed_at(refused, text, name, what):
         ("((wait,), ((),))", "wait is an async function"),
     ],
 )
-def test_nonsense_from_a_factory(refused, returned, what):
+def test_nonsense_from_a_factory(refused, returned, reason):
     failure = refused(
         f"""
         class Bad:
@@ -74,7 +74,7 @@ def test_nonsense_from_a_factory(refused, returned, what):
         """
     )
     assert failure.exit_code == 4
-    assert what in failure.what
+    assert reason in failure.what
     assert len(failure.what) < 400
     assert failure.why
     (frame,) = failure.frames
@@ -134,7 +134,7 @@ def test_a_module_without_inputs(refused):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "what"),
+    ("inputs", "reason"),
     [
         (["y=f32[1]"], "missing a required argument: 'x'"),
         (["x=f32[1]", "y=f32[1]"], "got an unexpected keyword argument 'y'"),
@@ -142,11 +142,11 @@ def test_a_module_without_inputs(refused):
         (["0=f32[1]", "1=f32[1]", "2=f32[1]"], "too many positional"),
     ],
 )
-def test_inputs_that_do_not_fit(refused, inputs, what):
+def test_inputs_that_do_not_fit(refused, inputs, reason):
     failure = refused("def f(x, k=1): return x", "f", *inputs)
     assert failure.exit_code == 2
     assert "f(x, k=1): " in failure.what
-    assert what in failure.what
+    assert reason in failure.what
 
 
 @pytest.mark.parametrize("target", ["build", "step", "several"])

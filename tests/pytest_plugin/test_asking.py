@@ -160,15 +160,17 @@ def test_what_is_no_budget_is_named(given, said):
 
 
 def test_budgets_by_phase_and_tolerances():
-    found = budgets_of(
+    budgets = budgets_of(
         "gate",
         {"max_nodes": {"all": 9, "backward": 4}, "max_increase": {"nodes": 2, "pool_mib": "5%"}},
     )
-    assert [(limit.metric, limit.phase, limit.limit) for limit in found.limits] == [
+    assert [(limit.metric, limit.phase, limit.limit) for limit in budgets.limits] == [
         ("nodes", None, 9.0),
         ("nodes", "backward", 4.0),
     ]
-    assert [(increase.metric, increase.amount, increase.share) for increase in found.increases] == [
+    assert [
+        (increase.metric, increase.amount, increase.share) for increase in budgets.increases
+    ] == [
         ("nodes", 2.0, None),
         ("pool-mib", None, 0.05),
     ]
@@ -176,9 +178,9 @@ def test_budgets_by_phase_and_tolerances():
 
 def test_options_of_the_call_go_before_those_of_the_marker():
     before = Options(seed=1, input=("x=float32[4]",), requires_gpu=True)
-    found = options_of("cudagraph()", {"seed": 2, "backward": False}, before)
-    assert (found.seed, found.backward, found.requires_gpu) == (2, False, True)
-    assert found.input == ("x=float32[4]",)
+    options = options_of("cudagraph()", {"seed": 2, "backward": False}, before)
+    assert (options.seed, options.backward, options.requires_gpu) == (2, False, True)
+    assert options.input == ("x=float32[4]",)
     assert options_of("cudagraph()", {"input": "x=float32[4]"}).input == ("x=float32[4]",)
 
 

@@ -174,9 +174,9 @@ def test_two(cudagraph):
 
 
 @given(st.text(), st.text())
-def test_no_two_tests_share_a_file_and_every_name_is_safe(one, other):
-    assert (safe(one) == safe(other)) == (one == other)
-    for stem in (safe(one), safe(other)):
+def test_no_two_tests_share_a_file_and_every_name_is_safe(a, b):
+    assert (safe(a) == safe(b)) == (a == b)
+    for stem in (safe(a), safe(b)):
         assert len(stem.encode()) < 200 and not set(stem) & set('/\\:*?"<>| \0\n')
 
 

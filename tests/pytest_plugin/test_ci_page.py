@@ -27,7 +27,7 @@ def job_of(workflow):
 
 def commands(workflow):
     """What its steps run, but for the installation: by name."""
-    steps = {one.get("name"): one["run"] for one in job_of(workflow)["steps"] if "run" in one}
+    steps = {step.get("name"): step["run"] for step in job_of(workflow)["steps"] if "run" in step}
     steps.pop("Install")
     return steps
 
@@ -47,7 +47,7 @@ def run(project, script):
     """As GitHub runs a step with ``shell: bash``."""
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {
-        **{name: one for name, one in os.environ.items() if not name.startswith("PYTEST")},
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         "PATH": binaries,
         "GITHUB_STEP_SUMMARY": str(project / "summary.md"),
         "GITHUB_WORKSPACE": str(project),
@@ -79,10 +79,10 @@ def test_the_page_tells_of_every_option_and_all_of_a_graph(request):
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_a_workflow_is_one_that_github_takes(workflow):
-    made = yaml.safe_load(BLOCKS[workflow])
+    parsed = yaml.safe_load(BLOCKS[workflow])
     # YAML 1.1 reads `on` as true, and GitHub does not.
-    assert set(made) <= {"name", True, "permissions", "concurrency", "jobs"}
-    assert set(made[True]) == {"push", "pull_request"}
+    assert set(parsed) <= {"name", True, "permissions", "concurrency", "jobs"}
+    assert set(parsed[True]) == {"push", "pull_request"}
     job = job_of(workflow)
     assert job["runs-on"] and job["timeout-minutes"]
     for step in job["steps"]:

@@ -63,8 +63,8 @@ def gpu(pytester, monkeypatch):
         text = f"def test_step(cudagraph):\n    cudagraph('model.py:build').gate({gate})\n"
         pytester.path.joinpath("tests", "test_model.py").write_text(text)
         with monkeypatch.context() as patch:
-            for name, one in environment.items():
-                patch.setenv(name, one)
+            for name, value in environment.items():
+                patch.setenv(name, value)
             return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs", *arguments)
 
     return run
@@ -73,7 +73,7 @@ def gpu(pytester, monkeypatch):
 def test_a_baseline_holds_the_times_of_ten_runs_and_a_slower_replay_fails(pytester, gpu):
     gpu("max_regression='3%'", "--cudagraph-update").assert_outcomes(passed=1)
     kept = json.loads((pytester.path / FILE).read_text())
-    assert {one.get("run", 0) for one in kept["samples"]} == set(range(10))
+    assert {sample.get("run", 0) for sample in kept["samples"]} == set(range(10))
     assert kept["counts"]["kernels"] > 0
 
     result = gpu("max_regression='3%'")

@@ -62,16 +62,16 @@ class Taker:
 
 def test_captures_are_together_and_whoever_measures_is_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    one, other = Taker(workers.gpu_shared), Taker(workers.gpu_shared)
-    assert one.is_in.wait(60) and other.is_in.wait(60)
+    first, second = Taker(workers.gpu_shared), Taker(workers.gpu_shared)
+    assert first.is_in.wait(60) and second.is_in.wait(60)
     times = Taker(workers.gpu_alone)
     assert not times.is_in.wait(0.5)
     late = Taker(workers.gpu_shared)
     # A capture could be beside the other two; it waits, because a measurement waits before it.
     assert not late.is_in.wait(0.5)
-    one.go()
+    first.go()
     assert not times.is_in.wait(0.2)
-    other.go()
+    second.go()
     assert times.is_in.wait(60)
     assert not late.is_in.wait(0.2)
     times.go()

@@ -24,32 +24,32 @@ from tests.gold_files import check
 CAPTURES = Path(__file__).resolve().parent.parent.parent / "samples" / "captures"
 
 
-def text_of(report, width, **asked):
+def text_of(report, width, **options):
     buffer = StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
-    console.print(render(report, **asked))
+    console.print(render(report, **options))
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     assert max(map(len, text.splitlines())) <= width
     return text
 
 
-def timed(made):
+def timed(capture):
     """Every node with a time made up by this test."""
     graphs = tuple(
         replace(
             graph,
             nodes=tuple(replace(node, duration_ns=1000 + 10 * node.id) for node in graph.nodes),
         )
-        for graph in made.graphs
+        for graph in capture.graphs
     )
-    return replace(made, graphs=graphs)
+    return replace(capture, graphs=graphs)
 
 
-def edited(made):
+def edited(capture):
     """No residual add behind the attention, gelu launched otherwise, one gemm by another kernel and
     slower, an edge that leads elsewhere, a larger pool, another PyTorch."""
-    places = Places(made)
-    forward, backward = made.graphs
+    places = Places(capture)
+    forward, backward = capture.graphs
     nodes = []
     for node in forward.nodes:
         place = places.of(node)
@@ -65,18 +65,20 @@ def edited(made):
     forward = replace(forward, nodes=tuple(nodes), edges=chain)
     edges = [edge for edge in backward.edges if edge.target != 100]
     backward = replace(backward, edges=(*edges, Edge(98, 100)))
-    (pool,) = made.memory.pools
+    (pool,) = capture.memory.pools
     first, *others = pool.segments
     segments = (replace(first, bytes=first.bytes + (4 << 20)), *others)
     memory = replace(
-        made.memory,
+        capture.memory,
         pools=(replace(pool, segments=segments),),
-        allocations=tuple(replace(allocation, node=None) for allocation in made.memory.allocations),
+        allocations=tuple(
+            replace(allocation, node=None) for allocation in capture.memory.allocations
+        ),
     )
-    environment = replace(made.environment, torch="2.12.0+cu130")
-    made = replace(made, graphs=(forward, backward), memory=memory, environment=environment)
-    assert inconsistency(made) is None
-    return made
+    environment = replace(capture.environment, torch="2.12.0+cu130")
+    capture = replace(capture, graphs=(forward, backward), memory=memory, environment=environment)
+    assert inconsistency(capture) is None
+    return capture
 
 
 @pytest.mark.parametrize("width", [80, 160])

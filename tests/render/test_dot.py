@@ -33,8 +33,8 @@ from tests.gold_files import GOLD, check
 from tests.strategies import captures
 
 
-def views(made: Capture) -> list[View]:
-    return [whole(index, graph) for index, graph in enumerate(made.graphs)]
+def views(capture: Capture) -> list[View]:
+    return [whole(index, graph) for index, graph in enumerate(capture.graphs)]
 
 
 def drawn(text: str) -> list[Element]:
@@ -267,15 +267,15 @@ def test_any_name_comes_back_from_graphviz_as_it_was(name: str) -> None:
 @settings(max_examples=25, deadline=None)
 @given(captures(), st.sampled_from(["type", "module", "stream"]), st.integers(0, 4))
 def test_every_capture_is_laid_out_with_all_its_nodes(
-    made: Capture, color: str, depth: int
+    capture: Capture, color: str, depth: int
 ) -> None:
-    text = render(made, views(made), color=color, depth=depth)
+    text = render(capture, views(capture), color=color, depth=depth)
     groups = drawn(text)
     nodes = [group for group in groups if group.getAttribute("class") == "node"]
-    empty = sum(not graph.nodes for graph in made.graphs)
-    assert len(nodes) == sum(len(graph.nodes) for graph in made.graphs) + empty
+    empty = sum(not graph.nodes for graph in capture.graphs)
+    assert len(nodes) == sum(len(graph.nodes) for graph in capture.graphs) + empty
     edges = [group for group in groups if group.getAttribute("class") == "edge"]
-    assert len(edges) == sum(len(graph.edges) for graph in made.graphs)
+    assert len(edges) == sum(len(graph.edges) for graph in capture.graphs)
 
 
 def test_labels_are_escaped_once() -> None:

@@ -86,7 +86,7 @@ def recorded() -> GateReport:
     )
 
 
-def one(verdict: Verdict, **fields: object) -> GateReport:
+def report_of(verdict: Verdict, **fields: object) -> GateReport:
     """A report of one verdict."""
     judged = Judged(
         "model.py:build", "NVIDIA H200", False, "2.13.0", (), None, (verdict,), (), {}, {}
@@ -168,7 +168,7 @@ def test_junit_counts_what_it_holds() -> None:
 
 @given(texts, texts)
 def test_junit_holds_any_text_and_what_does_not_print_as_escapes(text: str, name: str) -> None:
-    report = one(failing(text, metric=name, evidence=(text,)), entry=name, device=text)
+    report = report_of(failing(text, metric=name, evidence=(text,)), entry=name, device=text)
     data = gate_formats.junit(report).decode()
     assert all(character.isprintable() or character == "\n" for character in data)
     case = parsed(report).find(".//testcase")
@@ -196,18 +196,18 @@ def read_command(line: str) -> tuple[str, dict[str, str], str]:
             text = text.replace(escape, character)
         return text
 
-    found = {}
+    values = {}
     for pair in properties.split(",") if properties else ():
         name, _, value = pair.partition("=")
-        found[name] = plain(value, ("%3A", ":"), ("%2C", ","))
-    return kind, found, plain(data)
+        values[name] = plain(value, ("%3A", ":"), ("%2C", ","))
+    return kind, values, plain(data)
 
 
 @given(texts, texts)
 def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
     frame = Frame(name or "model.py", 12, "f")
     verdict = failing(text, metric=name, evidence=(text,), frame=frame)
-    written = gate_formats.github_commands(one(verdict, entry=text), Path("/nowhere"))
+    written = gate_formats.github_commands(report_of(verdict, entry=text), Path("/nowhere"))
     lines = written.split("\n")
     assert (len(lines), lines[1]) == (2, "")
     assert "\r" not in lines[0]
@@ -225,7 +225,7 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
 def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name: str) -> None:
     frames = (Frame("", 0, text), Frame(name or "model.py", 7, text))
     error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
-    report = gate_report((not_measured(name, error), *one(failing()).targets))
+    report = gate_report((not_measured(name, error), *report_of(failing()).targets))
     assert (report.verdict, exit_code(report)) == (ERROR, 4)
     findings = parsed(report).find(".//testcase[@line='7']/error")
     assert findings is not None
@@ -252,16 +252,16 @@ def test_files_are_named_from_the_top_of_the_checkout(tmp_path: Path, monkeypatc
     ):
         verdict = failing(frame=Frame(name, 3, "f"))
         _, properties, _ = read_command(
-            gate_formats.github_commands(one(verdict), tmp_path).strip()
+            gate_formats.github_commands(report_of(verdict), tmp_path).strip()
         )
         assert properties["file"] == shown
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 60])
 def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -> None:
-    some = tuple(failing(f"text {at}") for at in range(count))
+    failed = tuple(failing(f"text {at}") for at in range(count))
     doubtful = tuple(failing(f"text {at}", verdict=UNKNOWN) for at in range(count))
-    report = one(failing(), verdicts=(*some, *doubtful, failing(verdict=PASS)))
+    report = report_of(failing(), verdicts=(*failed, *doubtful, failing(verdict=PASS)))
     lines = gate_formats.github_commands(report, ROOT).splitlines()
     for kind in ("error", "warning"):
         mine = [line for line in lines if line.startswith(f"::{kind} ")]
@@ -274,7 +274,7 @@ def test_ten_annotations_of_a_kind_and_the_last_says_how_many_more(count: int) -
 
 def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     long = tuple(failing("é" * 300, evidence=("evidence " * 40,)) for _ in range(6000))
-    text = gate_formats.github_summary(one(failing(), verdicts=long))
+    text = gate_formats.github_summary(report_of(failing(), verdicts=long))
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
     assert text.endswith("\n_The rest is left out: GitHub refuses longer summaries._\n")
     assert gate_formats.cut_lines("short") == "short"
@@ -288,9 +288,11 @@ def read_markdown(text: str) -> tuple[list[str], list[str]]:
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         blocks.append(token.type)
         if token.type == "inline":
-            inside = [one for one in token.children or () if not one.type.startswith("strong")]
-            assert {one.type for one in inside} <= {"text"}, token
-            texts.append("".join(one.content for one in inside))
+            inside = [
+                child for child in token.children or () if not child.type.startswith("strong")
+            ]
+            assert {child.type for child in inside} <= {"text"}, token
+            texts.append("".join(child.content for child in inside))
     return blocks, texts
 
 
@@ -309,19 +311,19 @@ named = (texts | markup).filter(lambda text: text.strip(" "))
 def summary_of(name: str, text: str) -> str:
     verdict = failing(text, evidence=(text,))
     return gate_formats.github_summary(
-        one(verdict, entry=name, device=text, baseline=text, notes=(text,))
+        report_of(verdict, entry=name, device=text, baseline=text, notes=(text,))
     )
 
 
 @given(named, named)
 def test_text_in_a_summary_is_text(name: str, text: str) -> None:
     """Whatever a name holds, the blocks are the same, and it reads back where it belongs."""
-    blocks, found = read_markdown(summary_of(name, text))
+    blocks, shown_texts = read_markdown(summary_of(name, text))
     expected, plain = read_markdown(summary_of("NAME", "TEXT"))
     assert [block for block in blocks if block != "inline"] == [
-        one for one in expected if one != "inline"
+        block for block in expected if block != "inline"
     ]
-    for shown, words in zip(found, plain, strict=True):
+    for shown, words in zip(shown_texts, plain, strict=True):
         written = words.replace("NAME", visible(name)).replace("TEXT", visible(text))
         assert shown.strip() == written.strip()
 
@@ -340,10 +342,10 @@ def test_an_address_in_a_summary_is_no_link(address: str) -> None:
 @given(texts, texts)
 def test_every_format_takes_any_name(text: str, name: str) -> None:
     verdict = failing(text, metric=name, evidence=(name, text), source=text)
-    report = one(verdict, entry=text, device=name, notes=(text,), figures={"nodes": 5.0})
+    report = report_of(verdict, entry=text, device=name, notes=(text,), figures={"nodes": 5.0})
     Console(file=StringIO(), width=80).print(gate_table.render(report))
     data = gate_formats.benchmark_action(report)
-    assert all(one.isprintable() or one == "\n" for one in data.decode())
+    assert all(character.isprintable() or character == "\n" for character in data.decode())
     (row,) = json.loads(data)
     assert (row["name"], row["value"]) == (f"{visible(text)} nodes", 5.0)
     gate_formats.github_summary(report).encode()

@@ -96,9 +96,9 @@ def test_hostile_names_are_json() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(captures())
-def test_it_is_what_it_says_it_is(made: Capture) -> None:
-    views = [whole(index, graph) for index, graph in enumerate(made.graphs)]
-    report = json.loads(encode_graphs(made, views))
-    for graph, shown in zip(made.graphs, report["graphs"], strict=True):
+def test_it_is_what_it_says_it_is(capture: Capture) -> None:
+    views = [whole(index, graph) for index, graph in enumerate(capture.graphs)]
+    report = json.loads(encode_graphs(capture, views))
+    for graph, shown in zip(capture.graphs, report["graphs"], strict=True):
         assert [node["id"] for node in shown["nodes"]] == [node.id for node in graph.nodes]
         assert [edge[:2] for edge in shown["edges"]] == [[e.source, e.target] for e in graph.edges]

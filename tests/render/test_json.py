@@ -19,7 +19,9 @@ texts = names | st.just(ODD) | st.text(st.sampled_from(ODD))
 
 def shows_nothing_odd(data: bytes) -> bool:
     text = data.decode()
-    return text.endswith("\n") and not any(one in text for one in ODD if not one.isprintable())
+    return text.endswith("\n") and not any(
+        character in text for character in ODD if not character.isprintable()
+    )
 
 
 @given(st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner)))

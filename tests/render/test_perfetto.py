@@ -16,8 +16,8 @@ from tests.builders import capture, hostile, small, timed, unusual
 from tests.strategies import captures
 
 
-def trace(made):
-    return json.loads(render(made))["traceEvents"]
+def trace(recorded):
+    return json.loads(render(recorded))["traceEvents"]
 
 
 def ns(event, name="ts"):
@@ -27,19 +27,19 @@ def ns(event, name="ts"):
 
 def slices(events):
     """Complete events by thread, in the order of the file."""
-    found = defaultdict(list)
+    by_thread = defaultdict(list)
     for event in events:
         if event["ph"] == "X":
-            found[event["pid"], event["tid"]].append(event)
-    return found
+            by_thread[event["pid"], event["tid"]].append(event)
+    return by_thread
 
 
 def assert_nested(events):
     """Each slice lies inside the one before it that is still open, or begins after it."""
-    for some in slices(events).values():
+    for thread in slices(events).values():
         open_ends = []
         last = 0
-        for event in some:
+        for event in thread:
             start, end = ns(event), ns(event) + ns(event, "dur")
             assert start >= last and end >= start
             last = start
@@ -52,9 +52,9 @@ def assert_nested(events):
 @st.composite
 def jittered(draw):
     """Captures with any starts and durations at all, as medians may have them."""
-    made = draw(captures())
+    recorded = draw(captures())
     graphs = []
-    for graph in made.graphs:
+    for graph in recorded.graphs:
         nodes = tuple(
             structs.replace(
                 node,
@@ -64,12 +64,12 @@ def jittered(draw):
             for node in graph.nodes
         )
         graphs.append(structs.replace(graph, nodes=nodes))
-    return structs.replace(made, graphs=tuple(graphs))
+    return structs.replace(recorded, graphs=tuple(graphs))
 
 
 @given(jittered())
-def test_slices_are_nested_and_every_timed_node_is_there(made):
-    events = trace(made)
+def test_slices_are_nested_and_every_timed_node_is_there(recorded):
+    events = trace(recorded)
     assert_nested(events)
     shown = [
         (event["pid"], event["args"]["node"])
@@ -78,30 +78,30 @@ def test_slices_are_nested_and_every_timed_node_is_there(made):
     ]
     assert sorted(shown) == [
         (index + 1, node.id)
-        for index, graph in enumerate(made.graphs)
+        for index, graph in enumerate(recorded.graphs)
         for node in graph.nodes
         if node.duration_ns is not None
     ]
 
 
 @given(jittered())
-def test_arrows_leave_and_enter_slices(made):
-    events = trace(made)
+def test_arrows_leave_and_enter_slices(recorded):
+    events = trace(recorded)
     by_thread = slices(events)
     arrows = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
             arrows[event["id"]][event["ph"]] = event
             inside = by_thread[event["pid"], event["tid"]]
-            assert any(ns(one) <= ns(event) <= ns(one) + ns(one, "dur") for one in inside)
+            assert any(ns(outer) <= ns(event) <= ns(outer) + ns(outer, "dur") for outer in inside)
     for both in arrows.values():
         assert ns(both["s"]) <= ns(both["f"])
         assert both["s"]["tid"] != both["f"]["tid"]
         assert both["f"]["bp"] == "e"
 
 
-def names(some, kind):
-    return [event["name"] for event in some if event.get("cat") == kind]
+def names(events, kind):
+    return [event["name"] for event in events if event.get("cat") == kind]
 
 
 def test_modules_lines_ops_and_kernels_lie_inside_each_other():
@@ -131,7 +131,7 @@ def test_modules_lines_ops_and_kernels_lie_inside_each_other():
 def test_one_graph_after_the_other():
     threads = slices(trace(timed(small())))
     first = max(ns(event) + ns(event, "dur") for event in threads[1, 1])
-    second = min(ns(event) for (pid, _), some in threads.items() for event in some if pid == 2)
+    second = min(ns(event) for (pid, _), thread in threads.items() for event in thread if pid == 2)
     assert first < second
 
 
@@ -148,13 +148,13 @@ def test_processes_are_graphs_and_threads_are_streams():
 
 
 @given(jittered())
-def test_processes_and_threads_are_as_perfetto_wants_them(made):
+def test_processes_and_threads_are_as_perfetto_wants_them(recorded):
     """Every process and thread has a name; the first stream is the main thread, which has the
     number of its process, and no number is that of two threads."""
-    events = trace(made)
+    events = trace(recorded)
     named = [event for event in events if event["name"] in ("process_name", "thread_name")]
     assert all(event["args"]["name"] for event in named)
-    threads = [(one["tid"], one["pid"]) for one in named if one["name"] == "thread_name"]
+    threads = [(event["tid"], event["pid"]) for event in named if event["name"] == "thread_name"]
     assert len(dict(threads)) == len(threads)
     firsts = {pid: tid for tid, pid in reversed(threads)}
     assert all(pid == tid for pid, tid in firsts.items())
@@ -175,8 +175,8 @@ def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():
     )
     events = trace(recorded)
     assert_nested(events)
-    told = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
-    assert "capture stream, concurrent (1)" in told
+    thread_names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert "capture stream, concurrent (1)" in thread_names
 
 
 def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_short():
@@ -204,10 +204,10 @@ def test_the_source_of_a_line_that_lies_here(tmp_path):
     assert "source" not in lines["secret.txt:13 Block.forward"]
 
 
-@pytest.mark.parametrize("made", [hostile(), unusual(), capture([])])
-def test_names_of_any_kind_and_graphs_of_any_nodes(made):
-    made = timed(made)
-    text = render(made)
+@pytest.mark.parametrize("recorded", [hostile(), unusual(), capture([])])
+def test_names_of_any_kind_and_graphs_of_any_nodes(recorded):
+    recorded = timed(recorded)
+    text = render(recorded)
     assert json.loads(text)["displayTimeUnit"] == "ns"
     assert text.decode().rstrip("\n").isprintable()
     assert_nested(json.loads(text)["traceEvents"])

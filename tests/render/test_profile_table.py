@@ -18,11 +18,11 @@ from tests.gold_files import check
 from tests.recorded import ROOT, recorded
 
 
-def text_of(made, width, **asked):
-    by = asked.get("by")
+def text_of(capture, width, **options):
+    by = options.get("by")
     buffer = StringIO()
     console = Console(file=buffer, width=width, color_system=None, highlight=False)
-    console.print(render(profile_report(made, **asked), overview=by is None))
+    console.print(render(profile_report(capture, **options), overview=by is None))
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     assert max(map(len, text.splitlines())) <= width
     return text
@@ -43,9 +43,9 @@ def test_one_table(by, width):
     check(f"tables/profile-transformer-by-{by}-{width}.txt", text_of(capture, width, by=by, top=8))
 
 
-@pytest.mark.parametrize("made", [timed(small()), timed(hostile())])
-def test_node_times_alone_are_shown_with_what_they_can_tell(made):
-    text = text_of(made, 100)
+@pytest.mark.parametrize("capture", [timed(small()), timed(hostile())])
+def test_node_times_alone_are_shown_with_what_they_can_tell(capture):
+    text = text_of(capture, 100)
     assert "Cannot tell whether a CUDA graph helps" in text
     assert "gaps were measured under the profiler, which makes them longer" in text
     assert "\x1b" not in text

@@ -72,8 +72,8 @@ def test_bench_of_figures_made_up_by_this_test(width):
 
     def samples(phase, eager_ns, replay_ns, wobble, behind=None):
         swing = [1 + wobble * (round % 5 - 2) for round in range(20)]
-        eager = tuple(eager_ns * one for one in swing)
-        replay = tuple(replay_ns * one for one in reversed(swing))
+        eager = tuple(eager_ns * factor for factor in swing)
+        replay = tuple(replay_ns * factor for factor in reversed(swing))
         return (
             Samples("eager", phase, eager, (eager_ns * 0.9,) * 20, behind=behind),
             Samples("replay", phase, replay, (4e3,) * 20, behind=behind),
@@ -101,13 +101,13 @@ def test_bench_as_recorded_on_a_gpu(width):
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_doctor(width):
-    found = [
+    capabilities = [
         Capability("python", "available", "3.12.1"),
         Capability("GPU", "degraded", "PyTorch sees no usable GPU: capture, dump and pools run on "
                    "the simulated device", "a machine with an NVIDIA GPU"),
         Capability("node callbacks (CUPTI)", "absent", "tested only where there is a GPU"),
     ]  # fmt: skip
-    compare("doctor", report_table.render_doctor(found), width)
+    compare("doctor", report_table.render_doctor(capabilities), width)
 
 
 @pytest.mark.parametrize("view", ["summary", "pools"])
@@ -153,8 +153,8 @@ def test_a_terminal_too_narrow_for_the_columns_shows_every_cell_in_a_list():
         Column("waited for", lambda row: row[3], lambda us: f"{us} us" if us else ""),
     ]
     rows = [("transformer.py:37", 80, 331, None), ("transformer.py:32", 20, 133, 288)]
-    made = Table("T", columns, rows)
-    lines = text_of(made, 30).splitlines()
+    table = Table("T", columns, rows)
+    lines = text_of(table, 30).splitlines()
     assert lines[2:] == [
         "transformer.py:37, nodes 80,",
         "  time 331 us",
@@ -163,7 +163,7 @@ def test_a_terminal_too_narrow_for_the_columns_shows_every_cell_in_a_list():
         "  us",
     ]
     assert lines[:2] == ["T", "─" * 30]
-    assert len(text_of(made, 60).splitlines()) == 5
+    assert len(text_of(table, 60).splitlines()) == 5
 
 
 def test_words_break_between_names_and_lose_nothing():

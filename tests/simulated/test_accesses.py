@@ -88,15 +88,15 @@ def test_backward_reads_what_forward_wrote(tmp_path: Path) -> None:
 
 def test_gradients_of_a_layer_need_nothing_of_each_other() -> None:
     recorded = capture(trained)
-    (found,) = [
+    (overlaps,) = [
         overlap.find_overlap(recorded, index)
         for index, graph in enumerate(recorded.graphs)
         if graph.phase == "backward"
     ]
-    assert found.recorded and not found.timed
-    assert found.barriers == found.guessed == 0
-    assert found.needed_nodes < found.length_nodes
-    words = [overlap.sentence(recorded, found, pair) for pair in found.pairs]
+    assert overlaps.recorded and not overlaps.timed
+    assert overlaps.barriers == overlaps.guessed == 0
+    assert overlaps.needed_nodes < overlaps.length_nodes
+    words = [overlap.sentence(recorded, overlaps, pair) for pair in overlaps.pairs]
     assert any(line.startswith("aten::mm at ") for line in words)
 
 

@@ -57,9 +57,9 @@ def test_the_graph_adds_in_place() -> None:
         )
         replayed = [parameter.grad for parameter in model.parameters()]
         captured.graph.replay()
-        first = [one.clone() for one in replayed]
+        first = [gradient.clone() for gradient in replayed]
         captured.graph.replay()
         step()
         assert all(torch.equal(a, b) for a, b in zip(first, replayed, strict=True))
-        for one, before in zip(model.parameters(), replayed, strict=True):
-            assert one.grad is before
+        for parameter, before in zip(model.parameters(), replayed, strict=True):
+            assert parameter.grad is before

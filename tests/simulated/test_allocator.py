@@ -71,8 +71,8 @@ requests = st.lists(
 def test_live_blocks_never_overlap_and_segments_are_covered(steps):
     pool = PrivatePool()
     live = []
-    for what, value in steps:
-        if what == "alloc":
+    for request, value in steps:
+        if request == "alloc":
             block = pool.allocate(value)
             assert block.bytes >= value
             live.append(block)

@@ -35,8 +35,8 @@ def test_replay_equals_eager_to_the_last_bit(name):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{SAMPLES / name}.py:build", device="cuda")
         session = simulated_capture.prepare(device, workload, CaptureOptions(), quiet)
-        for one in session.captured:
-            one.graph.replay()
+        for captured in session.captured:
+            captured.graph.replay()
         replayed = [t.clone() for named in session.outputs.values() for _, t in named]
         gradients = [g.clone() for gradient in session.gradients.values() for g in gradient]
         outputs, expected = [], []
@@ -215,8 +215,8 @@ def test_checkpointing_drops_in_backward_what_it_dropped_in_forward(preserve):
         session = prepared(device, function, x)
         masks = []
         for _ in range(2):
-            for one in session.captured:
-                one.graph.replay()
+            for captured in session.captured:
+                captured.graph.replay()
             masks.append(session.outputs[0][0][1].detach().clone())
             same = torch.equal(session.gradients[0][0] != 0, masks[-1] != 0)
             assert same == preserve
@@ -237,9 +237,9 @@ class Wrapped(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args = pytree.tree_map_only(Wrapped, lambda one: one.inner, args)
-        made = func(*args, **(kwargs or {}))
-        return Wrapped(made) if func is torch.ops.aten.detach.default else made
+        args = pytree.tree_map_only(Wrapped, lambda tensor: tensor.inner, args)
+        result = func(*args, **(kwargs or {}))
+        return Wrapped(result) if func is torch.ops.aten.detach.default else result
 
 
 def packed(x):
@@ -286,8 +286,8 @@ def test_tensors_that_are_made_of_others_replay_as_eager(make):
         session = prepared(device, function, x)
         with torch.no_grad():
             x.copy_(torch.randn(2, 3, 4, device="cuda"))
-        for one in session.captured:
-            one.graph.replay()
+        for captured in session.captured:
+            captured.graph.replay()
         assert torch.equal(session.outputs[0][0][1], function(x))
 
 
@@ -295,8 +295,8 @@ def test_histograms_of_integers_are_counted_as_on_a_gpu():
     with SimulatedDevice("test").active() as device:
         x = torch.tensor([0, 1, 1, 3], dtype=torch.int32, device="cuda")
         session = prepared(device, lambda x: torch.histc(x, bins=4, min=0, max=3), x)
-    (_, found) = session.outputs[0][0]
-    assert found.dtype == torch.int32 and found.tolist() == [1, 2, 0, 1]
+    (_, histogram) = session.outputs[0][0]
+    assert histogram.dtype == torch.int32 and histogram.tolist() == [1, 2, 0, 1]
 
 
 def test_annotations_may_name_the_classes_of_torch_cuda():

@@ -66,13 +66,13 @@ def comparable(log):
 
 
 def assert_same(left, right):
-    for one, other in zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True):
-        if isinstance(one, torch.Tensor):
-            assert one.dtype == other.dtype
-            assert one.requires_grad == other.requires_grad
-            assert torch.equal(one.detach(), other.detach())
+    for a, b in zip(pytree.tree_leaves(left), pytree.tree_leaves(right), strict=True):
+        if isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype
+            assert a.requires_grad == b.requires_grad
+            assert torch.equal(a.detach(), b.detach())
         else:
-            assert type(one) is type(other) and one == other
+            assert type(a) is type(b) and a == b
 
 
 def test_this_pytorch_is_supported():
@@ -245,7 +245,7 @@ class Twice(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args = pytree.tree_map_only(Twice, lambda one: one.inner, args)
+        args = pytree.tree_map_only(Twice, lambda tensor: tensor.inner, args)
         return func(*args, **(kwargs or {}))
 
 

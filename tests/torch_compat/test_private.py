@@ -85,8 +85,8 @@ def private_names(source: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: str(path.relative_to(_ROOT)))
 def test_no_private_name_of_pytorch(path: Path) -> None:
-    found = [f"{path}:{line}: {name}" for line, name in private_names(path.read_text())]
-    assert not found, "declare it in cgtool/torch_compat/private.py: " + ", ".join(found)
+    private = [f"{path}:{line}: {name}" for line, name in private_names(path.read_text())]
+    assert not private, "declare it in cgtool/torch_compat/private.py: " + ", ".join(private)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_state_has_the_names_of_the_user():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "largest", "exact"),
+    ("first", "second", "largest", "exact"),
     [
         ([1.0, NAN], [1.0, NAN], 0.0, True),
         ([1.0, INF], [1.0, INF], 0.0, True),
@@ -110,9 +110,9 @@ def test_state_has_the_names_of_the_user():
         ([], [], 0.0, True),
     ],
 )
-def test_differences(one, other, largest, exact):
-    found = difference(torch.tensor(one), torch.tensor(other))
-    assert (found.largest, found.exact) == (largest, exact)
+def test_differences(first, second, largest, exact):
+    measured = difference(torch.tensor(first), torch.tensor(second))
+    assert (measured.largest, measured.exact) == (largest, exact)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_differences(one, other, largest, exact):
     [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.complex64, torch.float8_e4m3fn],
 )
 def test_every_kind_of_number_can_be_compared(dtype):
-    one, other = torch.tensor([1, 0]).to(dtype), torch.tensor([1, 1]).to(dtype)
-    assert difference(one, one.clone()).exact
-    assert difference(one, other).largest == 1
-    assert difference(one.expand(3, 2), one.expand(3, 2).contiguous()).exact
+    first, second = torch.tensor([1, 0]).to(dtype), torch.tensor([1, 1]).to(dtype)
+    assert difference(first, first.clone()).exact
+    assert difference(first, second).largest == 1
+    assert difference(first.expand(3, 2), first.expand(3, 2).contiguous()).exact
 
 
 def test_sparse_tensors_and_shapes():
@@ -187,19 +187,19 @@ def staged(target):
 
 
 def test_inputs_moved_in_the_last_bit_move_results_a_little(target):
-    made = target("innocent.py:two_callables")
-    stage = staged(made)
+    subject = target("innocent.py:two_callables")
+    stage = staged(subject)
     trial = Trial("one")
     exact = stage.eager(trial).values[0]
-    moved = [stage.eager(one).values[0] for one in perturbed(stage, trial)]
+    moved = [stage.eager(start).values[0] for start in perturbed(stage, trial)]
     key = next(key for key in exact if key[0] == "output")
-    apart = max(difference(exact[key], one[key]).largest for one in moved)
+    apart = max(difference(exact[key], values[key]).largest for values in moved)
     assert 0 < apart < 1e-5
 
 
 def test_random_results_are_compared_by_what_they_are_drawn_from(target):
-    made = target("innocent.py:dropout_and_batch_norm")
-    stage = staged(made)
+    subject = target("innocent.py:dropout_and_batch_norm")
+    stage = staged(subject)
     trial = Trial("one")
     keys = {("gradient", "gradient of 0.weight")}
     assert randomness.alike(stage, trial, keys)
@@ -207,8 +207,8 @@ def test_random_results_are_compared_by_what_they_are_drawn_from(target):
 
 
 def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
-    made = target("innocent.py:dropout_and_batch_norm")
-    stage = staged(made)
+    subject = target("innocent.py:dropout_and_batch_norm")
+    stage = staged(subject)
     kept = torch.get_rng_state()
     replay = stage.replay_once
 
@@ -223,18 +223,18 @@ def test_a_replay_that_repeats_its_random_numbers_is_found(target, monkeypatch):
 
 
 def test_what_a_replay_does_not_write_keeps_the_sentinel(target, monkeypatch):
-    made = target("innocent.py:two_callables")
-    stage = staged(made)
-    skipped = made.session.captured[-1].graph
+    subject = target("innocent.py:two_callables")
+    stage = staged(subject)
+    skipped = subject.session.captured[-1].graph
     monkeypatch.setattr(type(skipped), "replay", lambda self: None)
     run = stage.replay(Trial("one"))
     assert "first: output" in run.unwritten
 
 
 def test_incoming_gradients_are_inputs(target):
-    made = target("innocent.py:two_callables")
-    staged(made)
-    names = [name for name, _ in static_inputs(made)]
+    subject = target("innocent.py:two_callables")
+    staged(subject)
+    names = [name for name, _ in static_inputs(subject)]
     assert "second: incoming gradient of output" in names
 
 
@@ -274,8 +274,8 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
         output = session.outputs[0][0][1]
         after_replay(session.captured[0].graph, lambda: output.mul_(scale))
 
-    made = as_on_a_gpu(target("innocent.py:matrix_products"), round_otherwise)
-    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    subject = as_on_a_gpu(target("innocent.py:matrix_products"), round_otherwise)
+    outcome = verify(subject, VerifyOptions(), lambda _text: None)
     outputs = [comparison for comparison in outcome.comparisons if comparison.kind == "output"]
     assert {output.equal for output in outputs} == {equal}
     assert not any(output.exact for output in outputs)
@@ -283,8 +283,8 @@ def test_where_kernels_may_differ_rounding_is_allowed_and_no_more(target, scale,
 
 
 def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):
-    made = target("innocent.py:sums_as_atomics_do")
-    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    subject = target("innocent.py:sums_as_atomics_do")
+    outcome = verify(subject, VerifyOptions(), lambda _text: None)
     assert all(comparison.equal for comparison in outcome.comparisons)
     assert any(comparison.noise > 0 for comparison in outcome.comparisons)
     (finding,) = outcome.findings
@@ -298,8 +298,8 @@ def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):
 
 
 def test_another_order_of_replay_that_is_right_is_no_finding(target):
-    made = as_on_a_gpu(target("innocent.py:two_callables"), lambda _session: None)
-    assert verify(made, VerifyOptions(), lambda _text: None).findings == ()
+    subject = as_on_a_gpu(target("innocent.py:two_callables"), lambda _session: None)
+    assert verify(subject, VerifyOptions(), lambda _text: None).findings == ()
 
 
 def test_another_order_of_replay_that_is_wrong_is_a_note(target):
@@ -308,34 +308,34 @@ def test_another_order_of_replay_that_is_wrong_is_a_note(target):
     def overlay(session):
         """The first forward's memory lies on the gradients that the graph before it left."""
         gradients = [gradient for gradient in session.gradients[0] if gradient is not None]
-        for one in session.captured:
+        for captured in session.captured:
 
-            def act(name=one.name):
+            def act(name=captured.name):
                 order.append(name)
                 if order[-2:] == ["backward 0", "forward 1"]:
                     torch._foreach_zero_(gradients)
 
-            after_replay(one.graph, act)
+            after_replay(captured.graph, act)
 
-    made = as_on_a_gpu(target("innocent.py:two_callables"), overlay)
-    (finding,) = verify(made, VerifyOptions(), lambda _text: None).findings
+    subject = as_on_a_gpu(target("innocent.py:two_callables"), overlay)
+    (finding,) = verify(subject, VerifyOptions(), lambda _text: None).findings
     assert (finding.code, finding.severity) == ("shared-pool-replay-order", "note")
 
 
 def test_a_replay_that_fails_ends_the_trials_with_what_is_known(target):
-    made = target("innocent.py:matrix_products")
+    subject = target("innocent.py:matrix_products")
 
     def lost():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    capture = made.capture
+    capture = subject.capture
 
     def captured(progress):
         capture(progress)
-        made.session.captured[0].graph.replay = lost
+        subject.session.captured[0].graph.replay = lost
 
-    made.capture = captured
-    outcome = verify(made, VerifyOptions(), lambda _text: None)
+    subject.capture = captured
+    outcome = verify(subject, VerifyOptions(), lambda _text: None)
     assert [finding.code for finding in outcome.findings] == ["input-freed-before-replay"]
     assert "illegal memory access" in outcome.notes[-1].text
 

@@ -17,8 +17,8 @@ SAMPLES = FOLDER.parent.parent / "samples"
 def factories(module):
     return [
         name
-        for name, one in inspect.getmembers(module, inspect.isfunction)
-        if list(inspect.signature(one).parameters) == ["device"]
+        for name, member in inspect.getmembers(module, inspect.isfunction)
+        if list(inspect.signature(member).parameters) == ["device"]
         and name not in ("model", "sums_as_atomics_do")
     ]
 
@@ -62,7 +62,7 @@ def test_the_line_to_blame(verified, name):
         (finding.code, finding.frames[0].line) for finding in outcome.findings if finding.frames
     }
     assert (code, line) in findings
-    assert {one for one, _ in findings} == {code}
+    assert {name for name, _ in findings} == {code}
     assert not all(comparison.equal for comparison in outcome.comparisons) or code.startswith(
         "stale"
     )

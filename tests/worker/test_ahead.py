@@ -44,12 +44,12 @@ def run(spec: str, output: Path) -> None:
 
 def test_what_waits_is_asked_first_and_what_is_asked_no_more_ends(spec, tmp_path):
     with supervisor.ahead(2):
-        waiting = [one.process for one in supervisor._waiting]
-        folders = [one.stack_file.parent for one in supervisor._waiting]
-        assert [one.poll() for one in waiting] == [None, None]
+        waiting = [worker.process for worker in supervisor._waiting]
+        folders = [worker.stack_file.parent for worker in supervisor._waiting]
+        assert [process.poll() for process in waiting] == [None, None]
         run(spec, tmp_path / "a.cgt")
     assert used(spec) == [waiting[0].pid]
-    assert all(one.poll() is not None for one in waiting)
+    assert all(process.poll() is not None for process in waiting)
     assert not any(folder.exists() for folder in folders)
     run(spec, tmp_path / "b.cgt")
     assert used(spec)[1] != waiting[1].pid
@@ -75,9 +75,9 @@ def test_one_that_ended_too_early_is_no_loss(spec, tmp_path, monkeypatch):
 def test_a_failure_leaves_nothing_behind(spec, tmp_path):
     (tmp_path / "model.py").write_text("raise ValueError('no')")
     with pytest.raises(supervisor.CgtoolError, match="no"), supervisor.ahead(2):
-        waiting = [one.process for one in supervisor._waiting]
+        waiting = [worker.process for worker in supervisor._waiting]
         run(spec, tmp_path / "a.cgt")
-    assert all(one.poll() is not None for one in waiting)
+    assert all(process.poll() is not None for process in waiting)
     assert not supervisor._waiting
 
 
@@ -85,11 +85,11 @@ def test_a_failure_leaves_nothing_behind(spec, tmp_path):
 def test_runs_start_together_where_there_are_processors(
     spec, tmp_path, monkeypatch, processors, batches
 ):
-    real, seen = supervisor.ahead, []
+    real, started = supervisor.ahead, []
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
-    monkeypatch.setattr(supervisor, "ahead", lambda count: seen.append(count) or real(count))
+    monkeypatch.setattr(supervisor, "ahead", lambda count: started.append(count) or real(count))
     measuring = Measuring(SIMULATED, tmp_path, None, True)
     runs = Runs(lambda: measuring.capture(spec), 100.0, ahead=measuring.ahead)
     assert runs.up_to(3)
     assert len(runs.captures) == 3 == len(set(used(spec)))
-    assert seen == batches
+    assert started == batches

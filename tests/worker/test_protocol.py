@@ -101,10 +101,10 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
     (plain / "test" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(known)])
     child.extend_import_path(
-        [str(one) for one in (module, plain, known, package, tmp_path / "gone")]
+        [str(folder) for folder in (module, plain, known, package, tmp_path / "gone")]
     )
     expected = [plain, tmp_path / "gone", known, module, package]
-    assert sys.path == [str(one) for one in expected]
+    assert sys.path == [str(folder) for folder in expected]
 
 
 def test_that_numpy_is_not_installed_is_no_news(project, monkeypatch, capfd):
@@ -113,5 +113,5 @@ def test_that_numpy_is_not_installed_is_no_news(project, monkeypatch, capfd):
     (missing / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")
     monkeypatch.setenv("PYTHONPATH", str(missing), prepend=os.pathsep)
     assert len(attempt(project).graphs[0].nodes) == 1
-    assert "printed" in (told := capfd.readouterr().err)
-    assert "NumPy" not in told
+    assert "printed" in (printed := capfd.readouterr().err)
+    assert "NumPy" not in printed

@@ -36,14 +36,15 @@ def test_replaced_names_are_put_back_and_named():
     assert torch.ones(1).data_ptr() != 0
     assert sys.modules["json"] is module is json
     assert callable(os.getcwd)
-    assert {one.name for one in restored} == {
+    assert {replaced.name for replaced in restored} == {
         "builtins.len",
         "torch.autograd.grad",
         "torch.Tensor.data_ptr",
         "sys.modules['json']",
         "os.getcwd",
     }
-    assert {one.name for one in restored if not one.is_broken} == {"torch.autograd.grad"}
+    working = [replaced for replaced in restored if not replaced.is_broken]
+    assert [replaced.name for replaced in working] == ["torch.autograd.grad"]
     assert describe_replaced(restored).endswith("and 2 more")
 
 
@@ -66,7 +67,7 @@ def test_the_line_that_assigns_is_found(tmp_path, monkeypatch):
     import patches_torch  # noqa: F401
 
     restored = kept.restore()
-    assert [one.name for one in restored] == ["torch.zeros_like"]
+    assert [replaced.name for replaced in restored] == ["torch.zeros_like"]
     (frame,) = frames_of_replaced(restored)
     assert (frame.file, frame.line) == (str(tmp_path / "patches_torch.py"), 4)
     del sys.modules["patches_torch"]

@@ -8,7 +8,11 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     y = x * 2
 graph.replay()
-segments = [one for one in torch.cuda.memory_snapshot() if one["segment_pool_id"] == graph.pool()]
+segments = [
+    segment
+    for segment in torch.cuda.memory_snapshot()
+    if segment["segment_pool_id"] == graph.pool()
+]
 assert sum(segment["allocated_size"] for segment in segments) == 4096
 assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
 assert torch.cuda.memory_stats()["num_alloc_retries"] == 0

@@ -23,7 +23,7 @@ def main():
         graph.replay()
         sums.append((step, y.sum()))
         sample = batch
-    total = torch.stack([one for _, one in sums])
+    total = torch.stack([result for _, result in sums])
     print(total.tolist(), sample.shape)
 
 

@@ -16,7 +16,7 @@ from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op
-from cgtool.observe.placement import (
+from cgtool.observe.tensors import (
     DEVICE,
     HOST,
     is_cpu_device,

@@ -18,7 +18,7 @@ from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op, package_part
 from cgtool.observe.ops import OpCall
-from cgtool.observe.placement import on_host, tensors_of
+from cgtool.observe.tensors import on_host, tensors_of
 from cgtool.torch_compat.private import TorchDispatchMode, fake_tensor_mode, schema_of
 
 CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")

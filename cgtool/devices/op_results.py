@@ -9,7 +9,7 @@ import torch
 from cgtool.devices.device import Device
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall, OpRecorder
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import strided, tensors_in
 
 OpResults = list[tuple[OpCall, list[torch.Tensor]]]
 """Every op that launches work, and what it wrote; empty where there was no memory to keep it."""
@@ -49,8 +49,3 @@ class ResultRecorder(OpRecorder):
                 kept = [tensor.detach().clone() for tensor in written]
         self.results.append((call, kept))
         return output
-
-
-def strided(value: Any) -> list[torch.Tensor]:
-    """The tensors anywhere in a value that have a storage of their own."""
-    return [tensor for tensor in tensors_in(value) if tensor.layout == torch.strided]

@@ -18,7 +18,7 @@ import torch
 
 from cgtool.model.capture import Call
 from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
-from cgtool.observe.storage import listed_tensors, strided_parts
+from cgtool.observe.tensors import listed_tensors, strided_parts
 from cgtool.torch_compat.private import free_weak_storage, packet_of, storage_key, weak_storage
 
 UNKNOWN = Call()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.storage import listed_tensors, tensors_in
+from cgtool.observe.tensors import listed_tensors, tensors_in
 from cgtool.torch_compat.private import schema_of, storage_key
 
 # Batch norm updates its statistics, which its schema does not say.

@@ -18,8 +18,8 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.placement import on_host
 from cgtool.observe.source import Use, uses_of
+from cgtool.observe.tensors import on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     MODULE_TABLES,

@@ -20,7 +20,7 @@ from cgtool.observe.effects import UNINITIALISED, Uninitialised, written_by
 from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.placement import on_host
+from cgtool.observe.tensors import on_host
 from cgtool.torch_compat.private import pytree, storage_key
 
 _SMALL = 64

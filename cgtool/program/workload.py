@@ -13,7 +13,7 @@ import torch
 
 from cgtool.model.capture import Caveat, Entry, Frame, Option, Tensor
 from cgtool.model.options import CaptureOptions
-from cgtool.observe.storage import strided_parts
+from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, reach, type_name
 from cgtool.torch_compat.private import pytree
 

@@ -13,7 +13,7 @@ from cgtool.detectors.reporting import Detector, on
 from cgtool.findings import code
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat.private import pins_memory
 
 CAPTURE_WAITS_FOR_NCCL = code("capture-waits-for-nccl")

@@ -12,7 +12,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
-from cgtool.observe.storage import key_of
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 

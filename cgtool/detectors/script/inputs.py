@@ -16,7 +16,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
-from cgtool.observe.storage import key_of
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 

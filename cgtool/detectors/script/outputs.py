@@ -17,7 +17,7 @@ from cgtool.observe.script import events
 from cgtool.observe.script.names import names_of, stack_of
 from cgtool.observe.script.state import Access, Buffer, WatchedGraph
 from cgtool.observe.source import tree_of
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import tensors_in
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")

@@ -30,13 +30,12 @@ from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import Code
 from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe import placement
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import real_places, tensors_in
 from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.patches import Patches
@@ -246,7 +245,7 @@ def check(
     side.wait_stream(torch.cuda.current_stream())
 
     dry_run = partial(_dry_run, dry, workload, options, side, progress)
-    with watch_annotations(options.annotations) as annotations, placement.real():
+    with watch_annotations(options.annotations) as annotations, real_places():
         with torch.cuda.stream(side):
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)

@@ -19,7 +19,7 @@ from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
-from cgtool.observe.placement import HOST, put
+from cgtool.observe.tensors import HOST, put
 from cgtool.torch_compat.private import (
     DUMP_SNAPSHOT,
     INITIALIZED,

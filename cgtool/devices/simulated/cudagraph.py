@@ -31,7 +31,7 @@ from cgtool.observe.effects import written_by
 from cgtool.observe.frames import here
 from cgtool.observe.ops import OpCall
 from cgtool.observe.script.script import ObservedScript
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree

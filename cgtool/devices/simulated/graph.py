@@ -21,8 +21,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
-from cgtool.observe.placement import HOST, place_of
-from cgtool.observe.storage import strided_parts, tensors_in
+from cgtool.observe.tensors import HOST, place_of, strided_parts, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import dispatches_to_python, pytree
 

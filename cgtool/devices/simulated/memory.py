@@ -17,7 +17,7 @@ from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment, Tensor
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.origins import OriginTable
-from cgtool.observe.storage import strided_parts, tensors_in
+from cgtool.observe.tensors import strided_parts, tensors_in
 from cgtool.torch_compat.private import storage_key
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")

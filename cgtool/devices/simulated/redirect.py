@@ -24,7 +24,7 @@ from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.findings import code
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_op
-from cgtool.observe.placement import (
+from cgtool.observe.tensors import (
     DEVICE,
     HOST,
     PINNED,

@@ -37,9 +37,8 @@ from cgtool.devices.simulated.redirect import FunctionMode
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.placement import place_of
 from cgtool.observe.script.script import ObservedScript, OnCapturedOp
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.tensors import key_of, place_of, tensors_in
 from cgtool.torch_compat.private import storage_key, storage_use_count
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")

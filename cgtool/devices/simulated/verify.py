@@ -12,7 +12,7 @@ from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
-from cgtool.observe.storage import strided_parts, tensors_in
+from cgtool.observe.tensors import strided_parts, tensors_in
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import schema_of
 

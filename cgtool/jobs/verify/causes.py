@@ -28,7 +28,7 @@ from cgtool.observe import iteration
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.host_reads import HostReads
-from cgtool.observe.placement import on_host
+from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches
 

@@ -15,13 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import Device, VerifyTarget
-from cgtool.devices.op_results import strided
 from cgtool.findings import code
 from cgtool.jobs.verify.runs import autocast_caches, observed_iteration
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import strided, tensors_in
 from cgtool.torch_compat.private import storage_key
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")

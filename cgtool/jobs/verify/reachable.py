@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import is_internal
-from cgtool.observe.storage import strided_parts
+from cgtool.observe.tensors import strided_parts
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import MODULE_TABLES, is_traceable_wrapper_subclass
 

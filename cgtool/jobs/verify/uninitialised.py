@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from cgtool.detectors.reporting import at_call
-from cgtool.devices.op_results import strided
 from cgtool.findings import code
 from cgtool.jobs.verify.compare import SLACK, difference
 from cgtool.jobs.verify.runs import (
@@ -21,6 +20,7 @@ from cgtool.jobs.verify.runs import (
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.tensors import strided
 
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 

@@ -24,7 +24,7 @@ from cgtool.observe.frames import call_op, call_user
 from cgtool.observe.ops import left_alone, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
-from cgtool.observe.storage import tensors_in
+from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import APPLY, load_dynamo, no_torch_function

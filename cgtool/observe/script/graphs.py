@@ -21,7 +21,7 @@ from cgtool.observe.frames import call_user
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.script.state import GraphedCallable, WatchedGraph
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, no_torch_function, pytree
 

@@ -22,7 +22,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal, line_of
 from cgtool.observe.host_reads import MISSING, resolve
 from cgtool.observe.source import Step, Use, tree_of, uses_of_block
-from cgtool.observe.storage import key_of
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import buffers_of, parameters_of
 
 _ATTRIBUTES = 64

@@ -34,7 +34,7 @@ from cgtool.observe.script.state import (
     StreamOrder,
     WatchedGraph,
 )
-from cgtool.observe.storage import key_of, storage_of, tensors_in
+from cgtool.observe.tensors import key_of, storage_of, tensors_in
 from cgtool.torch_compat.private import storage_key
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]

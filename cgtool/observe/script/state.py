@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.ops import OpCall, Record
-from cgtool.observe.storage import key_of, tensors_in
+from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.private import storage_key
 
 PoolId = tuple[int, int]

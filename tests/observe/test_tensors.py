@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cgtool.observe.storage import strided_parts
+from cgtool.observe.tensors import strided_parts
 
 
 def test_a_strided_tensor_is_its_own_part():

@@ -1,4 +1,9 @@
-"""The storages of tensors, and the memory behind a tensor that has no storage of its own.
+"""Tensors: which are on the GPU and which on the host, their storages, and those in arguments.
+
+On the simulated device all of them are CPU tensors. A tensor that was made without a ``cuda``
+device, or computed only from such tensors, is marked as on the host; a pinned one as pinned. A
+tensor without a mark counts as on the GPU: a mark that got lost (on a Parameter, on a view that
+autograd made) can hide a mistake, but never invents one.
 
 A sparse tensor is made of its indices and values, a wrapper subclass (a jagged nested tensor, a
 quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
@@ -7,6 +12,7 @@ quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +26,68 @@ from cgtool.torch_compat.private import (
     sparse_values,
     storage_key,
 )
+
+# --- on the GPU or on the host
+
+DEVICE, HOST, PINNED = "device", "host", "pinned"
+_MARK = "_simulated_place"
+
+
+def _by_mark(tensor: torch.Tensor) -> str:
+    return str(getattr(tensor, _MARK, DEVICE))
+
+
+def _really(tensor: torch.Tensor) -> str:
+    if tensor.is_cuda:
+        return DEVICE
+    return PINNED if tensor.device.type == "cpu" and tensor.is_pinned() else HOST
+
+
+_place = _by_mark
+
+
+def place_of(tensor: torch.Tensor) -> str:
+    """``device``, ``host`` or ``pinned``."""
+    return _place(tensor)
+
+
+@contextlib.contextmanager
+def real_places() -> Iterator[None]:
+    """While entered, tensors report their real place: on a machine with a GPU."""
+    global _place
+    before, _place = _place, _really
+    try:
+        yield
+    finally:
+        _place = before
+
+
+def put(tensor: torch.Tensor, place: str) -> None:
+    """Mark a new tensor."""
+    if place == DEVICE:
+        tensor.__dict__.pop(_MARK, None)
+    else:
+        tensor.__dict__[_MARK] = place
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    return place_of(tensor) != DEVICE
+
+
+def is_cuda_device(value: Any) -> bool:
+    """True for what names a GPU as an argument: ``"cuda:0"``, ``torch.device("cuda")``."""
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+
+
+def is_cpu_device(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cpu"
+    return isinstance(value, str) and (value == "cpu" or value.startswith("cpu:"))
+
+
+# --- storages
 
 _COMPRESSED: dict[torch.layout, tuple[Callable[[torch.Tensor], torch.Tensor], ...]] = {
     torch.sparse_csr: (torch.Tensor.crow_indices, torch.Tensor.col_indices, torch.Tensor.values),
@@ -40,7 +108,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     with unobserved():
         readers = _COMPRESSED.get(tensor.layout)
         if readers is not None:
-            return [(f".{one.__name__.lstrip('_')}", one(tensor)) for one in readers]
+            return [(f".{reader.__name__.lstrip('_')}", reader(tensor)) for reader in readers]
     wraps: bool = is_traceable_wrapper_subclass(tensor)
     if wraps:
         return _inner(tensor)
@@ -76,6 +144,9 @@ def key_of(tensor: torch.Tensor) -> int | None:
     return None if storage is None else storage_key(storage)
 
 
+# --- tensors in arguments and results
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Tensors anywhere in arguments or results."""
     if isinstance(value, torch.Tensor):
@@ -98,3 +169,17 @@ def listed_tensors(values: Iterable[Any]) -> list[torch.Tensor]:
         elif isinstance(value, dict):
             tensors += listed_tensors(value.values())
     return tensors
+
+
+def tensors_of(arguments: Any, depth: int = 2) -> Iterator[torch.Tensor]:
+    """Tensors among arguments, and in lists among them down to ``depth``."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif depth and isinstance(argument, (list, tuple)):
+            yield from tensors_of(argument, depth - 1)
+
+
+def strided(value: Any) -> list[torch.Tensor]:
+    """The tensors anywhere in a value that have a storage of their own."""
+    return [tensor for tensor in tensors_in(value) if tensor.layout == torch.strided]

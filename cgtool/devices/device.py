@@ -1,4 +1,4 @@
-"""A device, a workload's session on it, and the one loop that captures.
+"""A device, a workload's session on it, the one loop that captures, and what verification needs.
 
 ``cgtool.devices.cuda`` and ``cgtool.devices.simulated`` implement these classes, so that a job does
 not ask which device it has. Every command that captures goes through ``Session.capture_phases``: a
@@ -9,11 +9,14 @@ plain capture, one with a recorder inside, the dry run of ``check``, the capture
 from __future__ import annotations
 
 import contextlib
+import os
+import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -25,7 +28,9 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.ops import OpCall, Record
+from cgtool.observe.effects import effect_of
+from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.tensors import strided, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.objects import reach, short, type_name
 from cgtool.program.phases import Phases, name_of, run_phases, seed_all, warm_up, warmup_iters
@@ -245,15 +250,54 @@ def _has_tensors(part: Part) -> bool:
     return bool(inputs_of(part) or part.modules or reached.modules or reached.tensors)
 
 
+OpResults = list[tuple[OpCall, list[torch.Tensor]]]
+"""Every op that launches work, and what it wrote; empty where there was no memory to keep it."""
+_NO_RESULT = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
+
+
+class ResultRecorder(OpRecorder):
+    """Keeps a copy of what every op of the device wrote, while there is memory. In a capture, the
+    copies become nodes of the graph."""
+
+    def __init__(
+        self, roots: Any, annotations: Any, device: Device, budget: list[int] | None = None
+    ) -> None:
+        """``budget``: the bytes that the copies of several recorders may take."""
+        super().__init__(roots, annotations)
+        self.device = device
+        self.budget = budget
+        self.results: OpResults = []
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        output = self.run(func, args, kwargs)
+        if call.name.startswith(_NO_RESULT) or effect_of(func).view:
+            return output
+        results = list(tensors_in(output))
+        if self.device.is_host_work(results or args):
+            return output
+        # Multi-tensor ops return nothing and write their first argument.
+        written = strided(results) or strided(args[:1])
+        size = sum(tensor.nbytes for tensor in written)
+        kept: list[torch.Tensor] = []
+        if self.budget is None or size <= self.budget[0]:
+            if self.budget is not None:
+                self.budget[0] -= size
+            with torch.no_grad():
+                kept = [tensor.detach().clone() for tensor in written]
+        self.results.append((call, kept))
+        return output
+
+
 class Probes(Protocol):
     """A second capture that keeps the results of every op."""
 
     record: Record
 
     def replay(self) -> None: ...
-    def results(self) -> list[tuple[OpCall, list[torch.Tensor]]]:
-        """Every op that launches work, and what it wrote in the last replay; empty where that was
-        not kept."""
+    def results(self) -> OpResults:
+        """Of the last replay."""
 
 
 class VerifyTarget(ABC):
@@ -297,3 +341,33 @@ class VerifyTarget(ABC):
     @abstractmethod
     def probe(self) -> Probes:
         """Capture once more, with every op's results kept."""
+
+
+# --- the processor that drives a device
+
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_NAMES = ("model name", "cpu model", "cpu")
+"""How Linux names it on x86, MIPS and POWER."""
+_ARM_CPU = ("CPU implementer", "CPU part")
+"""Linux does not name ARM cores; these numbers identify one (Arm ARM, MIDR_EL1)."""
+
+
+def processor() -> str | None:
+    """Its name as the kernel reports it (``AMD EPYC 9654``); None where it reports none."""
+    try:
+        text = _CPUINFO.read_text(errors="replace")
+    except OSError:
+        return platform.processor() or None
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    name = next((facts[key] for key in _CPU_NAMES if facts.get(key)), None)
+    if name is None and all(facts.get(key) for key in _ARM_CPU):
+        name = f"{platform.machine()} {' '.join(f'{key} {facts[key]}' for key in _ARM_CPU)}"
+    return name or platform.processor() or None
+
+
+def processors() -> int | None:
+    """How many processors this process may use; None where it is unknown."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

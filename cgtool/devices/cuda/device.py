@@ -17,10 +17,9 @@ import torch
 
 from cgtool.devices.cuda.capabilities import version_of
 from cgtool.devices.cuda.driver import cu
-from cgtool.devices.device import Captured, Checked, Device, VerifyTarget
+from cgtool.devices.device import Captured, Checked, Device, VerifyTarget, processor, processors
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
-from cgtool.observe.host import processor, processors
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import pytree, spin
 

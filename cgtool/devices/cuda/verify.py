@@ -17,8 +17,7 @@ from cgtool.devices.cuda.driver import captured_nodes
 from cgtool.devices.cuda.memory import require_live_inputs
 from cgtool.devices.cuda.session import CudaGraph, CudaSession
 from cgtool.devices.cuda.stamps import Launch, LaunchLog
-from cgtool.devices.device import Device, VerifyTarget
-from cgtool.devices.op_results import OpResults, ResultRecorder
+from cgtool.devices.device import Device, OpResults, ResultRecorder, VerifyTarget
 from cgtool.findings import code
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError
 from cgtool.model.finding import Finding

@@ -16,7 +16,7 @@ import torch
 import cgtool
 from cgtool.detectors.capture_errors import explain
 from cgtool.detectors.streams import capturing
-from cgtool.devices.device import CapturedGraph, Checked, Session, quiet
+from cgtool.devices.device import CapturedGraph, Checked, Session, processor, processors, quiet
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.device_model import Stream as SimulatedStream
 from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
@@ -26,7 +26,6 @@ from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.host import processor, processors
 from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import user_errors

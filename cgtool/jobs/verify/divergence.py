@@ -8,8 +8,7 @@ from functools import partial
 import torch
 
 from cgtool.detectors.reporting import at_call
-from cgtool.devices.device import Probes
-from cgtool.devices.op_results import OpResults, ResultRecorder
+from cgtool.devices.device import OpResults, Probes, ResultRecorder
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
 from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration, observed_iteration
 from cgtool.model.capture import Frame

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from cgtool.observe import host
+from cgtool.devices import device
 
 X86 = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -39,13 +39,13 @@ POWER = "processor\t: 0\ncpu\t\t: POWER9, altivec supported\n"
 def test_the_first_processor_is_named(tmp_path, monkeypatch, text, name):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(device, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(platform, "processor", lambda: "what Python knows")
-    assert host.processor() == name
+    assert device.processor() == name
     monkeypatch.setattr(platform, "processor", lambda: "")
-    assert host.processor() == (None if name == "what Python knows" else name)
+    assert device.processor() == (None if name == "what Python knows" else name)
 
 
 def test_there_is_a_processor():
-    assert host.processors() >= 1
+    assert device.processors() >= 1

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 COMMANDS = {
-    "capture": "Capture forward and backward into graphs, show and save what is in them.",
+    "capture": "Capture forward and backward, show the graphs, and save them.",
     "bench": "Time eager against replay on the GPU, with an interval on the speed-up.",
     "profile": "Show where the GPU time of a replay goes, and whether a graph helps at all.",
     "check": "Find every hazard of a capture in one run, before it fails or is silently wrong.",
-    "verify": "Prove that replay equals eager, or name the line where they first differ.",
+    "verify": "Compare replay with eager, and name the line where they first differ.",
     "dump": "Draw or print a capture: DOT, SVG, PNG, JSON, or the driver's own text.",
     "pools": "Explain the memory pools of a capture, to the byte.",
     "diff": "Show what changed between two captures: nodes, kernels, sizes, memory, times.",
     "gate": "Compare counts, memory and times with budgets and baselines: one verdict, for CI.",
     "explain": "Explain the code of a finding, with a wrong and a right example.",
-    "doctor": "Show what this machine can do, and what is needed for the rest.",
+    "doctor": "List what this machine supports, and how to enable the rest.",
 }
 
 _MODULES = {"profile": "capture", "verify": "check", "explain": "check", "pools": "dump"}
@@ -77,8 +77,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 fine, 1 found what it looks for, 2 wrong use or bad file, 3 this machine "
-    "cannot, 4 the user's code could not be loaded or captured, 5 cannot tell.",
+    epilog="Exit codes: 0 success, 1 found a problem or a difference, 2 usage error or bad file, 3 "
+    "not supported on this machine, 4 the user's code could not be loaded or captured, 5 cannot "
+    "tell.",
 )
 
 

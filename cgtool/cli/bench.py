@@ -48,13 +48,15 @@ def bench(
     phase: Annotated[
         Phase | None,
         typer.Option(
-            help="Time only this; all by default, and the whole iteration with --against."
+            help="Time only this phase; all by default, the whole iteration with --against."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of a run.")] = 30,
     runs: Annotated[
         int | None,
-        typer.Option(min=1, help="Worker processes that measure, 1; at least, 3, with --baseline."),
+        typer.Option(
+            min=1, help="Worker processes that measure: 1, or at least 3 with --baseline."
+        ),
     ] = None,
     baseline: Annotated[
         Path | None,
@@ -69,13 +71,13 @@ def bench(
         typer.Option(metavar="N%", help="How much slower is allowed: 1%, or 0.2% with --against."),
     ] = None,
     max_runs: Annotated[
-        int, typer.Option(min=1, help="Worker processes with --baseline, at most.")
+        int, typer.Option(min=1, help="Maximum number of worker processes with --baseline.")
     ] = MAX_RUNS,
     max_seconds: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Begin no further round, pair or run after this long: 60, or 300 for all runs.",
+            help="Start no further round, pair or run after this long: 60, or 300 for all runs.",
         ),
     ] = None,
     save: Annotated[
@@ -100,7 +102,7 @@ def bench(
     from cgtool.render.bench_table import render
 
     if baseline is not None and against is not None:
-        raise usage("--baseline and --against exclude each other", fix="give one of them")
+        raise usage("--baseline and --against cannot be used together", fix="give one of them")
     if max_regression is not None and baseline is None and against is None:
         raise usage(
             "--max-regression needs something to compare with",
@@ -108,7 +110,7 @@ def bench(
         )
     if runs is not None and against is not None:
         raise usage(
-            "--runs counts worker processes, and --against measures in a single one",
+            "--runs counts worker processes, but --against measures in one",
             fix="leave --runs out",
         )
     tolerance = TOLERANCE if against is None else PAIR_TOLERANCE
@@ -170,8 +172,8 @@ def _open_baseline(path: Path, entry: str) -> Base:
         )
     if not any(samples.name == "replay" for samples in base.values.samples):
         raise usage(
-            f"{path} holds no times",
-            fix="save one that does with `cgtool bench ENTRY --runs 10 --save FILE`",
+            f"{path} has no times",
+            fix="save a capture with times: `cgtool bench ENTRY --runs 10 --save FILE`",
         )
     return base
 
@@ -190,7 +192,7 @@ def _with_baseline(
                 ", ".join(dict.fromkeys(samples.phase for samples in side.samples))
                 for side in (base.values, now)
             )
-            raise usage(f"{base.path} holds times of {there}, and {here} was measured")
+            raise usage(f"{base.path} has times of {there}, but {here} was measured")
         return Look(
             (comparisons, measured.notes),
             any(comparison.open for comparison in comparisons.values()),

@@ -81,19 +81,19 @@ def profile(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="ENTRY|CAPTURE", help="an ENTRY to measure, or a .cgt file that holds times"
+            metavar="ENTRY|CAPTURE", help="an ENTRY to measure, or a .cgt file with times"
         ),
     ],
     by: Annotated[
-        By | None, typer.Option(help="One table by this, instead of the overview.")
+        By | None, typer.Option(help="Show one table by this instead of the overview.")
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="Rows of each table; 10, or 20 with --by, and all in JSON."),
+        typer.Option(min=1, help="Rows of each table: 10, or 20 with --by; in JSON, all."),
     ] = None,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Names of a module path; as many as 16 rows allow by default."),
+        typer.Option(min=1, help="Module levels to keep; by default, as many as fit in 16 rows."),
     ] = None,
     format_: Annotated[
         ProfileFormat,
@@ -104,17 +104,17 @@ def profile(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Save the capture with its times here; MODEL-NAME-profile.cgt by default.",
+            help="Save the capture with its times to FILE; MODEL-NAME-profile.cgt by default.",
         ),
     ] = None,
     replays: Annotated[
-        int, typer.Option(min=3, help="Replays of each graph that are traced, and that are timed.")
+        int, typer.Option(min=3, help="Replays of each graph to trace, and to time untraced.")
     ] = 20,
     rounds: Annotated[
         int, typer.Option(min=1, help="Interleaved rounds of eager against replay.")
     ] = 12,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Begin no further round after this long.")
+        float, typer.Option(min=0.1, help="Do not start another round after this long.")
     ] = 60.0,
     explain: opt.Explain = False,
     capture_options: CaptureOptions,
@@ -136,7 +136,7 @@ def profile(
         refuse_for_file(target, capture_options, profiling, save=save)
         measured, saved = read(Path(target)), None
         if not has_times(measured):
-            raise _without(target, measured, "no times of its nodes")
+            raise _without(target, measured, "no node times")
     else:
         saved = save or _default_file(target, "-profile")
         check_place(saved, target, option="--save")
@@ -149,7 +149,7 @@ def profile(
         from cgtool.render.perfetto import render as render_trace
 
         if not any(node.start_ns is not None for graph in measured.graphs for node in graph.nodes):
-            raise _without(target, measured, "no starts of its nodes, which a trace needs")
+            raise _without(target, measured, "no start times of nodes, which a trace needs")
         write_bytes(render_trace(measured), output)
     elif format_ is ProfileFormat.JSON or saved is None or not quiet or output is not None:
         whole = format_ is ProfileFormat.JSON
@@ -164,7 +164,7 @@ def _without(target: str, capture: Capture, what: str) -> CgtoolError:
     """The file cannot be shown; the fix says how to make one that can."""
     simulated = capture.environment.simulated
     return machine(
-        f"{target} holds {what}",
+        f"{target} has {what}",
         why="it was made on the simulated device, which has no GPU times"
         if simulated
         else "they are measured on a GPU, by `cgtool profile` or with --times",

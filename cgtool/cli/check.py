@@ -129,7 +129,7 @@ class Example(StrEnum):
 
 def explain(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="As check and capture print it.")
+        str | None, typer.Argument(metavar="CODE", help="A code that check or capture printed.")
     ] = None,
     example: Annotated[Example | None, typer.Option(help="Print only this example.")] = None,
     output: opt.Output = None,

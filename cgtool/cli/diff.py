@@ -22,9 +22,12 @@ def diff(
     a: Annotated[
         str, typer.Argument(metavar="A", help="a .cgt file, or an ENTRY to capture first")
     ],
-    b: Annotated[str, typer.Argument(metavar="B", help="what to compare with it, likewise")],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="the .cgt file or ENTRY to compare it with")
+    ],
     rows: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Rows of a table, most nodes first; 0: all.")
+        int,
+        typer.Option(min=0, metavar="N", help="Rows of a table, most nodes first; 0 shows all."),
     ] = 20,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
@@ -80,7 +83,7 @@ def _open(
             if error.failure.exit_code != EXIT_MACHINE:
                 raise
             raise machine(
-                f"{target} has to be captured on a GPU, as {first} was",
+                f"{target} must be captured on a GPU, like {first}",
                 why=error.failure.what,
                 fix="use a machine with a GPU, or compare two captures of the simulated device",
             ) from None

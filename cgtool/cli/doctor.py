@@ -72,12 +72,13 @@ def _with_torch() -> list[Capability]:
 
 def doctor(
     no_torch: Annotated[
-        bool, typer.Option("--no-torch", help="Do not import torch: only what is told without.")
+        bool,
+        typer.Option("--no-torch", help="Do not import torch; show what is available without it."),
     ] = False,
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
 ) -> None:
-    """Say what this machine can do, feature by feature, and what would bring the missing ones."""
+    """List the features that this machine supports, and how to enable the missing ones."""
     from cgtool.cli.output import show_report
     from cgtool.render.report_table import render_doctor
 

@@ -45,15 +45,14 @@ def dump(
     *,
     capture: opt.CaptureOrEntry,
     dot: Annotated[bool, typer.Option("--dot", help="Readable DOT text (the default).")] = False,
-    svg: Annotated[bool, typer.Option("--svg", help="A picture, laid out.")] = False,
-    png: Annotated[bool, typer.Option("--png", help="The same as PNG.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Every node with names resolved.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="SVG picture.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="PNG picture.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON, with all names resolved.")] = False,
     raw: Annotated[
         bool,
         typer.Option(
             "--raw",
-            help="The driver's own debug_dump text, as it wrote it: only there are the bodies of "
-            "conditional nodes.",
+            help="The driver's own debug_dump text; only it has the bodies of conditional nodes.",
         ),
     ] = False,
     select: Annotated[
@@ -65,11 +64,11 @@ def dump(
         typer.Option(
             min=0,
             metavar="DEPTH",
-            help="One box for each run of a module, to so many names of its path (layers.0 is 2).",
+            help="One box per module call, to this many levels of its path (layers.0 is 2).",
         ),
     ] = None,
     depth: Annotated[
-        int, typer.Option(min=0, max=32, help="Names of a module path that become nested frames.")
+        int, typer.Option(min=0, max=32, help="Module levels to draw as nested frames.")
     ] = 3,
     color: Annotated[Color, typer.Option(help="What the fill color shows.")] = Color.TYPE,
     graph: Annotated[
@@ -82,8 +81,8 @@ def dump(
         int | None,
         typer.Option(
             min=0,
-            help=f"Collapse as far as needed past so many boxes ({LIMIT}; {PICTURE_LIMIT} for "
-            "--svg and --png); 0 never does.",
+            help=f"Collapse until at most this many boxes are left ({LIMIT}; {PICTURE_LIMIT} for "
+            "--svg and --png); 0 never collapses.",
         ),
     ] = None,
     output: opt.Output = None,
@@ -103,7 +102,7 @@ def dump(
         if on
     ]
     if len(formats) > 1:
-        raise usage(f"--{' and --'.join(formats)} exclude each other", fix="choose one format")
+        raise usage(f"--{' and --'.join(formats)} cannot be used together", fix="choose one format")
     kind = formats[0] if formats else "dot"
     if kind == "png" and output is None and sys.stdout.isatty():
         raise usage("a PNG cannot be shown in a terminal", fix="name a file with -o picture.png")
@@ -137,14 +136,14 @@ def dump(
         node.duration_ns is not None for view in views for node in opened.graphs[view.graph].nodes
     ):
         raise machine(
-            "--color time: this capture holds no times of its nodes",
+            "--color time: this capture has no node times",
             why="they are measured only on a GPU, by `cgtool profile` or with --times",
             fix="`cgtool profile ENTRY --save FILE` on a GPU; or --color type, module or stream",
         )
     boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
     views, note = _fewer(opened, views, collapse, boxes)
     if note and collapse is None and not quiet:
-        sys.stderr.write(f"{note}; --limit, --select or --collapse change that\n")
+        sys.stderr.write(f"{note}; change it with --limit, --select or --collapse\n")
     from cgtool.render import dot as dot_format
 
     text = dot_format.render(opened, views, color=color.value, depth=depth, note=note)
@@ -196,11 +195,11 @@ def _raw(capture: Capture, path: Path, chosen: list[int]) -> bytes:
     kept = [name for name in names if name is not None]
     if not kept:
         why = (
-            "it was made on the simulated device, where no driver wrote one"
+            "it was made on the simulated device, which has no driver"
             if capture.environment.simulated
             else "the driver wrote none, or the graph has more than 20,000 nodes"
         )
-        raise usage(f"{path} holds no debug_dump text", why=why, fix="use --dot")
+        raise usage(f"{path} has no debug_dump text", why=why, fix="use --dot")
     return "".join(read_raw(path, name) for name in kept).encode(errors="replace")
 
 
@@ -216,9 +215,7 @@ def pools(
         typer.Option(metavar="NAME", help="Only this pool; repeatable. All by default."),
     ] = None,
     by: Annotated[PoolsBy, typer.Option(help="Split each pool by this.")] = PoolsBy.GRAPH,
-    depth: Annotated[
-        int, typer.Option(min=1, help="Names of a module path that --by module keeps.")
-    ] = 2,
+    depth: Annotated[int, typer.Option(min=1, help="Module levels that --by module keeps.")] = 2,
     holders: Annotated[int, typer.Option(min=0, help="Live blocks to list, largest first.")] = 12,
     exact: Annotated[bool, typer.Option("--exact", help="Bytes instead of KiB and MiB.")] = False,
     format_: opt.FormatOption = opt.Format.TABLE,

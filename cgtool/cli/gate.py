@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from cgtool.model.baseline import Baseline
 
 EPILOG = (
-    "A budget holds for the whole, or for one phase: --max-nodes 400, --max-nodes backward=300. "
-    "The same names work in pyproject.toml under [tool.cgtool.gate], and under "
+    "A budget applies to all graphs together, or to one phase: --max-nodes 400, --max-nodes "
+    "backward=300. The same names work in pyproject.toml under [tool.cgtool.gate], and under "
     '[tool.cgtool.gate."model.py:build"] for one entry; options override them.\n\n'
-    "Exit codes: 0 all pass, 1 one fails, 5 none fails and one is undecided, 2 wrong use."
+    "Exit codes: 0 all pass, 1 one fails, 5 none fails and one is undecided, 2 usage error."
 )
 
 
@@ -71,8 +71,8 @@ def gate(
         list[str],
         typer.Argument(
             metavar="TARGET",
-            help=".cgt files, JSON of `cgtool check` and `cgtool verify`, or an ENTRY, which is "
-            "measured as its budgets need.",
+            help=".cgt files, JSON of `cgtool check` and `cgtool verify`, or an ENTRY, for which "
+            "everything that its budgets need is measured.",
         ),
     ],
     limits: dict[str, list[str] | None],
@@ -80,7 +80,7 @@ def gate(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Compare with this: a baseline or a .cgt file; repeatable, one an entry.",
+            help="Compare with this: a baseline or a .cgt file; repeatable, one per entry.",
         ),
     ] = None,
     save_baseline: Annotated[
@@ -98,10 +98,10 @@ def gate(
         str | None, typer.Option(metavar="N%", help="Short for --max-increase replay-us=N%.")
     ] = None,
     max_runs: Annotated[
-        int, typer.Option(min=1, help="Worker processes that time an ENTRY, at most.")
+        int, typer.Option(min=1, help="Maximum number of worker processes that time an ENTRY.")
     ] = MAX_RUNS,
     max_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Begin no further run of an ENTRY after this long.")
+        float, typer.Option(min=0.1, help="Do not start another run of an ENTRY after this long.")
     ] = MAX_SECONDS,
     output: opt.Output = None,
     format_: Annotated[
@@ -128,7 +128,7 @@ def gate(
     opened = gate_inputs.open_targets(targets)
     specs = [target.spec for target in opened]
     if save_baseline is not None and len(opened) > 1:
-        raise usage("--save-baseline is for one entry, and there are several targets")
+        raise usage("--save-baseline is for one entry, but there are several targets")
     project = gate_inputs.find_project(Path.cwd())
     _check_places(
         outputs, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
@@ -238,7 +238,7 @@ def _baseline_warnings(values: Baseline, budgets: Budgets) -> list[str]:
     warnings = disturbances(values.clock, "while they were measured") if runs else []
     if 0 < len(runs) < (enough := wanted(runs, budgets.allowed(replay, None).share or 0.0)):
         warnings.append(
-            f"{len(runs)} of the {enough} runs that a small difference takes"
+            f"{len(runs)} of the {enough} runs needed to detect a small difference"
             + f" (--max-runs {enough})" * (enough > MAX_RUNS)
         )
     return warnings
@@ -290,14 +290,14 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
 def _check_places(
     chosen: Chosen, targets: Sequence[str], bases: Sequence[Path], saved: Path | None
 ) -> None:
-    """Raises CgtoolError (exit 2) where one file would be written over a target, a baseline or
+    """Raises CgtoolError (exit 2) where one file would overwrite a target, a baseline or
     another result, and for a baseline that would be read as a capture. A baseline may be written
     over the one that it was compared with."""
     if saved is not None and saved.suffix == ".cgt":
         raise usage(
-            f"--save-baseline {saved}: .cgt names a capture, and a baseline is JSON",
-            fix=f"--save-baseline {saved.with_suffix('.json')}; a capture serves as a baseline "
-            "as it is: --baseline FILE.cgt",
+            f"--save-baseline {saved}: a .cgt file is a capture, but a baseline is JSON",
+            fix=f"--save-baseline {saved.with_suffix('.json')}; or compare with the capture "
+            "itself: --baseline FILE.cgt",
         )
     taken = {os.path.realpath(file_of(name)): f"the target {name}" for name in targets}
     named = [(f"--format {kind}", file) for kind, file in chosen]
@@ -309,9 +309,7 @@ def _check_places(
         read = {os.path.realpath(base): f"the baseline {base}" for base in bases}
         occupant = taken.get(place, None if file is saved else read.get(place))
         if occupant:
-            raise usage(
-                f"{option}: {file} would be written over {occupant}", fix="name another file"
-            )
+            raise usage(f"{option}: {file} would overwrite {occupant}", fix="name another file")
         taken[place] = f"the output of {option}"
 
 

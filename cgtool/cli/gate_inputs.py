@@ -128,7 +128,7 @@ def find_project(folder: Path) -> Project | None:
             try:
                 content = tomllib.loads(data.decode())
             except (ValueError, RecursionError) as error:
-                raise usage(f"{path}: not TOML that can be read: {error}") from error
+                raise usage(f"{path}: not valid TOML: {error}") from error
             _misspelt(path, content)
             tool = content.get("tool")
             if isinstance(tool, dict) and "cgtool" in tool:

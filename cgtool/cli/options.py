@@ -15,7 +15,7 @@ from cgtool.model.failure import usage
 from cgtool.model.options import CaptureOption, CaptureOptions, capture_options, unexpected
 from cgtool.program.spec import GRAMMAR
 
-INPUT_GRAMMAR = "--input SPEC is written as\n\n" + "\n\n".join(
+INPUT_GRAMMAR = "The form of --input SPEC:\n\n" + "\n\n".join(
     # \\b keeps the lines of a paragraph as they are.
     f"\b\n{paragraph}"
     for paragraph in GRAMMAR.rstrip().split("\n\n")
@@ -39,7 +39,7 @@ Output = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Also say what the headings mean.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Explain the headings below the tables.")]
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),

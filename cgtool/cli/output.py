@@ -66,16 +66,14 @@ def show_report(
 
 
 def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
-    """Raises CgtoolError (exit 2) where a result would be written over its own source, and where it
+    """Raises CgtoolError (exit 2) where a result would overwrite its own source, and where it
     cannot be written: before anything is measured for it."""
     if output is None:
         return
     for target in targets:
         source = file_of(target)
         if is_file(output) and is_file(source) and output.samefile(source):
-            raise usage(
-                f"{option} {output} would be written over {source}", fix="name another file"
-            )
+            raise usage(f"{option} {output} would overwrite {source}", fix="name another file")
     if is_dir(output):
         raise usage(f"cannot write {output}: it is a directory", fix="name a file")
     folder = output.parent
@@ -89,12 +87,12 @@ def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
 
 
 def check_apart(output: Path | None, saved: Path | None) -> None:
-    """Raises CgtoolError (exit 2) where a report would be written over the saved capture."""
+    """Raises CgtoolError (exit 2) where a report would overwrite the saved capture."""
     if output is None or saved is None:
         return
     if os.path.realpath(output) == os.path.realpath(saved):
         raise usage(
-            f"-o {output} would be written over the capture that is saved there",
+            f"-o {output} would overwrite the capture that is saved there",
             fix="name another file",
         )
 

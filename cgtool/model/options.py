@@ -61,7 +61,7 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = "normal"
     capture_error_mode: Annotated[
         Literal["global", "thread_local", "relaxed"],
-        Meta(description="As torch.cuda.graph(capture_error_mode=...)."),
+        Meta(description="The capture_error_mode of torch.cuda.graph."),
     ] = "global"
     check_input_liveness: Annotated[
         bool, Meta(description="Fail when a captured kernel points into freed memory.")
@@ -71,12 +71,12 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = True
     backward: Annotated[
         bool,
-        Meta(description="Capture backward too, or forward alone.", extra={"changes_graph": True}),
+        Meta(description="Capture backward too, or only forward.", extra={"changes_graph": True}),
     ] = True
     times: Annotated[
         bool, Meta(description="Time every node in a few traced replays (needs a GPU).")
     ] = False
-    seed: Annotated[int | None, Meta(description="Seed of the random number generators.")] = None
+    seed: Annotated[int | None, Meta(description="Seed for the random number generators.")] = None
 
 
 class CaptureOption(NamedTuple):

@@ -263,7 +263,7 @@ def load_error(
         why, fix = why or None, None
     elif isinstance(error, SystemExit):
         what = f"{who} ended with sys.exit({short(error.code)})"
-        fix = fix or "move what only a script does under: if __name__ == '__main__'"
+        fix = fix or "move code that only a script runs under `if __name__ == '__main__':`"
     elif lines:
         what += f": {lines[0]}"
     if why is None and len(lines) > 1 and not isinstance(error, SyntaxError):

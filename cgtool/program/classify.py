@@ -169,7 +169,7 @@ class Classifier:
             if names[:1] == ["self"]:
                 fix = "it is a method: name an instance's method, or a factory that returns one"
             raise self._usage(
-                f" takes {', '.join(names) or 'arguments'}, and no inputs are given", fix=fix
+                f" takes {', '.join(names) or 'arguments'}, but no inputs are given", fix=fix
             )
         args, kwargs, parameter = call
         hint = NO_HINT
@@ -208,7 +208,7 @@ class Classifier:
         if call is None:
             signature = callables.signature_text(function)
             raise self._wrong(
-                f": {self.name}_inputs{signature} takes more than a device",
+                f": {self.name}_inputs{signature} takes more parameters than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
             )
@@ -234,7 +234,7 @@ class Classifier:
             return self._callable(value, args, kwargs)
         what = f"{callables.signature_text(value)}: {mismatch}"
         if self.inputs:
-            raise self._usage(what, fix="name the inputs as its parameters")
+            raise self._usage(what, fix="give the inputs the names of its parameters")
         raise self._wrong(what, why=None, fix=f"return its arguments from {self.name}_inputs")
 
     # --- what a factory returned
@@ -243,7 +243,7 @@ class Classifier:
         if callables.is_result(result):
             if got_device:
                 raise self._bad_return(
-                    result, "a factory returns what to call, not its result", hint
+                    result, "a factory returns the callable, not its result", hint
                 )
             self._refuse_inputs(result)
             self.notes.append(

@@ -79,9 +79,9 @@ def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
             if tensor.is_meta or is_fake(tensor):
                 kind = "on the meta device" if tensor.is_meta else "a FakeTensor"
                 raise user_code(
-                    f"{part.name}: {name} is {kind}: it has a shape and no data",
+                    f"{part.name}: {name} is {kind}: it has a shape but no data",
                     frames=part.frames,
-                    why="a capture runs the code, on real data",
+                    why="a capture runs the code on real data",
                     fix="allocate it with module.to_empty(device=device) and load the weights, or "
                     "create it outside of the meta device and FakeTensorMode",
                     phase="load",
@@ -99,7 +99,7 @@ def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
             raise user_code(
                 f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
                 frames=part.frames,
-                why="a CUDA graph holds only work of the device that it is captured on",
+                why="a CUDA graph contains only work of the device that it is captured on",
                 fix="create it with device=device, or move it with .to(device)",
                 phase="load",
             )
@@ -264,7 +264,7 @@ def _import_module(name: str, spec: EntrySpec) -> ModuleType:
                 f"{spec.target}: Python finds no module named {missing}",
                 fix=f"did you mean {file}:{spec.name}?"
                 if is_file(file)
-                else "give the path of the file, or run from the folder that holds the package",
+                else "give the path of the file, or run from the folder that contains the package",
             ) from error
         raise load_error(f"importing {spec.target}", error) from error
 

@@ -84,7 +84,9 @@ def make_part(
         # A module on another device may have another purpose. If the function does run it, the
         # warm-up fails at its line.
         if key and any(each.device.type != device_type for each in module.parameters()):
-            notes.append(f"{name} can reach the module {key}, which is not on {device}: left out")
+            notes.append(
+                f"{name} can reach the module {key}, which is left out: it is not on {device}"
+            )
         else:
             modules[key] = module
     named = [key for key in modules if key]

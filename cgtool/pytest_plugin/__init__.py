@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_device,
         metavar="DEVICE",
         help="cuda, cuda:N or simulated, for tests that do not choose a device; with cuda a test "
-        "fails where there is no GPU (default: a GPU if there is one)",
+        "fails if there is no GPU (default: a GPU if there is one)",
     )
     group.addoption(
         "--cudagraph-no-times",

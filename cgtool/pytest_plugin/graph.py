@@ -156,7 +156,7 @@ class Graph:
             return report
         from cgtool.render.report_table import render_verify
 
-        verdict = "cannot tell: eager differs too much from itself"
+        verdict = "cannot tell: eager runs differ too much from each other"
         if different := sum(not comparison.equal for comparison in report.comparisons):
             count = len(report.comparisons)
             verdict = f"replay differs from eager in {different} of {count} comparisons"
@@ -254,14 +254,14 @@ def _in_file(path: Path, name: str, root: Path) -> Named:
 def _of_object(entry: object, root: Path) -> Named:
     name = getattr(entry, "__qualname__", None)
     if not callable(entry) or not isinstance(name, str):
-        raise _unnamed(f"an object of type {type(entry).__name__}", "no name leads to it")
+        raise _unnamed(f"an object of type {type(entry).__name__}", "it cannot be imported by name")
     if "<lambda>" in name:
-        raise _unnamed("a lambda", "no name leads to it")
+        raise _unnamed("a lambda", "it cannot be imported by name")
     if "<locals>" in name:
         inner = name.rpartition(".")[2]
         raise _unnamed(
             f"{inner}, which is defined inside a function",
-            "what it closes over is in this process alone",
+            "its closure exists only in this process",
         )
     module = sys.modules.get(getattr(entry, "__module__", None) or "")
     file = getattr(module, "__file__", None)

@@ -81,7 +81,7 @@ def options_of(
     where: str, arguments: Mapping[str, object], before: Options | None = None
 ) -> Options:
     """``before``, overridden by the arguments. Raises CgtoolError (exit 2)."""
-    _check_names(where, arguments, _CALL, "option", (_BUDGETS, "budgets belong into graph.gate()"))
+    _check_names(where, arguments, _CALL, "option", (_BUDGETS, "budgets belong in graph.gate()"))
     return _overridden(where, arguments, before or Options())
 
 
@@ -137,7 +137,7 @@ def _check_names(
 def budgets_of(where: str, arguments: Mapping[str, object]) -> Budgets:
     """Budgets by the names of ``cgtool gate``: ``max_nodes=400``, ``max_nodes={"backward": 300}``,
     ``max_increase={"nodes": "2%"}``, ``max_regression="3%"``. Raises CgtoolError (exit 2)."""
-    _check_names(where, arguments, _BUDGETS, "budget", (_CALL, "options belong into cudagraph()"))
+    _check_names(where, arguments, _BUDGETS, "budget", (_CALL, "options belong in cudagraph()"))
     limits: list[Budget] = []
     increases: list[Increase] = []
     for name, value in arguments.items():
@@ -182,7 +182,7 @@ def read(item: pytest.Item) -> Marked:
         if marker.args:
             raise usage(
                 f"{where}: {marker.args[0]!r} has no name",
-                fix="write @pytest.mark.cudagraph(max_nodes=400); the entry belongs into "
+                fix="write @pytest.mark.cudagraph(max_nodes=400); the entry belongs in "
                 "cudagraph(...)",
             )
         options, limits = of_marker(where, marker.kwargs)
@@ -216,7 +216,7 @@ def _no_gpu_for(config: pytest.Config) -> str | None:
     if device == "simulated":
         return "--cudagraph-device simulated was given"
     if device is not None:
-        # With --cudagraph-device cuda the capture fails where there is no GPU.
+        # With --cudagraph-device cuda the capture fails if there is no GPU.
         return None
     if _NO_GPU not in config.stash:
         config.stash[_NO_GPU] = _why_no_gpu()

@@ -83,7 +83,7 @@ def _legend(report: BenchReport) -> list[tuple[str, str]]:
     runs = f" of {report.runs} processes" if report.runs > 1 else ""
     lines = [("eager, replay", f"GPU time of one iteration, median of {rounds}{runs}")]
     lines += [
-        (row.phase, f"timed right behind its {row.behind}, which is not included")
+        (row.phase, f"timed right after its {row.behind}, which is not included")
         for row in report.rows
         if row.behind is not None
     ]

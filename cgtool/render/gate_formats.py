@@ -115,7 +115,7 @@ def cut_lines(text: str, most: int = MOST_BYTES) -> str:
     data = text.encode(errors="replace")
     if len(data) <= most:
         return data.decode()
-    note = "\n\n_The rest is left out: GitHub refuses longer summaries._\n"
+    note = "\n\n_Truncated: GitHub rejects longer summaries._\n"
     room = most - len(note.encode())
     return data[:room].decode(errors="ignore").rpartition("\n")[0] + note if room >= 0 else ""
 

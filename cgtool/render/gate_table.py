@@ -138,7 +138,7 @@ def conclusion(report: GateReport) -> Text:
     elif verdicts:
         text = f"passed: {count}"
     else:
-        text = "measured; there is no budget and no baseline to compare with"
+        text = "measured; there is no budget or baseline to compare with"
     targets = len(report.targets)
     if errors := sum(target.error is not None for target in report.targets):
         rest = f", {text}" if errors < targets else ""

@@ -36,7 +36,7 @@ def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -
         report.holders,
         [rest] if report.holders_left_out else [],
     )
-    title = "Memory that several graphs use, one after the other"
+    title = "Memory reused between graphs"
     screen.table(title, _shared_columns(size), report.shared)
     screen.legend()
     return screen

@@ -117,7 +117,9 @@ for _path in (
 PYTREE_MODULE = "torch.utils._pytree"
 """Its name in ``sys.modules``."""
 
-OpOverload: Any = _private("torch._ops.OpOverload", _OPS, "ops cannot be told from functions")
+OpOverload: Any = _private(
+    "torch._ops.OpOverload", _OPS, "ops cannot be distinguished from functions"
+)
 
 disable_current_modes: Any = _private(
     "torch.utils._python_dispatch._disable_current_modes",
@@ -126,10 +128,10 @@ disable_current_modes: Any = _private(
     value=_python_dispatch._disable_current_modes,
 )
 no_dispatch: Any = _private(
-    "torch._C._DisableTorchDispatch", _OPS, "cgtool's own tensor ops cannot be kept out of a record"
+    "torch._C._DisableTorchDispatch", _OPS, "cgtool's own tensor ops are recorded too"
 )
 no_torch_function: Any = _private(
-    "torch._C.DisableTorchFunction", _OPS, "cgtool's own calls cannot be kept out of a record"
+    "torch._C.DisableTorchFunction", _OPS, "cgtool's own calls are recorded too"
 )
 next_sequence_number: Callable[[], int] = _private(
     "torch._C._autograd._get_sequence_nr", _OPS, "a backward op does not lead to its forward op"
@@ -176,7 +178,7 @@ BACKWARD = _patch_point(
 )
 
 
-_WATCHED_BY_A_MODE = "ops are watched by a mode, which disturbs the program"
+_WATCHED_BY_A_MODE = "ops are recorded by a mode, which disturbs the program"
 parse_key: Callable[[str], Any] = _private("torch._C._dispatch_key_parse", _OPS, _WATCHED_BY_A_MODE)
 """The dispatch key of a name."""
 dispatch_library: Callable[..., Any] = _private(
@@ -256,7 +258,7 @@ def pins_memory(thread: threading.Thread) -> bool:
 _STORAGES = "storages and lifetimes"
 
 storage_key: Callable[[Any], int] = _field(
-    "torch.UntypedStorage._cdata", _STORAGES, "tensors that share memory cannot be told"
+    "torch.UntypedStorage._cdata", _STORAGES, "tensors that share memory are not recognized"
 )
 """A number that is the storage's own while it lives."""
 weak_storage: Callable[[torch.UntypedStorage], int] = _private(
@@ -270,7 +272,7 @@ storage_use_count: Callable[[int], int] = _private(
 )
 """How many tensors and storages own the memory behind a ``storage_key``."""
 generator_key: Callable[[Any], int] = _field(
-    "torch.Generator._cdata", _STORAGES, "generators of a graph cannot be told apart"
+    "torch.Generator._cdata", _STORAGES, "generators of a graph cannot be distinguished"
 )
 version_of_tensor: Callable[[torch.Tensor], int] = _field(
     "torch.Tensor._version", _STORAGES, "writes to large host tensors are not noticed"

@@ -260,12 +260,12 @@ def _post_mortem(worker: Worker, code: int) -> CgtoolError:
         fix = "remove the call from what the entry point runs"
     elif code == -signal.SIGKILL:
         what = "the worker process was killed"
-        why = "SIGKILL from outside: most often the kernel, because the host ran out of memory"
+        why = "SIGKILL came from outside, most likely because the host ran out of memory"
         fix = "use smaller tensors, or a machine with more memory"
     elif -code in _CRASHES:
         what = f"the code under test crashed the process with {signal_name(-code)}"
         why = "native code failed while this line ran" if frames else None
-        fix = "run it outside cgtool, with python -X faulthandler, to see it alone"
+        fix = "run it outside cgtool with `python -X faulthandler` to isolate the crash"
     elif code < 0:
         what = f"the worker process was ended by {signal_name(-code)}"
         why = "the code under test raised it, or it came from outside"

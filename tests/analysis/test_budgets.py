@@ -276,7 +276,7 @@ def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
         ("max-nodes = -4", ["negative"]),
         ("max-nodes = 2.5", ["not a whole number"]),
         ("max-nodes = 1" + "0" * 400, ["is not a limit"]),
-        ("max-nodes = 1" + "0" * 5000, ["not TOML"]),
+        ("max-nodes = 1" + "0" * 5000, ["not valid TOML"]),
         ("max-nodes.sideways = 1", ["no phase 'sideways'"]),
         ("max-pool-mib.forward = 1", ["the whole only"]),
         ('max-increase = "2%"', ["a table, not text"]),
@@ -292,7 +292,7 @@ def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
         ('"model.py:build" = 3', ["a table, not 3"]),
         ('"model.py:build".max-node = 3', ['gate."model.py:build"]', "did you mean max-nodes?"]),
         ('"model.py:build"."a.py:b" = {}', ["no key 'a.py:b'"]),
-        ("[[", ["not TOML"]),
+        ("[[", ["not valid TOML"]),
     ],
 )
 def test_what_a_table_must_not_hold(project, text: str, words: list[str]) -> None:
@@ -311,7 +311,7 @@ def test_other_tables_of_the_tool(project) -> None:
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes(b"\xff\xfe[tool]")
-    refused(lambda: find_project(tmp_path), "not TOML")
+    refused(lambda: find_project(tmp_path), "not valid TOML")
 
 
 def test_two_tables_of_one_entry(project) -> None:

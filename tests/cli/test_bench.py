@@ -244,11 +244,11 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
     ("arguments", "words"),
     [
         (["--baseline", "none.json"], "no such file"),
-        (["--baseline", "base.cgt", "--against", "other.py:build"], "exclude each other"),
+        (["--baseline", "base.cgt", "--against", "other.py:build"], "cannot be used together"),
         (["--max-regression", "3%"], "add --baseline FILE or --against"),
-        (["--against", "other.py:build", "--runs", "3"], "measures in a single one"),
+        (["--against", "other.py:build", "--runs", "3"], "measures in one"),
         (["--save", "none/run.cgt"], "cannot write"),
-        (["--baseline", "untimed.cgt"], "holds no times"),
+        (["--baseline", "untimed.cgt"], "has no times"),
         (["--baseline", "other.cgt"], "is a baseline of other.py:build, not of model.py:build"),
         (["--baseline", "torn.json"], "not a readable baseline"),
     ],
@@ -280,7 +280,7 @@ def test_a_phase_that_the_baseline_has_not(run, machine, monkeypatch):
     monkeypatch.setattr(machine, "run", lambda: measured(50_000.0, phase="step"))
     code, _, err = run(ENTRY, "--baseline", "base.cgt")
     assert code == 2
-    assert "holds times of forward, and step was measured" in err
+    assert "has times of forward, but step was measured" in err
 
 
 @pytest.mark.parametrize("more", [[], ["--against", "model.py:other"]])

@@ -232,6 +232,6 @@ def test_what_differs_is_written_over_neither_capture(run, tmp_path):
     for target in (a, b):
         code, out, err = run(a, b, "-o", target)
         assert (code, out) == (2, "")
-        assert "would be written over" in err
+        assert "would overwrite" in err
     assert read(a) == read(MLP)
     assert read(b) == read(GAN)

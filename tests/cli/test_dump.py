@@ -123,14 +123,14 @@ def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--dot", "--svg"], 2, "--dot and --svg exclude each other"),
-        (["--json", "--raw", "--png"], 2, "exclude each other"),
+        (["--dot", "--svg"], 2, "--dot and --svg cannot be used together"),
+        (["--json", "--raw", "--png"], 2, "cannot be used together"),
         (["--select", "colour=red"], 2, "there is no field 'colour'"),
         (["--select", "module=none"], 2, "no node matches"),
         (["--graph", "sideways"], 2, "the capture has forward, backward"),
         (["--raw", "--select", "type=kernel"], 2, "which --select cannot filter"),
         (["--json", "--collapse", "1"], 2, "--collapse is for pictures"),
-        (["--color", "time"], 3, "holds no times"),
+        (["--color", "time"], 3, "has no node times"),
         (["--color", "pink"], 2, "pink"),
         (["--collapse", "-1"], 2, "--collapse"),
         (["--raw", "--graph", "backward"], 2, "no debug_dump text"),

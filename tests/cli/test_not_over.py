@@ -22,7 +22,7 @@ def test_refused(arguments, name: str, tmp_path: Path, monkeypatch, cgtool) -> N
     Path("link").symlink_to("a.cgt")
     code, out, err = cgtool(*arguments, "a.cgt", "-o", name)
     assert (code, out) == (2, "")
-    assert f"-o {Path(name)} would be written over a.cgt" in err
+    assert f"-o {Path(name)} would overwrite a.cgt" in err
     assert Path("a.cgt").read_bytes() == before
 
 
@@ -43,7 +43,7 @@ def test_an_entry_is_not_written_over(arguments, tmp_path: Path, monkeypatch, cg
     given = [*arguments, "model.py:build", "-o", "./model.py"]
     code, out, err = cgtool(*given)
     assert (code, out) == (2, "")
-    assert "would be written over" in err
+    assert "would overwrite" in err
     assert Path("model.py").read_text() == CODE
 
 
@@ -54,7 +54,7 @@ def test_what_is_saved_is_not_written_over_an_entry(tmp_path: Path, monkeypatch,
         given = [command, "model.py:build", "--save", "model.py"]
         code, _, err = cgtool(*given)
         assert code == 2
-        assert "--save model.py would be written over model.py" in err
+        assert "--save model.py would overwrite model.py" in err
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_printed_is_not_written_over_what_is_saved(
     command, *options = arguments
     code, out, err = cgtool(command, "model.py:build", *options)
     assert (code, out) == (2, "")
-    assert "would be written over the capture that is saved there" in err
+    assert "would overwrite the capture that is saved there" in err
     assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
 
 
@@ -84,7 +84,7 @@ def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, cgt
     given = ["bench", "samples/mlp.py:build", "--baseline", "base.cgt", "-o", "base.cgt"]
     code, _, err = cgtool(*given)
     assert (code, Path("base.cgt").read_bytes()) == (2, before)
-    assert "would be written over base.cgt" in err
+    assert "would overwrite base.cgt" in err
 
 
 @pytest.mark.parametrize("command", ["capture", "check", "verify", "bench", "profile"])

@@ -90,7 +90,7 @@ def test_a_number_from_a_step_is_told_what_a_replay_is(refused):
 def test_a_function_without_inputs(refused):
     failure = refused("def f(x, y, z=1): return x", "f")
     assert failure.exit_code == 2
-    assert failure.what.endswith("f takes x, y, and no inputs are given")
+    assert failure.what.endswith("f takes x, y, but no inputs are given")
     assert "--input 'x=" in failure.fix
     assert "f_inputs(device)" in failure.fix
     failure = refused("def f(x: torch.Tensor): return x", "f")
@@ -173,7 +173,7 @@ def test_an_inputs_function_that_returns_nonsense(refused):
     assert failure.exit_code == 4
     assert "missing a required argument" in failure.what
     failure = refused("def f(x): return x\ndef f_inputs(a, b): return a", "f")
-    assert "takes more than a device" in failure.what
+    assert "takes more parameters than a device" in failure.what
 
 
 def test_a_factory_that_raises(refused):

@@ -276,7 +276,7 @@ def test_a_summary_is_cut_where_github_would_refuse_it() -> None:
     long = tuple(failing("é" * 300, evidence=("evidence " * 40,)) for _ in range(6000))
     text = gate_formats.github_summary(report_of(failing(), verdicts=long))
     assert 1023 << 10 < len(text.encode()) <= 1024 << 10
-    assert text.endswith("\n_The rest is left out: GitHub refuses longer summaries._\n")
+    assert text.endswith("\n_Truncated: GitHub rejects longer summaries._\n")
     assert gate_formats.cut_lines("short") == "short"
     assert len(gate_formats.cut_lines("x\n" * 100, 90).encode()) <= 90
     assert gate_formats.cut_lines("x" * 100, 10) == gate_formats.cut_lines("x" * 100, -5) == ""

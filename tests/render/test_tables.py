@@ -105,7 +105,7 @@ def test_doctor(width):
         Capability("python", "available", "3.12.1"),
         Capability("GPU", "degraded", "PyTorch sees no usable GPU: capture, dump and pools run on "
                    "the simulated device", "a machine with an NVIDIA GPU"),
-        Capability("node callbacks (CUPTI)", "absent", "tested only where there is a GPU"),
+        Capability("node callbacks (CUPTI)", "absent", "tested only on a GPU"),
     ]  # fmt: skip
     compare("doctor", report_table.render_doctor(capabilities), width)
 

@@ -181,7 +181,7 @@ _UNITS = {
     "MiB": " of MiB (1,048,576 bytes)",
     "ms": " of milliseconds",
     "us": " of microseconds",
-    "x": " of times, as 1.5",
+    "x": " such as 1.5",
 }
 
 
@@ -193,9 +193,9 @@ def _limit(source: str, metric: Metric, number: float) -> float:
     if not math.isfinite(limit):
         raise usage(f"{source}: {limit} is not a limit")
     if limit < 0:
-        raise usage(f"{source}: {limit:g} is negative, and no figure is")
+        raise usage(f"{source}: {limit:g} is negative, but figures are not")
     if metric.exact and not metric.unit and limit != int(limit):
-        raise usage(f"{source}: {limit:g} is not a whole number, and {metric.name} are counted")
+        raise usage(f"{source}: {limit:g} is not a whole number, but {metric.name} are counts")
     return limit
 
 
@@ -304,7 +304,7 @@ def project_budgets(project: Project, spec: str, *, simulated: bool) -> Budgets:
             if taken is not None:
                 raise usage(
                     f"{path}: [{section(taken)}] and [{section(name)}] name the same entry",
-                    fix="put all of it into one table",
+                    fix="merge them into one table",
                 )
             chosen, taken = budgets, name
     return chosen.over(_of_section(path, SECTION, general, simulated))

@@ -196,7 +196,7 @@ METRICS = (
         "errors of `cgtool verify`",
         source="verify",
         reported=_mismatches,
-        missing="eager differs too much from itself to compare a replay with it",
+        missing="eager runs differ too much from each other to compare a replay with them",
         evidence=evidence.of_mismatches,
         watched=True,
         phases=False,

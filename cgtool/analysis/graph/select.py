@@ -13,12 +13,12 @@ from cgtool.analysis.graph.view import View, only, whole
 from cgtool.model.capture import Capture, Frame, Graph, Node
 from cgtool.model.failure import usage
 
-GRAMMAR = """FIELD=PATTERN or FIELD!=PATTERN; PATTERN may hold * ? [abc], and | between
-alternatives. Several, with commas or a repeated option, must all hold. Fields: module (a module
-and all inside it), op (aten::add.Tensor or add), type (kernel, memcpy, memset, ...), kernel
-(short, demangled or mangled name), file, line (model.py:42 or model.py:40-60, anywhere in the call
-chain), stream, phase, graph, annotation, node (12 or 3-7). As in 'module=layers.0.*,type=kernel'
-or 'op=mm|addmm'."""
+GRAMMAR = """FIELD=PATTERN or FIELD!=PATTERN. PATTERN may contain * ? [abc], and | between
+alternatives. Separate several with commas, or repeat the option; a node must match all of them.
+Fields: module (a module and all inside it), op (aten::add.Tensor or add), type (kernel, memcpy,
+memset, ...), kernel (short, demangled or mangled name), file, line (model.py:42 or
+model.py:40-60, anywhere in the call chain), stream, phase, graph, annotation, node (12 or 3-7).
+Examples: 'module=layers.0.*,type=kernel', 'op=mm|addmm'."""
 
 _TERM = re.compile(r"\s*([A-Za-z_]+)\s*(!?=)\s*(.*?)\s*", re.DOTALL)
 _NEXT = re.compile(r",(?=\s*[A-Za-z_]+\s*!?=)")

@@ -68,7 +68,7 @@ def bench_report(capture: Capture) -> BenchReport:
     """Rows and warnings of a capture with bench samples. Raises ValueError when it has none."""
     bench = capture.bench
     if bench is None:
-        raise ValueError("the capture holds no timings")
+        raise ValueError("the capture has no times")
     rows = [
         _row(capture, phase, sides["eager"], sides["replay"])
         for phase, sides in by_side(bench.samples).items()

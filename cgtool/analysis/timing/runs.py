@@ -155,7 +155,7 @@ def merge(captures: Sequence[Capture]) -> Capture:
     """
     timed = [capture.bench for capture in calm(captures) if capture.bench is not None]
     if not timed:
-        raise ValueError("no capture holds timings")
+        raise ValueError("no capture has times")
     samples: list[Samples] = []
     for bench in timed:
         before = 1 + max((sample.run for sample in samples), default=-1)

@@ -56,7 +56,7 @@ class Waits(Detector):
                 f"the host waits for the device after every replay (`{event.call}`): the device is "
                 "idle until the next launch",
                 frames,
-                evidence=(f"{_WAITS} replays in a row",),
+                evidence=(f"{_WAITS} back-to-back replays",),
             )
 
 
@@ -103,7 +103,7 @@ class Launches(Detector):
                 largest = max(small.device_ops for small in self._row)
                 self.report(
                     TOO_MANY_SMALL_GRAPHS,
-                    f"{_SMALL_IN_A_ROW} graphs of at most {largest} ops each are replayed in a row",
+                    f"{_SMALL_IN_A_ROW} graphs of at most {largest} ops are replayed back to back",
                     graph.frames,
                 )
 

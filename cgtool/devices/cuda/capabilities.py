@@ -76,7 +76,7 @@ def _exec_handle(torch: Any) -> str:
 
 def _node_callbacks(torch: Any) -> str:
     if not torch.cuda.is_available():
-        raise Missing("tested only where there is a GPU", state="absent")
+        raise Missing("tested only on a GPU", state="absent")
     from cgtool.devices.cuda import cupti
 
     torch.cuda.init()
@@ -95,7 +95,7 @@ def _node_times(_torch: Any) -> str:
         importlib.import_module("cupti.cupti")
     except ImportError as error:
         raise Missing(
-            "times of nodes come from PyTorch's profiler, where the order of its records tells",
+            "node times come from PyTorch's profiler, if its records can be matched by order",
             "pip install 'cgtool[cupti]'",
         ) from error
     return version_of("cupti-python") or ""
@@ -105,7 +105,9 @@ def _parameter_layout(_torch: Any) -> str:
     from cgtool.devices.cuda.driver import cu
 
     if not hasattr(cu, "cuFuncGetParamInfo"):
-        raise Missing("pool blocks of kernels stay unknown", "cuda-bindings 12.4 or newer")
+        raise Missing(
+            "the pool blocks that a kernel uses are unknown", "cuda-bindings 12.4 or newer"
+        )
     return "cuFuncGetParamInfo"
 
 
@@ -130,9 +132,9 @@ def _liveness(torch: Any) -> str:
     try:
         _parameter_layout(torch)
     except Missing as error:
-        why = "the arguments of kernels cannot be read"
+        why = "kernel arguments cannot be read"
         raise Missing(why, error.remedy, "absent") from error
-    return "from the addresses that captured kernels, copies and fills hold"
+    return "from the addresses in captured kernels, memcpys and memsets"
 
 
 def _clock(_torch: Any) -> str:
@@ -140,7 +142,7 @@ def _clock(_torch: Any) -> str:
         importlib.import_module("pynvml")
     except ImportError as error:
         raise Missing(
-            "bench cannot say whether the GPU changed its clock", "pip install 'cgtool[cupti]'"
+            "bench cannot check whether the GPU changed its clock", "pip install 'cgtool[cupti]'"
         ) from error
     return "NVML"
 
@@ -201,7 +203,7 @@ def _private_names(torch: Any) -> list[Capability]:
         if missing:
             how = "; ".join(f"no {name.path}: {name.without}" for name in missing)
         state = "degraded" if missing else "available"
-        remedy = "a PyTorch that cgtool was tested on" if missing else None
+        remedy = "a PyTorch version that cgtool was tested with" if missing else None
         capabilities.append(Capability(f"PyTorch internals: {part}", state, how, remedy))
     return capabilities
 

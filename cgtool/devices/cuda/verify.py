@@ -235,7 +235,7 @@ def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Findin
             where = "a stream that is not part of the capture"
         finding = Finding(
             finding_code,
-            f"{name} ran on {where}: once, during the capture, and in no replay",
+            f"{name} ran on {where}: once, during the capture, and not in replays",
             phase="capture",
             evidence=(f"{launch.launches} launched, {launch.nodes} nodes added",),
         )

@@ -106,7 +106,7 @@ def _unsupported(name: str, fix: str, why: str = "") -> Callable[..., Any]:
 def _no_graphs(name: str) -> Callable[..., Any]:
     return _unsupported(
         name,
-        "return the callable as it is, not captured; or run on a machine with a GPU",
+        "return the callable uncaptured, or run on a machine with a GPU",
         "cgtool itself captures what the entry point returns",
     )
 

@@ -172,7 +172,7 @@ class CUDAGraph:
             device.report(
                 API_ORDER_MISUSE,
                 "a capture begins while another is in progress",
-                fix="capture one graph after the other",
+                fix="capture the graphs one after the other",
             )
         if pool is None:
             self._pool = device.new_pool()
@@ -296,8 +296,8 @@ class CUDAGraph:
                 else "the capture was ended on another stream than it began on (903)",
                 here(3),
                 phase="script",
-                fix="capture, then instantiate (with keep_graph=True), then replay; one capture a "
-                "graph"
+                fix="capture, then instantiate (with keep_graph=True), then replay; capture each "
+                "graph once"
                 if code == API_ORDER_MISUSE
                 else "use the context manager torch.cuda.graph",
                 evidence=(f"RuntimeError: {sentence}",),

@@ -246,10 +246,10 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
             if is_cuda_device(where) or isinstance(where, int):
                 device.refuse(
                     RNG_NEW_GENERATOR,
-                    "making a torch.Generator of the GPU",
+                    "constructing a torch.Generator on the GPU",
                     why="its state would have to live on the device: PyTorch refuses to construct "
                     "one during capture",
-                    fix="make it once, outside the captured code",
+                    fix="construct it once, outside the captured code",
                 )
                 where = "cpu"
             make: Any = super().__new__

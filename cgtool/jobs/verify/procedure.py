@@ -107,7 +107,7 @@ class _Procedure(Verification):
             self.add(
                 Finding(
                     INPUT_FREED_BEFORE_REPLAY,
-                    f"{error}; a graph that reads freed memory fails so",
+                    f"{error}; a graph that reads freed memory can fail like this",
                     phase="replay",
                 )
             )

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
 import cgtool
 from cgtool.devices.device import Captured, Checked, Device
-from cgtool.devices.open import open_device
 from cgtool.model import capture_file
 from cgtool.model.capture import Caveat, Entry
+from cgtool.model.failure import machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
 from cgtool.model.jobs import (
@@ -35,7 +36,7 @@ from cgtool.model.jobs import (
     VerifyJob,
     capture_beside,
 )
-from cgtool.model.options import CaptureOptions, Progress
+from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.observe import call_sites
 from cgtool.program.import_isolation import ImportIsolation
 from cgtool.program.load import load
@@ -190,3 +191,41 @@ RUN: dict[type[Job], Callable[[Any, Context], Answer]] = {
     ScriptJob: _check_script,
     VerifyJob: _verify,
 }
+
+
+# --- the only place that chooses between a GPU and the simulated device
+
+
+def open_device(wanted: str | None) -> Device:
+    """The device of ``--device``; without one a GPU where there is one.
+
+    Raises CgtoolError: exit 2 for a text that is not a device, 3 where this GPU does not exist.
+    """
+    expected = unexpected("device", wanted)
+    if expected is not None:
+        raise usage(f"device `{wanted}` is not {expected}")
+    reason = "--device simulated" if wanted == "simulated" else why_no_gpu()
+    if reason is not None:
+        if wanted not in (None, "simulated"):
+            fix = "leave out --device to simulate a GPU"
+            raise machine(f"device {wanted}: {reason}", fix=fix)
+        from cgtool.devices.simulated.device import SimulatedDevice
+
+        return SimulatedDevice(reason)
+    count = torch.cuda.device_count()
+    if wanted is not None and int(wanted.partition(":")[2] or 0) >= count:
+        raise machine(f"device {wanted}: this machine has {count} GPU{'s' * (count > 1)}")
+    from cgtool.devices.cuda.device import CudaDevice
+
+    return CudaDevice(wanted or "cuda")
+
+
+def why_no_gpu() -> str | None:
+    """Why PyTorch cannot use a GPU; None where it can."""
+    if torch.cuda.is_available():
+        return None
+    return (
+        "PyTorch is built without CUDA"
+        if torch.version.cuda is None
+        else "PyTorch sees no usable GPU"
+    )

@@ -225,7 +225,7 @@ def _no_gpu_for(config: pytest.Config) -> str | None:
 
 _WHY_NO_GPU = """
 import json
-from cgtool.devices.open import why_no_gpu
+from cgtool.jobs.dispatch import why_no_gpu
 print(json.dumps(why_no_gpu()))
 """
 

@@ -84,7 +84,7 @@ class PoolsReport(msgspec.Struct, frozen=True):
     holders: tuple[HolderRow, ...]
     holders_left_out: int
     bytes_left_out: int
-    """Of those holders."""
+    """Total of those holders."""
     shared: tuple[SharedRow, ...]
     driver_bytes: int | None
     """Device memory that the driver takes for the executable graphs, outside the pools."""
@@ -179,7 +179,7 @@ def pools_report(
 
 
 def pool_rows(capture: Capture) -> tuple[PoolRow, ...]:
-    """Of every pool, without what it is split into."""
+    """The totals of every pool, not split further."""
     places, by_pool = Places(capture), _by_pool(capture)
     rows: list[PoolRow] = []
     for index, pool in enumerate(capture.memory.pools):
@@ -269,7 +269,7 @@ def _used_blocks(pool: Pool) -> list[Block]:
 
 
 def _common_bytes(left: Iterable[_Memory], right: Iterable[_Memory]) -> int:
-    """Bytes of addresses that something of both covers."""
+    """Bytes of addresses that both sides cover."""
     changes: list[tuple[int, int, int]] = []
     for memory in left:
         changes += [(memory.address, 1, 0), (memory.address + memory.bytes, -1, 0)]

@@ -45,7 +45,7 @@ from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import usage
 
 _WORTH = 0.01
-"""Of all time: a line whose time differs by less is not shown."""
+"""Share of all time: a line whose time differs by less is not shown."""
 _LINES = 10
 
 
@@ -61,7 +61,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True):
-    """All of it."""
+    """The whole comparison."""
 
     summary: str
     different: bool
@@ -72,12 +72,12 @@ class Diff(msgspec.Struct, frozen=True):
     graphs: tuple[GraphRow, ...]
     modules: tuple[ModuleRow, ...]
     changes: tuple[ChangeRow, ...]
-    """Most nodes first."""
+    """The rows with most nodes come first."""
     edges: tuple[EdgeRow, ...]
     memory: tuple[Figure, ...]
     times: tuple[Figure, ...]
     lines: tuple[LineTime, ...]
-    """Where the time differs, most first."""
+    """Lines whose time differs, the largest difference first."""
 
 
 def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> Diff:
@@ -203,7 +203,7 @@ def _notes(
 def _options(a: Capture, b: Capture) -> Iterator[str]:
     ours, theirs = ({option.name: option.value for option in side.entry.options} for side in (a, b))
     for name in ours.keys() & theirs.keys() - {"device"}:
-        # A command that lacks an option leaves it at None.
+        # An option that a command does not have is None.
         if ours[name] != theirs[name] and "None" not in (ours[name], theirs[name]):
             yield f"captured with {name}={ours[name]} in A, {name}={theirs[name]} in B"
 

@@ -24,12 +24,12 @@ Which = tuple[int | None, int | None]
 
 
 Link = tuple[int, int, int, int, int]
-"""An ``Edge``; in a result, in ids of the left graph."""
+"""An ``Edge``; a result uses ids of the left graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewired:
-    """Dependencies between nodes that both graphs have, in ids of the left one."""
+    """Dependencies between nodes of both graphs, by ids of the left one."""
 
     gone: list[Link] = field(default_factory=list)
     new: list[Link] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Rewired:
 
 @dataclass(slots=True)
 class Matched:
-    """A graph of both captures, or of one alone."""
+    """A graph of both captures, or of only one."""
 
     a: Graph | None
     b: Graph | None
@@ -49,16 +49,16 @@ class Matched:
     facts_b: Facts = NO_FACTS
     nodes: Pairing = field(default_factory=Pairing)
     changed: list[Pair] = field(default_factory=list)
-    """Of the nodes that are alike, those whose work is not the same."""
+    """Matched nodes whose work differs."""
     elsewhere: list[Pair] = field(default_factory=list)
-    """The others: the same work from another module or function."""
+    """Matched nodes that do the same work, from another module or function."""
     streams: set[_Streams] = field(default_factory=set)
     """Which stream of ``a`` is which of ``b``; empty where no number of one has changed."""
     edges: Rewired = field(default_factory=Rewired)
 
     @property
     def graph(self) -> Graph:
-        """That of ``b``, if it has one."""
+        """The graph of ``b``, if it has one."""
         graph = self.b if self.b is not None else self.a
         assert graph is not None
         return graph
@@ -76,7 +76,7 @@ class Matched:
 
     @property
     def different(self) -> bool:
-        """Whether a replay of ``b`` does anything else than one of ``a``."""
+        """Whether a replay of ``b`` does something different from one of ``a``."""
         nodes, edges = self.nodes, self.edges
         rows = (nodes.removed, nodes.added, self.changed, edges.moved, edges.gone, edges.new)
         return self.a is None or self.b is None or any(rows)
@@ -139,7 +139,7 @@ def _bodies(matched: Matched) -> Iterator[Which]:
 
 
 def _judge(matched: Matched) -> None:
-    """Separate alike nodes that do other work from those whose work only comes from elsewhere."""
+    """Separate matched nodes with different work from those whose work only moved in the source."""
     nodes, ours, theirs = matched.nodes, matched.facts_a.of, matched.facts_b.of
     pairs = Counter((ours[a].stream, theirs[b].stream) for a, b in nodes.alike)
     if any(before != after for before, after in pairs):
@@ -238,6 +238,6 @@ class _Bridges:
         return node
 
     def join(self, source: int, target: int) -> bool:
-        """Whether a path may lead from one node to the other over such nodes."""
+        """Whether a path through such nodes may lead from one node to the other."""
         entered = self._entering.get(source, set())
         return not entered.isdisjoint(self._leaving.get(target, ()))

@@ -34,9 +34,9 @@ from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch
 from cgtool.model.schema import Field, fields
 
 _TABLE_BITS = 400_000_000
-"""The exact way needs a bit for every pair of elements: 50 MB."""
+"""The exact method needs one bit per pair of elements: 50 MB."""
 _QUICK_BITS = 100_000_000
-"""A table of this size takes under 50 ms, whatever is in it."""
+"""A table of this size takes less than 50 ms, whatever its contents."""
 _ENOUGH = 100
 """One cut in so many elements is trusted. A single key may have moved, and a cut there would part
 all that belongs together."""
@@ -56,7 +56,7 @@ class Fact(NamedTuple):
     autograd_node: str | None
     type: str
     name: str | None
-    """Of a kernel its mangled name, of a copy its kind."""
+    """The mangled name of a kernel, the kind of a memcpy."""
     sizes: tuple[object, ...]
     """Values of ``size_fields``."""
     stream: int | None
@@ -65,7 +65,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of one graph: a fact and a line for each node."""
+    """The nodes of one graph: a fact and a line for each."""
 
     of: Sequence[Fact]
     lines: Sequence[Frame | None]
@@ -95,7 +95,7 @@ def size_fields(type_: str) -> list[Field]:
 
 
 class Reader:
-    """Makes the facts of a capture; each origin and each function is read once."""
+    """Builds the facts of a capture; each origin and each function is read once."""
 
     def __init__(self, capture: Capture) -> None:
         self.places = Places(capture)
@@ -134,15 +134,15 @@ class Pairing:
     same: list[Pair] = field(default_factory=list)
     """Equal in everything but the line."""
     alike: list[Pair] = field(default_factory=list)
-    """The same node, but something about it is not equal."""
+    """The same node, with something changed."""
     moved: list[Pair] = field(default_factory=list)
-    """Equal, but not in the same order."""
+    """Equal, but in another order."""
     removed: list[int] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
 
 
 _Gap = tuple[Sequence[int], Sequence[int]]
-"""Nodes of both sides that are left between two matched pairs."""
+"""Unmatched nodes of both sides between two matched pairs."""
 
 
 def _part(*names: str) -> Callable[[Fact], Hashable]:
@@ -153,10 +153,10 @@ _LESS_AND_LESS: tuple[tuple[Callable[[Fact], Hashable], str | None], ...] = (
     (_part("module", "op", "type", "name"), None),
     (_part("module", "op", "type"), None),
     (_part("op", "type", "name", "sizes"), None),
-    # The shape of an output says too little to take two different ops for one.
+    # An output shape alone is not enough to match two different ops.
     (_part("module", "function", "name", "sizes"), "kernel"),
 )
-"""What has to be equal, and the type of node that this applies to."""
+"""What must be equal, and the type of node to which this applies."""
 
 
 def pair(left: Facts, right: Facts) -> Pairing:
@@ -235,7 +235,7 @@ def _refined(
     only: str | None,
     matched: list[Pair],
 ) -> list[_Gap]:
-    """Match inside each gap by a key, and return the smaller gaps that are left."""
+    """Match inside each gap by a key, and return the smaller gaps that remain."""
     smaller: list[_Gap] = []
     for gap in gaps:
         mine = [node for node in gap[0] if only is None or left[node].type == only]
@@ -297,7 +297,7 @@ def _slid(partner: dict[int, int], keys: Sequence[int], others: int, fits: _Fits
 def _exchanges(
     partner: dict[int, int], keys: Sequence[int], others: int, fits: _Fits, start: int, end: int
 ) -> list[Pair]:
-    """Whose partner goes to whom, so that the run from ``start`` to ``end`` lies best."""
+    """How partners shift so that the run from ``start`` to ``end`` is at the best place."""
     stays_above = start == 0 or keys[start - 1] != keys[end - 1]
     if stays_above and (end == len(keys) or keys[end] != keys[start]):
         return []
@@ -388,7 +388,7 @@ def _cuts(first: list[int], second: list[int], once: set[int]) -> list[Pair]:
 
 
 def _rising(pairs: Sequence[Pair]) -> list[Pair]:
-    """The longest part of pairs, whose firsts rise, in which the seconds rise too."""
+    """The longest subsequence of pairs, sorted by their first, whose seconds also increase."""
     tails: list[int] = []
     at: list[int] = []
     before = [-1] * len(pairs)
@@ -410,7 +410,7 @@ def _rising(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _aligned(first: list[int], second: list[int]) -> Iterator[Pair]:
-    # Two captures that are equal never come here, and need not wait for the import.
+    # Two equal captures never get here, and do not pay for the import.
     from rapidfuzz.distance import LCSseq, Levenshtein
 
     if len(first) * len(second) <= _TABLE_BITS:

@@ -24,7 +24,7 @@ _DEEPEST = 9
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """One thing about a node: of a changed one both values, else that of the side that has it."""
+    """One attribute of a node: both values if it changed, else that of the side that has it."""
 
     name: str
     """``kernel``, ``kind``, ``op``, ``stream``, or a field that is ``COMPARED``: ``grid``,
@@ -46,17 +46,17 @@ class ChangeRow(msgspec.Struct, frozen=True):
     module: str
     """One module, or a pattern that all of them match (``layers.*.linear``)."""
     attributes: tuple[Attribute, ...]
-    """Of the first of these nodes."""
+    """Attributes of the first of these nodes."""
     vary: bool
-    """Whether another of these nodes has other values."""
+    """Whether the other nodes have different values."""
     a: tuple[int, ...]
     """Ids of the nodes."""
     b: tuple[int, ...]
-    """Ids of the nodes; of a changed one at the same place as in ``a``."""
+    """Ids of the nodes; a changed node has the same position as in ``a``."""
 
 
 class ModuleRow(msgspec.Struct, frozen=True):
-    """Nodes of one module that are not the same."""
+    """Nodes of one module that differ."""
 
     module: str
     a: int
@@ -82,7 +82,7 @@ class GraphRow(msgspec.Struct, frozen=True):
     changed: int = 0
     moved: int = 0
     edges_removed: int = 0
-    """Dependencies between nodes that both sides have."""
+    """Dependencies between nodes of both sides."""
     edges_added: int = 0
 
 
@@ -96,13 +96,13 @@ class EdgeRow(msgspec.Struct, frozen=True):
     source: str
     """Op, line and module; a pattern of modules where there are several."""
     target: str
-    """This one waits for the other."""
+    """The node that waits for the other."""
     nodes: tuple[tuple[int, int], ...]
     """Ids of source and target, in ``a``."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A number of both sides: bytes, or nanoseconds."""
+    """A number on both sides: bytes or nanoseconds."""
 
     of: str
     what: str
@@ -143,7 +143,7 @@ class LineTime(msgspec.Struct, frozen=True):
 
 
 class Change(NamedTuple):
-    """A node that is not the same on both sides."""
+    """A node that differs between the sides."""
 
     matched: Matched
     change: str
@@ -163,7 +163,7 @@ class Change(NamedTuple):
 
 
 def find_changes(graphs: Iterable[Matched]) -> list[Change]:
-    """Every node that is not the same, of the graphs that both captures have."""
+    """Every node that differs, in the graphs of both captures."""
     changes: list[Change] = []
     for matched in graphs:
         nodes, left, right = matched.nodes, matched.facts_a, matched.facts_b
@@ -180,11 +180,11 @@ def find_changes(graphs: Iterable[Matched]) -> list[Change]:
 
 
 class Lines:
-    """Groups changes by line, with the names of the kernels and streams of both captures."""
+    """Groups changes by line; knows the names of kernels and streams of both captures."""
 
     def __init__(self, a: Capture, b: Capture, changes: Iterable[Change]) -> None:
         self._streams = a.streams, b.streams
-        # Only the names that are shown have to be distinguishable.
+        # Only names that are shown must be distinguishable.
         kernels = {
             fact.name
             for change in changes
@@ -225,7 +225,7 @@ class Lines:
         )
 
     def _attributes(self, change: Change) -> Iterator[Attribute]:
-        """What differs; of a node that only one side has, what it does."""
+        """What differs; for a node that only one side has, what it does."""
         if change.change == MOVED:
             return
         before, after = change.before, change.after
@@ -281,7 +281,7 @@ def _text(value: object, unit: str | None) -> str:
 
 
 def _pattern(modules: set[str | None]) -> str:
-    """A pattern that all of them match: ``layers.*.linear``."""
+    """A pattern that all the modules match: ``layers.*.linear``."""
     names = sorted(module_at_depth(module, 99) for module in modules)
     if len(names) == 1:
         return names[0] if None not in modules else ""
@@ -296,7 +296,7 @@ def _pattern(modules: set[str | None]) -> str:
 def by_module(
     a: Capture, b: Capture, graphs: Sequence[Matched], changes: Iterable[Change]
 ) -> tuple[ModuleRow, ...]:
-    """The modules whose nodes are not the same, as deep as fits a screen."""
+    """The modules whose nodes differ, as deep as fits on a screen."""
     whole: dict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
     prefixes: dict[object, str] = {}
     for matched in graphs:

@@ -25,7 +25,7 @@ from cgtool.model.schema import fields
 _NAMED = 3
 _INDEX = re.compile(r"[0-9]{1,9}")
 _DEEPEST = 12
-"""Names of a module path; what is inside is one."""
+"""Module levels to name; everything deeper counts as one module."""
 _LAUNCH = {field.key for field in fields(KernelLaunch) if field.compared}
 _UNITS = {
     "kernel": ("kernel", "kernels"),
@@ -38,7 +38,7 @@ _NODES = ("node", "nodes")
 _VERBS = {"reserved": "reserves", "peak": "holds at its peak", "live": "holds at the end"}
 
 Clause = tuple[int, str]
-"""The number of nodes that it is about, and its text."""
+"""The number of nodes in a clause, and its text."""
 
 
 def sentence(
@@ -134,7 +134,7 @@ def _replaced(
 
 
 def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]:
-    """A clause for each op and line, or one for all if there are many."""
+    """A clause for each op and line, or a single one if there are many."""
     groups: dict[tuple[str, str | None, str | None, str], list[ChangeRow]] = defaultdict(list)
     for row in rows:
         # An op stands for all of its kernels; without an op only the kernel has a name.
@@ -155,7 +155,7 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
 def _whole_modules(
     graphs: Sequence[Matched], modules: Counter[str | None], change: str
 ) -> set[str]:
-    """The outermost modules all of whose nodes were added or removed, two nodes at least."""
+    """The outermost modules whose nodes (at least two) were all added or all removed."""
     if not modules:
         return set()
     in_a = _with_outer(Counter(fact.module for match in graphs for fact in match.facts_a.of))
@@ -167,7 +167,7 @@ def _whole_modules(
 
 
 def _with_outer(modules: Counter[str | None]) -> Counter[str]:
-    """Counts of each module with all inside it."""
+    """Counts of each module, including everything inside it."""
     counts = Counter[str]()
     for module, count in modules.items():
         for outer in _outer(module):
@@ -182,7 +182,7 @@ def _outer(module: str | None) -> list[str]:
 
 
 def _natural(module: str) -> list[tuple[int, str]]:
-    """layers.9 before layers.10."""
+    """Sorts layers.9 before layers.10."""
     words = module.split(".")
     return [(int(word), "") if _INDEX.fullmatch(word) else (0, word) for word in words]
 
@@ -194,7 +194,7 @@ def _nodes_of(row: ChangeRow, count: int) -> str:
         text = short_op(row.op) if count == 1 else f"{unit} of {short_op(row.op)}"
     else:
         text = f"{unit} {_kernel(row)}".rstrip()
-    # The line says more than a pattern of modules.
+    # The line is more useful than a pattern of modules.
     module = row.module if row.module != "(root)" and (count == 1 or not row.line) else ""
     line = f" at {row.line}" if row.line else ""
     return f"{text}{line} in {module}" if module else f"{text}{line}"

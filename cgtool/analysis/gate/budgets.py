@@ -25,7 +25,7 @@ from cgtool.model.measurements import PHASES
 SECTION = "tool.cgtool.gate"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I | re.A)
 NAMES = {f"{bound}-{metric.name}": (bound, metric) for metric in METRICS for bound in metric.bounds}
-"""``max-nodes`` to its bound and metric: every budget that there is."""
+"""All budgets: ``max-nodes`` to its bound and metric."""
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Budget(msgspec.Struct, frozen=True):
     """``max`` or ``min``."""
     limit: float
     source: str
-    """Where it was written: ``--max-nodes``, or the file and the key."""
+    """Where it comes from: ``--max-nodes``, or the file and the key."""
 
     @property
     def subject(self) -> tuple[str | None, ...]:
@@ -46,12 +46,12 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Increase(msgspec.Struct, frozen=True):
-    """How much worse than the baseline a figure may be; of ``speedup``, how much smaller."""
+    """How much worse than the baseline a figure may be; for ``speedup``, how much smaller."""
 
     metric: str
     phase: str | None
     share: float | None
-    """0.02 for 2 %; None where ``amount`` is given."""
+    """0.02 for 2 %; None if ``amount`` is given."""
     amount: float | None
     """In the metric's unit."""
     source: str
@@ -71,10 +71,10 @@ class Budgets(msgspec.Struct, frozen=True):
     limits: tuple[Budget, ...] = ()
     increases: tuple[Increase, ...] = ()
     baseline: Path | None = None
-    """As ``pyproject.toml`` names it, resolved."""
+    """The path in ``pyproject.toml``, resolved."""
 
     def over(self, other: Budgets) -> Budgets:
-        """Both; where both have a limit or a tolerance of the same figure, this one's."""
+        """Merge both; if both limit the same figure, this one wins."""
         own: set[object] = {limit.subject for limit in self.limits}
         own |= {increase.subject for increase in self.increases}
         return Budgets(
@@ -85,7 +85,7 @@ class Budgets(msgspec.Struct, frozen=True):
         )
 
     def allowed(self, metric: Metric, phase: str | None) -> Increase:
-        """The tolerance of a figure: its own, or the default, 0 for counts and 1 % for times."""
+        """The tolerance of a figure: its own, or the default of 0 for counts and 1 % for times."""
         own = {increase.subject: increase for increase in self.increases}
         default = Increase(metric.name, None, 0.0 if metric.exact else TOLERANCE, None, "default")
         return own.get((metric.name, phase)) or own.get((metric.name, None)) or default
@@ -262,12 +262,12 @@ class Project(msgspec.Struct, frozen=True):
     path: Path
     """The file: entries and baselines are named from its folder."""
     tool: object
-    """``[tool.cgtool]``, as TOML has it."""
+    """``[tool.cgtool]``, as parsed from TOML."""
 
     @property
     def gate(self) -> dict[str, Any]:
         """``[tool.cgtool.gate]``. Raises CgtoolError (exit 2) for a value that should be a table,
-        and for a table beside it."""
+        and for a table next to it."""
         where = f"{self.path}: [tool.cgtool]"
         tables = _table(where, self.tool)
         for name in tables:

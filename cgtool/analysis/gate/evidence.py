@@ -1,4 +1,4 @@
-"""What brought a figure over its budget: the ops, modules, lines and allocations behind it."""
+"""Why a figure is over its budget: the ops, modules, lines and allocations behind it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cgtool.model.finding import ERROR, Report
 SHOWN = 5
 _MIB = 1 << 20
 _LITTLE = 0.01
-"""A smaller share of the memory explains nothing."""
+"""A smaller share of the memory is not worth naming."""
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One target: its figures, and what they can be explained with."""
+    """One target: its figures, and the data that explains them."""
 
     values: Baseline
     unknown: dict[str, str] = {}
@@ -31,7 +31,7 @@ class Measured(msgspec.Struct, frozen=True):
     capture: Capture | None = None
     reports: tuple[Report, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the reader must know to judge the figures, a sentence each."""
+    """What the reader must know to judge the figures, one sentence each."""
 
 
 class Context(NamedTuple):
@@ -40,20 +40,20 @@ class Context(NamedTuple):
     measured: Measured
     phase: str | None
     baseline: Baseline | None
-    """Of an earlier state of the code: tells which ops are new."""
+    """An earlier state of the code, which shows which ops are new."""
     compared: Capture | None
-    """The capture that the baseline was taken from: also tells in which module an op is new."""
+    """The capture of the baseline, which also shows in which module an op is new."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """A line each, the most important first, and the user's line that causes most of it."""
+    """One line each, the most important first, and the user's line that causes most of it."""
 
     lines: tuple[str, ...] = ()
     frame: Frame | None = None
 
 
 def explain(how: Callable[[Context], Evidence] | None, context: Context) -> Evidence:
-    """The evidence of a metric; its frame is the entry itself where no line is to blame."""
+    """The evidence of a metric; if no line is responsible, its frame is the entry itself."""
     measured = context.measured
     evidence = how(context) if how is not None else Evidence()
     entry = measured.capture.entry if measured.capture is not None else measured.values.entry
@@ -78,7 +78,7 @@ def as_typed(frame: Frame, entry: Entry) -> Frame:
 # --- nodes
 
 _Group = tuple[str, str]
-"""Op and module: what stays the same where lines move."""
+"""Op and module, which stay the same when lines move."""
 _Lines = Mapping[_Group, Counter[Frame | None]]
 """Numbers of nodes by group and by the line that they come from."""
 
@@ -123,7 +123,7 @@ def of_nodes(context: Context, type_: str | None = None) -> Evidence:
 
 
 def of_replay_time(context: Context) -> Evidence:
-    """Of a replay that got slower: often because it does more."""
+    """Evidence for a slower replay: often it does more."""
     if context.baseline is None and context.compared is None:
         return Evidence()
     phase = None if context.phase == "both" else context.phase
@@ -146,7 +146,7 @@ def _by_op(counted: Counter[_Group], places: _Lines) -> tuple[Counter[_Group], _
 def _listed(
     counted: Counter[_Group], places: _Lines, sign: str, modules: Counter[str] | None = None
 ) -> Evidence:
-    """A line a group; ``modules`` says in how many modules an op is."""
+    """One line per group; ``modules`` is the number of modules that an op is in."""
     lines: list[str] = []
     first: Frame | None = None
     for group, nodes in counted.most_common(SHOWN):
@@ -161,7 +161,7 @@ def _listed(
         if frame is not None and len(places[group]) == 1:
             text += f" at {file_line(frame)}"
         elif frame is not None:
-            # Which of them are the new ones, nobody can tell.
+            # It is unknown which of them are new.
             every = f" of all {places[group].total():,}" if sign else ""
             text += f" ({there:,}{every} at {file_line(frame)})"
         lines.append(text)

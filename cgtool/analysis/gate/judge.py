@@ -43,7 +43,7 @@ from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
 
 ERROR = "error"
-"""Of a target that could not be measured at all: there is no figure to judge."""
+"""The verdict on a target that could not be measured: it has no figure to judge."""
 _WORST = (ERROR, FAIL, UNKNOWN, PASS)
 
 
@@ -56,23 +56,23 @@ class Judged(msgspec.Struct, frozen=True):
     torch: str
     files: tuple[str, ...]
     baseline: str | None
-    """The file that it was compared with."""
+    """The file of the baseline."""
     verdicts: tuple[Verdict, ...]
     """The worst first, then in the order of the metrics."""
     notes: tuple[str, ...]
     figures: dict[str, float]
-    """Every figure that was measured, judged or not; of times, the median."""
+    """Every measured figure, judged or not; for times, the median."""
     spreads: dict[str, float]
-    """Of times: half the distance from the fastest run to the slowest."""
+    """For times: half the distance from the fastest run to the slowest."""
     error: Failure | None = None
-    """Why it could not be measured; nothing else is known of it then."""
+    """Why it could not be measured; nothing else is known about it then."""
 
 
 class GateReport(msgspec.Struct, frozen=True):
     """All targets."""
 
     verdict: str
-    """The worst of all."""
+    """The worst verdict of all targets."""
     targets: tuple[Judged, ...]
 
     def named(self) -> list[tuple[str, Judged]]:
@@ -178,7 +178,7 @@ class _Target(msgspec.Struct, frozen=True):
 
     @property
     def comparable(self) -> bool:
-        """Whether both sides are of a GPU, or both of the simulated device."""
+        """Whether both sides are from a GPU, or both from the simulated device."""
         simulated = self.measured.values.environment.simulated
         return self.base is not None and self.base.environment.simulated == simulated
 
@@ -217,7 +217,7 @@ class _Target(msgspec.Struct, frozen=True):
         return verdicts + (compared or [nothing])
 
     def _unknown(self, metric: Metric, phase: str | None) -> str | None:
-        """Why there is no figure; None where there is one."""
+        """Why there is no figure; None if there is one."""
         if metric.name in self.measured.unknown:
             return self.measured.unknown[metric.name]
         values = self.measured.values
@@ -262,7 +262,7 @@ class _Target(msgspec.Struct, frozen=True):
         return self._explained(verdict, metric, phase)
 
     def notes(self, base: Baseline) -> list[str]:
-        """What differs from the baseline and may explain a count; what could not be compared."""
+        """Differences from the baseline that may explain a count; what could not be compared."""
         here = self.measured.values
         facts = [
             ("GPU", base.environment.device, here.environment.device),

@@ -32,7 +32,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table. Exactly one of ``counted``, ``reported`` and ``timed`` reads it."""
 
     name: str
-    """As options and ``pyproject.toml`` spell it; the unit is its last word."""
+    """The name in options and ``pyproject.toml``; its last word is the unit."""
     means: str
     unit: str = ""
     """``MiB``, ``ms``, ``us``, ``x``; empty for a count."""
@@ -42,25 +42,25 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
     of the metric; None where the capture does not have it."""
     reported: Callable[[Sequence[Report]], int | None] | None = None
-    """Reads a count from the reports of ``source``; None where they cannot tell."""
+    """Reads a count from the reports of ``source``; None if they do not have it."""
     timed: Callable[[Baseline, str], Runs] | None = None
     """Reads the samples of one phase, in the unit of the metric. Times are judged with an interval,
     all other figures exactly."""
     missing: str = ""
-    """Why there is no figure where the reader finds none."""
+    """The reason to show if the reader finds no figure."""
     evidence: Callable[[Context], Evidence] | None = None
     """Explains a figure that is over its budget."""
     larger_is_better: bool = False
     bounds: tuple[str, ...] = ("max",)
-    """Which budgets it takes: ``max``, ``min``."""
+    """Its budgets: ``max``, ``min``."""
     watched: bool = False
     """Compared with a baseline by default, rather than only when a tolerance names it."""
     phases: bool = True
-    """Known for each phase too."""
+    """Also has a figure for each phase."""
     simulated: bool = True
-    """The simulated device has it."""
+    """Available on the simulated device."""
     host: bool = False
-    """Host-dependent: another processor takes another time."""
+    """Host-dependent: another CPU gives another time."""
 
     @property
     def exact(self) -> bool:
@@ -99,7 +99,7 @@ def _device_us(name: str) -> Callable[[Baseline, str], Runs]:
 
 
 def _speedup(values: Baseline, phase: str) -> Runs:
-    """Eager over replay, round by round."""
+    """Eager time divided by replay time, round by round."""
     eager, replay = _rounds(values, "eager", phase), _rounds(values, "replay", phase)
     return tuple(
         tuple(map(truediv, eager[run], replay[run])) for run in sorted(eager.keys() & replay.keys())
@@ -246,7 +246,7 @@ METRICS = (
         host=True,
     ),
 )
-"""In the order of options and tables."""
+"""All metrics, in the order of options and tables."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 

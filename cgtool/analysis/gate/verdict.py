@@ -41,7 +41,7 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "cannot-tell"
 _HOST_PRIOR = 0.1
 """``PRIOR`` for host-dependent times, which differ more from process to process."""
 _MANY = 1000
-"""Degrees of freedom that are as good as any number of them."""
+"""Degrees of freedom that are practically infinite."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -55,9 +55,9 @@ class Verdict(msgspec.Struct, frozen=True):
     held_to: str
     """``at most 400``, ``baseline 22``, ``baseline 33.0 us + 3%``."""
     source: str
-    """Where the budget or the tolerance was written; ``default``."""
+    """Where the budget or the tolerance comes from, or ``default``."""
     text: str = ""
-    """Why that is the verdict."""
+    """The reason for the verdict."""
     measured: float | None = None
     """A count, or the median of a time."""
     low: float | None = None
@@ -66,7 +66,7 @@ class Verdict(msgspec.Struct, frozen=True):
     limit: float | None = None
     baseline: float | None = None
     ratio: float | None = None
-    """Of a time: measured over baseline."""
+    """For a time: measured divided by baseline."""
     ratio_low: float | None = None
     ratio_high: float | None = None
     more_runs: int | None = None
@@ -76,7 +76,7 @@ class Verdict(msgspec.Struct, frozen=True):
     open: bool = False
     """Whether more runs may decide it."""
     evidence: tuple[str, ...] = ()
-    """What caused it, a line each."""
+    """What caused it, one line each."""
     frame: Frame | None = None
     """The user's line that causes most of it."""
 
@@ -96,7 +96,7 @@ def middle(runs: Runs) -> float:
 
 
 def half_range(runs: Runs) -> float | None:
-    """Half the distance of the slowest run from the fastest; of one run, half its middle half."""
+    """Half the distance from the fastest run to the slowest; for one run, half its middle half."""
     middles = [median(run) for run in runs]
     if len(runs) > 1:
         return (max(middles) - min(middles)) / 2
@@ -125,7 +125,7 @@ def against_limit(values: Baseline, budget: Budget, *, shares: int) -> Verdict:
 
 
 def undecided_limit(budget: Budget, text: str = "") -> Verdict:
-    """A limit whose figure is not known, or not yet."""
+    """The verdict for a figure that is unknown, or not yet known."""
     unit = BY_NAME[budget.metric].unit
     words = "at most" if budget.bound == "max" else "at least"
     return Verdict(
@@ -140,7 +140,7 @@ def undecided_limit(budget: Budget, text: str = "") -> Verdict:
 
 
 def _time_against_limit(values: Baseline, metric: Metric, budget: Budget, shares: int) -> Verdict:
-    """The interval lies on one side of the limit, or it does not."""
+    """Compare an interval with a limit; undecided if the limit is inside it."""
     runs = runs_of(values, metric, budget.phase)
     logs = [math.log(median(run)) for run in runs]
     center, width = fmean(logs), _spread(logs, runs, _HOST_PRIOR if metric.host else PRIOR)
@@ -152,7 +152,7 @@ def _time_against_limit(values: Baseline, metric: Metric, budget: Budget, shares
         fine, bad = low >= budget.limit, high < budget.limit
     reasons = disturbances(values.clock, "meanwhile") if metric.source == "bench" else []
     if reasons and not (fine and budget.bound == "max"):
-        # What is fast enough on a GPU that was slowed down is fast enough.
+        # Fast enough on a slowed-down GPU is fast enough.
         return replace(
             verdict, text=reasons[0], evidence=tuple(reasons[1:]), more_runs=1, open=True
         )
@@ -187,7 +187,7 @@ def _interval(center: float, count: int, width: float, shares: int) -> tuple[flo
 
 
 class BaselineComparison(msgspec.Struct, frozen=True):
-    """One time on both sides, in the metric's unit."""
+    """One time of both sides, in the metric's unit."""
 
     base: float
     here: float
@@ -195,7 +195,7 @@ class BaselineComparison(msgspec.Struct, frozen=True):
     """How much worse it is here; of a metric that is better when it is larger, the ratio is that of
     the baseline over this. None where the two must not be compared."""
     reasons: Reasons
-    """Why they must not."""
+    """Why they must not be compared."""
 
     @property
     def compared(self) -> bool:
@@ -250,7 +250,7 @@ def time_against_baseline(
     looks: int,
     among: int,
 ) -> Verdict:
-    """Slower than the baseline by more than the tolerance, or not, or not decided yet."""
+    """Whether a time is slower than the baseline by more than the tolerance; or undecided."""
     comparison = compare_with_baseline(
         base, here, metric, phase, allowed.share or 0.0, looks=looks, among=among
     )

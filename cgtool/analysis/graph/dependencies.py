@@ -41,24 +41,24 @@ class Dependencies:
     order: list[int]
     """All nodes, topologically."""
     before: list[Sequence[int]]
-    """By node id: nodes that must end first. Those which follow from others may be left out."""
+    """By node id: nodes that must end first. Dependencies implied by others may be omitted."""
     recorded: bool
-    """The capture says what its op calls read and wrote."""
+    """The capture records what its op calls read and wrote."""
     guessed: tuple[int, ...]
-    """Nodes judged by their pointers alone."""
+    """Nodes that are judged only by their pointers."""
     barriers: tuple[int, ...]
-    """Nodes of which nothing is known."""
+    """Nodes about which nothing is known."""
 
 
 @dataclass
 class _Ledger:
-    """Who used which memory last. A user is a run of nodes; its number is its first node's."""
+    """Who used which memory last. A user is a run of nodes, numbered by its first node."""
 
     writer: dict[int, int] = field(default_factory=dict)
     readers: dict[int, list[int]] = field(default_factory=dict)
 
     def use(self, user: int, reads: Sequence[int], writes: Sequence[int]) -> set[int]:
-        """Those that must end first."""
+        """The users that must end first."""
         first = {self.writer[key] for key in reads if key in self.writer}
         for key in writes:
             if key in self.readers:
@@ -132,7 +132,7 @@ class _Run(msgspec.Struct, gc=False):
     first: int
     """Position in the order of nodes."""
     end: int
-    """Position behind the last."""
+    """Position after the last."""
     number: int | None
     call: Call | None
     places: Sequence[int] = ()

@@ -48,15 +48,15 @@ class Pair(msgspec.Struct, frozen=True):
     other: int
     """Id of the nearest node that it could run at the same time as."""
     nodes: tuple[int, ...]
-    """Ids of all nodes that could move, of all pieces with these two lines."""
+    """Ids of all nodes that could move, over all pieces with these two lines."""
     times: int
-    """So many pieces."""
+    """Number of pieces."""
     busy_ns: int
     """Time of the nodes that could move."""
     gain_ns: int
-    """At most so much shorter would the replay be for these alone."""
+    """Upper bound on how much shorter the replay would be for these alone."""
     across: bool
-    """They were captured on two streams: a wait of the user's code orders them."""
+    """They were captured on two streams, and a wait in the user's code orders them."""
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
     @property
     def bound_ns(self) -> int:
-        """No order of these nodes on this device is shorter."""
+        """A lower bound for every order of these nodes on this device."""
         return min(self.length_ns, max(self.needed_ns, self.work_ns))
 
     @property
@@ -108,7 +108,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
     @property
     def gain(self) -> float:
-        """As a share of the critical path."""
+        """The gain as a share of the critical path."""
         return self.gain_ns / self.length_ns if self.length_ns else 0.0
 
 
@@ -262,7 +262,7 @@ class _Use(NamedTuple):
     latest_end: int
 
     def over_before(self, other: _Use) -> bool:
-        """As ``Schedule.ordered``, for all of these nodes before all of those."""
+        """Like ``Schedule.ordered``, for all of these nodes before all of those."""
         return self.end <= other.first and self.latest_end <= other.latest_first
 
 

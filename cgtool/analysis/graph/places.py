@@ -121,7 +121,7 @@ class Totals(NamedTuple):
     types: Counter[str]
     ops: Counter[str]
     duration_ns: int | None
-    """Sum of the nodes that have one."""
+    """Sum over the nodes that have a time."""
 
 
 @cache
@@ -148,7 +148,7 @@ class NodeDescriber:
         self._of_function = list(map(self._of_struct, capture.functions))
 
     def title(self, node: Node) -> str:
-        """What the node is called: its kernel, ``memcpy dtod``, the op, or the type."""
+        """The name of the node: its kernel, ``memcpy dtod``, the op, or the type."""
         if node.kernel is not None:
             return self.short_kernels[node.kernel.function]
         if node.copy is not None:
@@ -168,7 +168,7 @@ class NodeDescriber:
         return attributes + self._of_struct(node)
 
     def _of_struct(self, struct: msgspec.Struct) -> tuple[Attribute, ...]:
-        """Those of equal structs are made once."""
+        """Computed once for equal structs."""
         described, read = _attribute_reader(type(struct))
         values = read(struct)
         key = (type(struct), values)

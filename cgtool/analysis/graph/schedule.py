@@ -30,7 +30,7 @@ class Schedule:
     slack: list[int]
     """How much longer a node may take before the whole takes longer; how much later it may end."""
     length: int
-    """Of the whole, where nothing waits for anything but its dependencies."""
+    """Length of the whole graph if nodes wait only for their dependencies."""
     path: tuple[int, ...]
     """One longest path, in order."""
 
@@ -41,7 +41,7 @@ class Schedule:
         return end <= start and end + self.slack[first] <= start + self.slack[second]
 
     def independent(self, first: int, second: int) -> bool:
-        """True only for two nodes that take time and of which neither waits for the other."""
+        """True only for two nodes that take time, neither of which waits for the other."""
         if self.ordered(first, second) or self.ordered(second, first):
             return False
         return self.durations[first] > 0 and self.durations[second] > 0
@@ -123,7 +123,7 @@ class Path(msgspec.Struct, frozen=True):
     slack_ns: tuple[int, ...]
     """By node id: how much longer it may take before this path gets longer."""
     width: int
-    """So many nodes can run at once, at least: none of them waits for another."""
+    """Lower bound on the number of nodes that can run at once: none waits for another."""
     untimed: int
     """Nodes whose time is not known and counts as 0; empty nodes do nothing and are not counted."""
     overlapping: int
@@ -131,7 +131,7 @@ class Path(msgspec.Struct, frozen=True):
 
     @property
     def timed(self) -> bool:
-        """False when nothing is known of any node's time."""
+        """False if no node's time is known."""
         return self.busy_ns > 0
 
 
@@ -233,7 +233,7 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
 
 
 _CHAINS = 64
-"""Past this the clocks would cost more than the answer is worth."""
+"""With more chains the clocks would cost more than the answer is worth."""
 
 
 @dataclass(frozen=True)

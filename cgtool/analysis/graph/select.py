@@ -32,7 +32,7 @@ _FIELDS: dict[str, Callable[[Node], Hashable]] = {
     "node": lambda node: node.id,
     **dict.fromkeys(("phase", "graph"), lambda _node: None),
 }
-"""Field to what its answer depends on."""
+"""Each field, and what its value depends on."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Term:
 
     field: str
     patterns: tuple[str, ...]
-    """One of these."""
+    """One of these must match."""
     negated: bool = False
 
 
 Selection = tuple[Term, ...]
-"""All of these."""
+"""All of these must match."""
 
 
 def parse(expressions: Sequence[str]) -> Selection:
-    """Read ``--select`` options. Raises CgtoolError (exit 2) that names what is wrong."""
+    """Parse ``--select`` options. Raises CgtoolError (exit 2) for an invalid one."""
     return tuple(
         _term(text, expression) for expression in expressions for text in _NEXT.split(expression)
     )

@@ -29,7 +29,7 @@ MEM_ALLOC_NODES = code("mem-alloc-nodes")
 
 _WASTE_BYTES = 64 << 20
 _WASTE_SHARE = 2.0
-"""A pool of this many times the bytes that its lifetimes need is worth a word."""
+"""A pool of this many times the bytes that its lifetimes need is reported."""
 _MODULE_ROWS = 16
 _OP_ROWS = 8
 
@@ -40,7 +40,7 @@ class GraphRow(msgspec.Struct, frozen=True):
     name: str
     phase: str
     part: str | None
-    """Name of the callable, where there are several."""
+    """Name of the callable, if there are several."""
     nodes: int
     types: dict[str, int]
     edges: int
@@ -56,7 +56,7 @@ class ModuleRow(msgspec.Struct, frozen=True):
     """Nodes of one module, by phase."""
 
     module: str
-    """Path; of several callables, ``generator: 0``."""
+    """Module path; ``generator: 0`` if there are several callables."""
     type: str
     forward: int
     backward: int
@@ -71,7 +71,7 @@ class OpRow(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Of the nodes that do work, how many have each part of their provenance."""
+    """How many of the nodes that do work have each part of their provenance."""
 
     nodes: int
     op: int
@@ -79,7 +79,7 @@ class Coverage(msgspec.Struct, frozen=True):
     line: int
     backward: int
     forward_line: int
-    """Of the nodes in backward."""
+    """The same for the nodes in backward."""
 
 
 class Summary(msgspec.Struct, frozen=True):

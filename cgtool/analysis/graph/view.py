@@ -28,7 +28,7 @@ class Item:
     members: list[int]
     """Node ids. Empty for a point."""
     title: str | None = None
-    """What a group is called; None for a node."""
+    """The title of a group; None for a node."""
     module: str | None = None
     """The module that all nodes of a group belong to, if there is one."""
 
@@ -251,7 +251,7 @@ class Visit:
 
     path: str
     type: str | None = None
-    """Of the module, where one of its own nodes says it."""
+    """The type of the module, if one of its own nodes has it."""
     own: list[int] = field(default_factory=list)
     inside: dict[tuple[str, int], Visit] = field(default_factory=dict)
 

@@ -37,7 +37,7 @@ class BenchRow(msgspec.Struct, frozen=True):
     eager_host_ns: float
     replay_host_ns: float
     eager_spread: float | None
-    """None when there are too few rounds to know."""
+    """None if there are too few rounds."""
     replay_spread: float | None
     speedup: float
     speedup_low: float
@@ -50,13 +50,13 @@ class BenchRow(msgspec.Struct, frozen=True):
 
 
 class BenchReport(msgspec.Struct, frozen=True):
-    """All phases, and a sentence for each reason to doubt the times."""
+    """All phases, and a warning for each reason not to trust the times."""
 
     device: str
     rows: tuple[BenchRow, ...]
     warnings: tuple[str, ...] = msgspec.field(name="doubts")
     findings: tuple[Finding, ...] = ()
-    """Why there is no gain, or too much of it."""
+    """Why there is no gain, or an implausible one."""
     runs: int = 1
     against: str | None = None
     """The baseline's file, or the other entry."""
@@ -155,7 +155,7 @@ def _warnings(bench: Bench, rows: list[BenchRow]) -> Iterator[str]:
 
 REPLAY = BY_NAME["replay-us"]
 NS = 1e3
-"""Of a microsecond, the unit of the metric."""
+"""Nanoseconds per microsecond, the unit of the metric."""
 
 
 class PhaseVerdict(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class PhaseVerdict(msgspec.Struct, frozen=True):
     """Of the baseline, or of the other entry."""
     head_ns: float
     answer: Answer | None
-    """None where the two must not be compared, for ``reasons``."""
+    """None if the two must not be compared; ``reasons`` says why."""
     reasons: tuple[str, ...] = ()
 
     @property

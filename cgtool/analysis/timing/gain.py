@@ -32,7 +32,7 @@ TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
 YES, HARDLY, NO, UNKNOWN = "yes", "hardly", "no", "cannot tell"
 _GAIN = 1.1
-"""Less is hardly worth a capture."""
+"""A smaller speed-up is hardly worth a capture."""
 _COPIES_COST = 0.97
 """Copies of inputs that leave more of the speed-up than this are not mentioned."""
 
@@ -54,10 +54,10 @@ class Gain(msgspec.Struct, frozen=True):
     with_copies: float | None = None
     """The speed-up when every input is copied into its static tensor before each replay."""
     at_most: float | None = None
-    """Eager time over the time in which nodes run: more than that no graph can gain."""
+    """Eager time divided by the time in which nodes run: the most that a graph can gain."""
     findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = msgspec.field(default=(), name="doubts")
-    """Reasons to doubt the comparison with eager."""
+    """Reasons not to trust the comparison with eager."""
 
     @property
     def copies_sentence(self) -> str | None:
@@ -153,7 +153,7 @@ def _why(row: BenchRow, answer: str, busy: int) -> str | None:
 
 _MANY_REPLAYS = 10_000
 _MANY_GRAPHS = 3
-"""A forward, its backward and one more: most workloads have fewer."""
+"""A forward, its backward and one more; most workloads have no more graphs."""
 _FIRST_NS = 100e3
 _WAIT = 0.25
 """Time that a synchronize adds to a replay, as a share of it, from which it is a finding."""
@@ -162,7 +162,8 @@ _PADDED = 0.5
 _MOVES = 0.4
 """Share of the nodes' time in copies, casts and fills, from which that is a finding."""
 _COULD, _DID = 0.2, 0.25
-"""Branches that could overlap for this share of the work, and did for less than that of it."""
+"""Overlap is lost if it could cover the first share of the work, and covered less than the
+second share of that."""
 _MOVING_OPS = frozenset(
     (
         "aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_",
@@ -276,7 +277,7 @@ def _moves(capture: Capture) -> Iterator[Finding]:
 def _lost_concurrency(
     capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Branches that the edges allow to overlap, and that did not."""
+    """Branches that did not overlap although the edges allow it."""
     for line, path in zip(lines, paths, strict=True):
         could, did = line.work_ns - path.length_ns, line.work_ns - line.busy_ns
         if line.span_ns is None or could < _COULD * line.work_ns or did > _DID * could:

@@ -37,9 +37,9 @@ class Timeline(msgspec.Struct, frozen=True):
     """Index into ``Capture.graphs``."""
     name: str
     nodes: int
-    """That do work of the device."""
+    """Nodes that do work on the device."""
     timed: int
-    """Of those."""
+    """How many of those have a time."""
     replay_ns: float | None
     """One replay without a profiler: median, less what two events without anything between them
     take. None where that was not measured."""
@@ -54,20 +54,20 @@ class Timeline(msgspec.Struct, frozen=True):
     at_once: int
     """Most nodes that ran at the same time."""
     gaps_ns: float
-    """Between nodes, without a profiler."""
+    """Idle time between nodes, without a profiler."""
     around_ns: float
-    """Before the first node and after the last, as far as it can be separated from the gaps."""
+    """Time before the first node and after the last, as far as it can be separated from gaps."""
     scale: float
-    """What gaps under the profiler are multiplied with."""
+    """The factor that traced gaps are multiplied by."""
     gap_count: int
     gap_median_ns: float | None
-    """Of all gaps, scaled."""
+    """Median of all gaps, scaled."""
     gaps: tuple[Gap, ...]
     """The longest first, as many as were requested."""
 
     @property
     def total_ns(self) -> float:
-        """What shares are taken of: the replay without a profiler, or the best that is known."""
+        """The time that shares refer to: the replay without a profiler, or the best known."""
         return self.replay_ns or self.span_ns or self.work_ns
 
     @property
@@ -77,7 +77,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def own_time(times: GraphTimes | None) -> float | None:
-    """One replay without a profiler, in nanoseconds; None where there is no sample of it."""
+    """One replay without a profiler, in nanoseconds; None if there is no sample."""
     if times is None or not times.replay_ns:
         return None
     empty = median(times.empty_ns) if times.empty_ns else 0.0

@@ -22,16 +22,16 @@ from cgtool.model.measurements import GraphTimes, Peak
 OVERVIEW = {LINE: 10, MODULE: 10}
 """Tables of the first screen, with their number of rows."""
 _ON_PATH = 3
-"""Ops of a critical path that are named."""
+"""How many ops of a critical path are named."""
 _NEARLY_ALL = 0.95
-"""A critical path with a larger share of the work needs no words."""
+"""A critical path with a larger share of the work is not described."""
 _STANDS_OUT, _WORTH, _FEW = 3.0, 0.01, 3
 """A gap is shown if it is so many times the median and such a share of the replay, or if the graph
 has no more than so few."""
 
 
 class ReplayCosts(msgspec.Struct, frozen=True):
-    """What one graph's replay costs on the host and around it, in nanoseconds."""
+    """The cost of one replay of a graph on the host and around it, in nanoseconds."""
 
     launch_ns: float | None
     """Host time of one replay() on an idle stream, median."""
@@ -60,7 +60,7 @@ class GapRow(msgspec.Struct, frozen=True):
 
 
 class PathRow(msgspec.Struct, frozen=True):
-    """What a graph's order costs."""
+    """The cost of a graph's order."""
 
     path: Path
     overlap: Overlap
@@ -109,12 +109,12 @@ class ProfileReport(msgspec.Struct, frozen=True):
     bounds: tuple[GraphBound, ...]
     paths: tuple[PathRow, ...]
     gaps: tuple[GapRow, ...]
-    """Those that stand out, of all graphs, the longest first."""
+    """The remarkable gaps of all graphs, the longest first."""
     tables: tuple[TimeTable, ...]
     total_ns: float
     """One replay of each graph: what the shares in the tables refer to."""
     idle_ns: float
-    """Of that, the time in which no node ran."""
+    """The part of it in which no node ran."""
     untimed: int
     memory_bytes_per_s: float | None
     peaks: tuple[Peak, ...]
@@ -122,7 +122,7 @@ class ProfileReport(msgspec.Struct, frozen=True):
 
     @property
     def replay_rows(self) -> tuple[ReplayRow, ...]:
-        """One row a graph; of several graphs, one more for all together."""
+        """One row per graph; if there are several, one more for all together."""
         times = [
             (line.name, line.nodes, line.total_ns, line.busy_ns, line.idle_ns, costs)
             for line, costs in zip(self.replays, self.costs, strict=True)
@@ -168,7 +168,7 @@ class ProfileReport(msgspec.Struct, frozen=True):
 
 
 def has_times(capture: Capture) -> bool:
-    """Some node was timed."""
+    """Whether any node was timed."""
     return any(node.duration_ns is not None for graph in capture.graphs for node in graph.nodes)
 
 
@@ -225,7 +225,7 @@ def profile_report(
 
 
 def _long(line: Timeline) -> Iterator[Gap]:
-    """The gaps that stand out."""
+    """The remarkable gaps."""
     least = max(_STANDS_OUT * (line.gap_median_ns or 0.0), _WORTH * line.total_ns)
     return (gap for gap in line.gaps if gap.ns >= 1 and (gap.ns >= least or line.gap_count <= _FEW))
 

@@ -43,11 +43,11 @@ FLOOR = 1e-4
 FEW = 2
 """Degrees of freedom below which the spread of the runs is unknown."""
 ENOUGH = 10
-"""Runs that a baseline should have at least."""
+"""Minimum number of runs of a baseline."""
 BASELINE_ERROR = 0.25
 """Standard error that the middle of a baseline's runs should have, as a share of the tolerance."""
 SEARCH = 200
-"""The number of further units that would decide is searched up to this."""
+"""Upper end of the search for the number of further units that would decide."""
 
 SLOWER, NOT_SLOWER, CANNOT_TELL = "slower", "not-slower", "cannot-tell"
 
@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True):
     counted: str
     """``10 and 5 runs``."""
     remedy: str
-    """What would decide; empty if it is decided."""
+    """What would decide it; empty if it is decided."""
     text: str
     """The answer in one sentence."""
 

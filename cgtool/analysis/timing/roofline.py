@@ -25,7 +25,7 @@ from cgtool.model.measurements import Profile
 NEAR = 0.6
 """Share of a roof from which a node is near it."""
 _MANY_GAPS = 0.1
-"""Share of a replay in gaps that is worth a mention."""
+"""Share of a replay in gaps from which it is mentioned."""
 _CACHED = 1.15
 """Share of the memory roof past which bytes cannot have come from memory. An H200's data sheet says
 4.8 TB/s and a large copy reaches 4.3: a kernel that only reads may lie between the two."""
@@ -45,14 +45,14 @@ _TF32 = re.compile(r"tf32|s1688|tensorop_s(?!imt)", re.IGNORECASE)
 
 
 class Reach(msgspec.Struct, frozen=True, gc=False):
-    """One node. A share of a roof above 1 is no error: see ``MEANS``."""
+    """One node. A share of a roof above 1 is not an error: see ``MEANS``."""
 
     bytes: float | None = None
     flops: float | None = None
     memory: float | None = None
-    """Its bytes a second, as a share of the roof."""
+    """Its bytes per second, as a share of the roof."""
     compute: float | None = None
-    """Its operations a second, as a share of the roof of its dtype."""
+    """Its operations per second, as a share of the roof of its dtype."""
     waves: float | None = None
     """Its blocks over those that the device holds at once: below 1 the device is not full."""
     bound: str | None = None
@@ -75,7 +75,7 @@ class GraphBound(msgspec.Struct, frozen=True):
 
 
 def reaches(capture: Capture, graph: Graph) -> list[Reach]:
-    """By node id: how near it comes to the roofs."""
+    """By node id: how close it comes to the roofs."""
     spent: dict[int, int] = defaultdict(int)
     for node in graph.nodes:
         if node.call is not None and node.kernel is not None:
@@ -108,7 +108,7 @@ def reaches(capture: Capture, graph: Graph) -> list[Reach]:
         compute = flops / seconds / peak if flops is not None and peak else None
         bound = _bound(memory, compute)
         if bound == LATENCY and flops is not None and compute is None:
-            # Its compute roof was not measured: it may be at that.
+            # Its compute roof was not measured, so it may be at that roof.
             bound = None
         return Reach(moved, flops, memory, compute, waves(capture, node), bound)
 

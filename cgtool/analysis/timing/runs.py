@@ -1,4 +1,4 @@
-"""Runs of one bench: merge them, say what disturbed them, and whether times may be compared."""
+"""Runs of one bench: merge them, report disturbances, decide whether times may be compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cgtool.model.measurements import Clock, Samples
 N = TypeVar("N", bound=float)
 
 APART = 0.03
-"""Relative difference of typical SM clocks from which the same code takes another time."""
+"""Relative difference of typical SM clocks above which times are not compared."""
 
 _STEADY = frozenset(("power cap",))
 _SAME = (
@@ -28,12 +28,12 @@ _HOST = (("cpu", "processor"), ("cpus", "number of processors"))
 
 
 class Reasons(NamedTuple):
-    """Why two times cannot be compared, a sentence each; empty where they can."""
+    """Why two times cannot be compared, one sentence each; empty if they can."""
 
     lasting: tuple[str, ...] = ()
-    """Further runs change nothing about it."""
+    """Reasons that further runs cannot remove."""
     passing: tuple[str, ...] = ()
-    """The next run may be undisturbed."""
+    """Reasons that may not apply to the next run."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class Reasons(NamedTuple):
 
     @property
     def pass_over(self) -> bool:
-        """Whether further runs may be compared, though these may not."""
+        """Whether further runs may be comparable, although these are not."""
         return bool(self.passing) and not self.lasting
 
 
@@ -143,7 +143,7 @@ def typical_clock(clock: Clock) -> Clock:
 
 
 def _busy(samples: tuple[N, ...]) -> tuple[N, ...]:
-    """Those at work: the first is of an idle GPU."""
+    """The samples under load: the first one is of an idle GPU."""
     return samples[1:] or samples
 
 

@@ -37,7 +37,7 @@ def ratio_interval(
         raise ValueError("no rounds to resample")
     draw = random.Random(seed)
     rounds = range(count)
-    # Of an even count the median is the mean of the middle two, as in the figure beside it.
+    # With an even count the median is the mean of the middle two, as in the figure next to it.
     below, above = (count - 1) // 2, count // 2
     ratios = []
     for _ in range(RESAMPLES):

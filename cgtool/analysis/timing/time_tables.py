@@ -35,7 +35,7 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     total_ns: int
     """GPU time of its nodes in one replay of each graph."""
     share: float
-    """Of the replays. Where nodes ran at the same time, shares add up to more than 1."""
+    """Share of the replays. If nodes ran at the same time, shares add up to more than 1."""
     backward_ns: int = 0
     bound: str | None = None
     """What limits most of its time: see ``roofline.MEANS``; ``mixed``; None: unknown."""
@@ -43,7 +43,7 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """Over its nodes whose bytes are known."""
     flops_per_s: float | None = None
     of_roof: float | None = None
-    """Share of the nearer roof that its nodes reach, where a roof is known."""
+    """Share of the nearer roof that its nodes reach, if a roof is known."""
     nearer: str | None = None
     """That roof, for most of its time: ``memory`` or ``compute``."""
     filled: float | None = None
@@ -54,7 +54,7 @@ class TimeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     module: str = ""
     """With most of its time, as ``line``, ``op`` and ``kernel``; of a module, its type."""
     file: str = ""
-    """Of the line, with ``number`` and ``function``: where its source stands."""
+    """The file of the line; with ``number`` and ``function``, where its source is."""
     number: int = 0
     function: str = ""
 
@@ -93,7 +93,7 @@ class TimeTable(msgspec.Struct, frozen=True):
 
 
 class _Timed(NamedTuple):
-    """A node, and what a row sums up of it."""
+    """A node, and what a row sums up for it."""
 
     graph: Graph
     node: Node
@@ -181,7 +181,7 @@ class Tables:
     def _by_module(
         self, depth: int | None, limit: int
     ) -> tuple[int, Iterable[tuple[str, list[_Timed]]]]:
-        """The depth that was taken, and the groups."""
+        """The depth that was used, and the groups."""
         modules: dict[tuple[str, str | None, str], list[_Timed]] = defaultdict(list)
         for timed in self._nodes:
             part, place = part_of(self._capture, timed.graph), self._places.of(timed.node)

@@ -54,7 +54,7 @@ class Lane:
     stream: int | None
     """Index into ``Capture.streams``."""
     number: int
-    """Of the lanes of this stream: above 0, nodes that ran beside others of their stream."""
+    """Number among the lanes of this stream; above 0: nodes that overlap others of the stream."""
     nodes: list[Span] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     """Nodes too; an outer span comes before those inside it."""
@@ -93,7 +93,7 @@ def trace(capture: Capture) -> Iterator[GraphTrace]:
 
 
 def _lanes(graph: Graph, begin: int) -> list[Lane]:
-    """The timed nodes by stream; what ran beside another node of its stream has a lane of its own.
+    """The timed nodes by stream; nodes that overlap others of their stream get their own lane.
 
     Starts and ends are medians, each by itself: a node may seem to begin before the one that it
     waits for has ended. That one is then cut short; ``Node.duration_ns`` stays as it was measured.

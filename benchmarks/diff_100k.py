@@ -2,7 +2,7 @@
 or `--case NAME` for one case alone.
 
 The cases are those that are hard on a diff: nothing in common, every other node changed, blocks in
-another order, nodes that cannot be told apart, loops unrolled thousands of times. Each runs as a
+another order, indistinguishable nodes, loops unrolled thousands of times. Each runs as a
 whole process, as a user runs it; wall time, processor time and peak resident memory are the best
 of three. Targets, on 2 cores: 3 s and 1 GB each. Exit code 1 when one is missed.
 """
@@ -36,7 +36,7 @@ Pair = tuple[Capture, Capture]
 
 
 def rewritten(capture: Capture, rewrite: Rewrite) -> Capture:
-    """The capture with other nodes, numbered anew. They wait for each other as before: over a node
+    """The capture with other nodes, renumbered. They wait for each other as before: over a node
     that is gone its neighbours do, and one that is new stands between two. In another order each
     waits for the one before."""
     graphs = []

@@ -1,8 +1,8 @@
-"""Node times held against parts of the graph: `benchmarks/prefix_times.py [SPEC...]`.
+"""Node times compared with parts of the graph: `benchmarks/prefix_times.py [SPEC...]`.
 
 What `cgtool profile` shows of a whole replay sums up to that replay by its own making: gaps are
 scaled until it does. So here the first quarter, half and three quarters of a graph's nodes are
-made a graph of their own, and replayed without a profiler. The node times and gaps that the profile
+instantiated as a graph and replayed without a profiler. The node times and gaps that the profile
 of the whole graph shows up to there must sum up to that, which nothing has fitted them to.
 
 `off` is the sum less the part's own replay, as a share of the whole replay. It needs a GPU, and
@@ -90,8 +90,8 @@ class Part:
         self._executable = check("cuGraphInstantiate", cu.cuGraphInstantiate(clone, 0))
 
     def median_ns(self, session: Any, index: int) -> float:
-        """Of replays behind those of the graphs before it: what a backward reads, its own nodes
-        overwrite, and only another forward makes it anew."""
+        """Of replays after those of the graphs before it: a backward overwrites what it reads, and
+        only another forward writes it again."""
         from cgtool.devices.cuda.device import once_ns
 
         stream = self._cu.CUstream(session.stream.cuda_stream)

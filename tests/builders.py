@@ -275,7 +275,7 @@ def nested() -> Capture:
 
 
 def unusual() -> Capture:
-    """A node of every type that is no plain kernel, on two streams, one with a child graph."""
+    """A node of every type but a plain kernel, on two streams, one with a child graph."""
     origins = (
         Origin("aten::mm", "layers.0", "Linear", (0,)),
         Origin(None, "layers.0", "Linear", (0,)),

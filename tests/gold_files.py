@@ -1,4 +1,4 @@
-"""Compare with files in tests/gold; ``UPDATE_GOLD=1 pytest`` writes them anew, to be read."""
+"""Compare with files in tests/gold; ``UPDATE_GOLD=1 pytest`` rewrites them; read the diff."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def options_of(command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_stands_in_the_section_of_its_command(command):
+def test_every_option_is_in_the_section_of_its_command(command):
     section = section_of(command)
     if "[capture options](#capture-options)" in section:
         section += capture_options_table().replace(

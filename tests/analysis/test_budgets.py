@@ -82,7 +82,7 @@ def test_a_budget_for_the_whole_and_for_a_phase() -> None:
         ("min-speedup", "1.5x", ["'1.5x'", "1.5"]),
     ],
 )
-def test_options_that_are_no_budget(name: str, text: str, words: list[str]) -> None:
+def test_options_that_are_not_a_budget(name: str, text: str, words: list[str]) -> None:
     refused(lambda: from_options({name: [text]}), f"--{name}", *words)
 
 
@@ -217,7 +217,7 @@ def test_tables_of_all_and_of_one_entry(project) -> None:
     assert limits(given) == {**limits(mine), "max nodes": 7}
 
 
-def test_a_name_is_meant_from_the_file_that_it_stands_in(project, monkeypatch) -> None:
+def test_a_path_is_relative_to_the_file_that_contains_it(project, monkeypatch) -> None:
     path = project('[tool.cgtool.gate."sub/model.py:build"]\nmax-nodes = 3')
     (path.parent / "sub").mkdir()
     monkeypatch.chdir(path.parent / "sub")
@@ -227,7 +227,7 @@ def test_a_name_is_meant_from_the_file_that_it_stands_in(project, monkeypatch) -
     assert limits(from_pyproject(path, "other.py:build", simulated=False)) == {}
 
 
-def test_a_table_for_the_simulated_device_stands_in_the_place_of_the_other(project) -> None:
+def test_a_table_for_the_simulated_device_replaces_the_other(project) -> None:
     path = project("""
         [tool.cgtool.gate]
         max-nodes = 400

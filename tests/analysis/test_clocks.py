@@ -16,7 +16,7 @@ samples = st.lists(st.integers(1, 3000), max_size=4).map(tuple)
 clocks = st.builds(Clock, samples, samples, samples, samples)
 
 
-def test_samples_stand_in_a_row_and_the_gpu_is_idle_once():
+def test_samples_are_joined_and_the_gpu_is_idle_once():
     assert merge_clocks([THROTTLED, OTHER]) == Clock(
         (345, 1980, 1980, 1755),
         (800, 3201, 3201),

@@ -1,4 +1,4 @@
-"""The critical path, held against all paths of small graphs."""
+"""The critical path, compared with all paths of small graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two captures: what is told, and what never is."""
+"""What changed between two captures: what a diff reports and what it ignores."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def nothing(a, b):
     return report
 
 
-# What is never told
+# What is ignored
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
@@ -131,7 +131,7 @@ def test_any_capture_against_itself(recorded):
 
 
 @pytest.mark.parametrize("recorded", [small(), nested(), unusual(), huge(400)])
-def test_what_differs_from_process_to_process_is_no_difference(recorded):
+def test_what_differs_from_process_to_process_is_not_a_difference(recorded):
     draw = random.Random(5)
     order = draw.sample(range(len(recorded.functions)), len(recorded.functions))
 
@@ -201,11 +201,11 @@ def test_what_differs_from_process_to_process_is_no_difference(recorded):
     nothing(recorded, again)
 
 
-def test_a_comment_above_and_another_folder_are_no_difference():
+def test_a_comment_above_and_another_folder_are_not_a_difference():
     nothing(block().capture(), block(folder="/checkout/src", shift=17).capture())
 
 
-def test_names_made_up_by_another_build_are_no_difference():
+def test_names_generated_by_another_build_are_not_a_difference():
     name = "_ZN2at6native{}_GLOBAL__N__{}_7_Loss_cu_{}3sumIfEEvPT_"
     first = name.format(39, "5cd812b1", "5b0651e1")
     second = name.format(39, "aaaaaaaa", "bbbbbbbb")
@@ -220,7 +220,7 @@ def test_names_made_up_by_another_build_are_no_difference():
     nothing(a, b)
 
 
-def test_another_order_of_creation_is_no_difference_where_everything_waits_for_the_same():
+def test_another_order_of_creation_with_the_same_dependencies_is_not_a_difference():
     edges = ((0, 1), (2, 3))
     node = Builder().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
     node = node.node("add", "b", 4, stream=1).capture(*edges)
@@ -232,7 +232,7 @@ def test_another_order_of_creation_is_no_difference_where_everything_waits_for_t
     assert any("created in another order" in note for note in report.notes)
 
 
-def test_a_stream_with_another_number_is_no_difference():
+def test_a_stream_with_another_number_is_not_a_difference():
     streams = tuple(Stream(at, f"stream {at}") for at in range(3))
 
     def on_stream(side):
@@ -244,7 +244,7 @@ def test_a_stream_with_another_number_is_no_difference():
     nothing(on_stream(1), on_stream(2))
 
 
-# What is told
+# What is reported
 
 
 @pytest.mark.parametrize("drop", [12, 15])
@@ -300,7 +300,7 @@ def test_a_kernel_that_changed():
     assert [(row.module, row.changed) for row in report.modules] == [("layers.1.linear", 1)]
 
 
-def test_a_module_that_is_gone_is_said_to_be():
+def test_a_module_that_is_gone_is_reported():
     report = compare(block(layers=12).capture(), block(layers=10).capture())
     summary = "B has 8 fewer nodes: modules layers.10 and 1 other are gone (8 nodes)"
     assert report.summary == summary
@@ -342,7 +342,7 @@ def test_many_changes_are_counted_together():
     assert compare(with_grid(1), with_grid(2)).summary == summary
 
 
-def test_another_module_for_the_same_work_is_told_and_no_difference():
+def test_another_module_for_the_same_work_is_a_note_not_a_difference():
     recorded = block().capture()
     renamed = tuple(
         replace(origin, module=origin.module.replace("layers", "blocks"))
@@ -492,7 +492,7 @@ def test_bytes_of_a_pool():
     assert report.summary == "Same number of nodes: the pool graphs is gone"
 
 
-def test_times_are_shown_and_judged_by_nobody():
+def test_times_are_shown_and_not_judged():
     def with_duration(nanoseconds):
         recorded = block().capture()
         graph = recorded.graphs[0]
@@ -607,7 +607,7 @@ def test_one_other_kernel_is_one_change(recorded, data):
 
 @given(models(), models())
 @settings(max_examples=200)
-def test_every_node_is_told_once_and_swapping_mirrors(a, b):
+def test_every_node_is_reported_once_and_swapping_mirrors(a, b):
     forth, back = compare(a, b), compare(b, a)
     (there,), (here,) = forth.graphs, back.graphs
     assert (there.a, there.b) == (here.b, here.a)
@@ -625,7 +625,7 @@ def test_every_node_is_told_once_and_swapping_mirrors(a, b):
 
 
 def nodes_of(report):
-    """Every node that is told, with what became of it."""
+    """Every node that is reported, with its change."""
     return {(row.change, a, b) for row in report.changes for a, b in zip_longest(row.a, row.b)}
 
 

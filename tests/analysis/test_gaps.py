@@ -80,7 +80,7 @@ def test_what_gaps_cannot_hold_lies_before_the_first_node_or_after_the_last():
     assert (line.gaps_ns, line.around_ns, line.scale) == (10, 40, 1)
 
 
-def test_what_a_graph_takes_beside_its_nodes_is_no_gap():
+def test_time_around_the_nodes_is_not_a_gap():
     # Traced: 80 busy, 20 idle. Without a profiler 120: 40 are left, 30 of them around the nodes.
     recorded = laid_out([(0, 40), (60, 40)], 120.0)
     known = structs.replace(recorded, profile=structs.replace(recorded.profile, around_ns=30.0))
@@ -92,7 +92,7 @@ def test_what_a_graph_takes_beside_its_nodes_is_no_gap():
     assert (line.busy_ns, line.gaps_ns, line.around_ns) == (80, 0, 20)
 
 
-def test_the_time_of_the_events_themselves_is_no_part_of_the_replay():
+def test_the_time_of_the_events_themselves_is_not_part_of_the_replay():
     assert own_time(GraphTimes(0, (10.0, 12.0, 30.0), (2.0, 2.5))) == 12.0 - 2.25
     assert own_time(GraphTimes(0)) is None
     assert own_time(None) is None

@@ -129,7 +129,7 @@ def test_the_whole_iteration_is_what_a_time_without_a_phase_means() -> None:
     assert 2.7 < min(speedups) < max(speedups) < 3.2
 
 
-def test_counts_that_are_not_the_same_in_every_run_are_told() -> None:
+def test_counts_that_differ_between_runs_are_reported() -> None:
     other = replace(small(), graphs=small().graphs[:1])
     assert measure([small(), small()]).notes == ()
     (note,) = measure([small(), other]).notes
@@ -279,7 +279,7 @@ def test_fewer_looks_leave_more_of_the_level_to_each() -> None:
     "clock",
     [Clock((1980,), throttle_reasons=("power cap",)), Clock((1980,), other_processes=2)],
 )
-def test_a_gpu_that_was_disturbed_fails_nobodys_time(clock: Clock) -> None:
+def test_times_of_a_disturbed_gpu_do_not_fail(clock: Clock) -> None:
     slow = measure([timed(60, runs=12, clock=clock)])
     verdict = only(slow, budgets(max_replay_us="30"))
     assert verdict.verdict == UNKNOWN
@@ -356,7 +356,7 @@ def test_a_count_at_its_limit_passes_and_one_more_does_not(percent: int) -> None
     assert only(over, held, base).verdict == FAIL
 
 
-def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
+def test_a_count_removed_from_the_baseline_is_reported() -> None:
     base = changed({})
     rest = {name: count for name, count in base.counts.items() if name != "nodes"}
     judged = judge(measure([small()]), Budgets(), replace(base, counts=rest))
@@ -366,7 +366,7 @@ def test_a_count_that_somebody_took_out_of_the_baseline_is_told() -> None:
     )
 
 
-def test_edges_are_compared_only_when_asked_for() -> None:
+def test_edges_are_compared_only_when_requested() -> None:
     base = changed({"edges": 1})
     assert "edges" not in {
         verdict.metric for verdict in judge(measure([small()]), Budgets(), base).verdicts
@@ -375,7 +375,7 @@ def test_edges_are_compared_only_when_asked_for() -> None:
 
 
 def test_one_side_lacks_a_metric() -> None:
-    """By itself that is a note; what was asked for by name cannot be told."""
+    """By default that is a note; a metric that was requested by name is undecided."""
     base = changed({"findings": 0})
     judged = judge(measure([small()]), Budgets(), base)
     assert "findings" not in {verdict.metric for verdict in judged.verdicts}
@@ -391,7 +391,7 @@ def test_one_side_lacks_a_metric() -> None:
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_ops_of_the_simulated_device_are_never_held_against_nodes(here: bool) -> None:
+def test_ops_of_the_simulated_device_are_never_compared_with_nodes(here: bool) -> None:
     values = measure([small()]).values
     other = replace(values, environment=environment(simulated=True), counts={"nodes": 1})
     real, simulated = measure([small()]), replace(measure([small()]), values=other)
@@ -426,7 +426,7 @@ def test_times_against_a_baseline_have_three_answers() -> None:
     assert only(better, budgets(max_increase="speedup=3%"), base).verdict == PASS
 
 
-def test_a_speedup_that_cannot_be_told_says_so_of_the_right_side() -> None:
+def test_an_undecided_speedup_names_the_right_side() -> None:
     """It is worse when it is smaller: the sides stay what they are all the same."""
     base = measure([timed(30, runs=10, spread=0.012)]).values
     lower = measure([timed(30.45, runs=3, spread=0.012, seed=3)])
@@ -499,7 +499,7 @@ def test_another_clock_serves_for_counts_and_not_for_times() -> None:
     )
 
 
-def test_other_options_of_the_capture_are_told() -> None:
+def test_other_options_of_the_capture_are_reported() -> None:
     from cgtool.model.capture import Option
 
     entry = replace(small().entry, options=(Option("backward", "False"),))

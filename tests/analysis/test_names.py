@@ -99,7 +99,7 @@ def test_kernels_of_an_h200(name: str, short: str) -> None:
     assert short_kernel(name) == short
 
 
-def test_kernels_that_would_share_a_name_are_told_apart() -> None:
+def test_kernels_that_would_share_a_name_are_distinguished() -> None:
     assert short_kernels([SCALAR_MUL, TENSOR_MUL, COPY]) == {
         SCALAR_MUL: "vectorized_elementwise_kernel<4, AUnaryFunctor<MulFunctor<float>>>",
         TENSOR_MUL: "vectorized_elementwise_kernel<4, BinaryFunctor<MulFunctor<float>>>",

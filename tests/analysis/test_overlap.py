@@ -1,4 +1,4 @@
-"""What could overlap, held against a pairwise test of everything that nodes touch."""
+"""What could overlap, compared with a pairwise test of everything that nodes touch."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_what_must_stay_in_order(calls):
     assert (overlaps.gain_ns, overlaps.pairs, overlaps.unneeded_edges) == (0, (), 0)
 
 
-def test_branches_that_run_side_by_side_already_are_no_pairs():
+def test_branches_that_already_overlap_are_not_pairs():
     recorded = chain(*THREE, times=[12, 60, 8])
     forked = tuple(
         msgspec.structs.replace(node, stream=int(node.id == 0)) for node in recorded.graphs[0].nodes
@@ -164,7 +164,7 @@ def test_the_finding():
     assert any("model.py:31" in line and "model.py:32" in line for line in finding.evidence)
 
 
-def test_a_small_gain_is_no_finding():
+def test_a_small_gain_is_not_a_finding():
     assert findings(chain(*THREE, times=[7_900, 64_100, 8_000])) == ()
     assert findings(chain(*THREE, times=[8_100, 63_900, 8_000])) != ()
 
@@ -305,7 +305,7 @@ def mixed(draw) -> Capture:
 
 
 def conflicts(recorded: Capture) -> set[tuple[int, int]]:
-    """Pairs of nodes that must stay in order, each held against each."""
+    """Pairs of nodes that must stay in order, by comparing each with each."""
     graph = recorded.graphs[0]
     guessed = [node for node in graph.nodes if node.call is None and node.kernel is not None]
 
@@ -393,7 +393,7 @@ def test_edges_that_are_not_needed_are_between_independent_nodes(recorded):
     assert overlap.find_overlap(recorded, 0).unneeded_edges <= len(free)
 
 
-def test_memory_that_is_given_out_anew_must_wait_or_be_more():
+def test_reused_memory_must_wait_or_be_more():
     # 0 and 2 use the same memory one after the other, and need nothing of each other.
     nodes = [kernel(0, 0, (0,)), kernel(1, 1, (1,)), kernel(2, 2, (2,)), kernel(3, 3, (3,))]
     nodes = [msgspec.structs.replace(node, duration_ns=10) for node in nodes]
@@ -414,7 +414,7 @@ def test_memory_that_is_given_out_anew_must_wait_or_be_more():
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=8))
-def test_bytes_that_are_given_out_anew_are_those_of_each_earlier_owner(blocks):
+def test_reused_bytes_are_those_of_each_earlier_owner(blocks):
     # Nodes that need nothing of each other: every byte that had an owner is counted.
     allocations = tuple(
         Allocation(start, size, size, 0, 0, at) for at, (start, size) in enumerate(blocks)

@@ -145,7 +145,7 @@ def test_the_drivers_memory_is_that_of_the_graphs_shown():
     assert pools_report(capture, only=["graphs"]).driver_bytes == own
 
 
-def test_modules_of_several_callables_are_told_apart():
+def test_modules_of_several_callables_are_distinguished():
     capture = read(next(path for path in CAPTURES if path.stem == "gan"))
     names = {row.group for row in pools_report(capture, by="module").groups}
     assert {"generator: 0", "discriminator: 0"} <= names
@@ -162,7 +162,7 @@ def test_bytes_of_holders_that_are_not_listed():
 
 
 @pytest.mark.parametrize("by", ["graph", "module", "line"])
-def test_times_of_the_nodes_stand_beside_the_memory_that_they_hold(by):
+def test_times_of_the_nodes_are_shown_with_the_memory_that_they_hold(by):
     capture = timed(small())
     times = {row.group: row.time_ns for row in pools_report(capture, by=by).groups}
     work = [[node.duration_ns for node in graph.nodes] for graph in capture.graphs]

@@ -67,7 +67,7 @@ def compare(rng, noise, spread, slower, tolerance):
 
 
 def at_most(count, of, chance):
-    """Whether so many are no sign of a higher chance: exact binomial tail at 1 in 1000."""
+    """Whether so many are consistent with this chance: exact binomial tail at 1 in 1000."""
     below = sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(count))
     return 1 - below > 1e-3
 
@@ -107,7 +107,7 @@ def test_simulated_slowdowns_beyond_the_tolerance_are_rarely_called_none():
 
 
 @pytest.mark.usefixtures("_no_forecast")
-def test_few_runs_in_another_clock_are_no_slowdown():
+def test_few_runs_at_another_clock_are_not_a_slowdown():
     """Three runs each, all of one side in the slow state: 1 in 50 among such machines."""
     answer = judge_runs([[1.0], [1.0001], [1.0]], [[1.04], [1.0401], [1.04]], 0.01)
     assert answer.verdict == CANNOT_TELL
@@ -127,7 +127,7 @@ def pair_verdict(rng, spread, slower, place=0.006):
 
 @pytest.mark.usefixtures("_no_forecast")
 @pytest.mark.parametrize("spread", [0.0005, 0.002, 0.007])
-def test_simulated_half_a_percent_is_found_between_pairs_and_nothing_is_told_as_that(spread):
+def test_simulated_half_a_percent_is_found_between_pairs_and_no_change_is_not(spread):
     rng = np.random.default_rng(5)
     slow = [pair_verdict(rng, spread, 0.005) for _ in range(300)]
     same = [pair_verdict(rng, spread, 0.0) for _ in range(300)]
@@ -178,7 +178,7 @@ def test_twice_as_slow_needs_no_more_than_one_run_each():
     assert judge_runs([[1.0]], [[1.0]], 0.01).verdict == CANNOT_TELL
 
 
-def test_what_would_tell_is_said_and_is_true():
+def test_the_runs_said_to_be_needed_are_enough():
     rng = np.random.default_rng(8)
     base, head = rng.normal(0, 0.004, 10), rng.normal(0, 0.004, 60) + 0.02
     first = judge_runs(runs(base), runs(head[:2]), 0.01)
@@ -188,19 +188,19 @@ def test_what_would_tell_is_said_and_is_true():
     assert later.verdict == SLOWER
 
 
-def test_a_baseline_of_two_runs_is_named_as_what_stands_in_the_way():
+def test_a_baseline_of_two_runs_is_named_as_the_obstacle():
     rng = np.random.default_rng(9)
     answer = judge_runs(runs([0.0, 0.004]), runs(rng.normal(0.012, 0.003, 12)), 0.01)
     assert (answer.verdict, answer.needed) == (CANNOT_TELL, None)
     assert "baseline of 2" in answer.remedy
 
 
-def test_a_change_of_just_what_is_allowed_is_never_told():
+def test_a_change_of_exactly_the_tolerance_is_never_decided():
     answer = judge_runs([[1.0]] * 10, [[1.01]] * 10, 0.01)
     assert answer.verdict in (CANNOT_TELL, NOT_SLOWER)
 
 
-def test_no_variance_at_all_is_no_error():
+def test_no_variance_at_all_is_not_an_error():
     assert judge_runs([[1.0] * 3] * 6, [[1.0] * 3] * 6, 0.01).verdict == NOT_SLOWER
     assert judge_runs([[1.0] * 3] * 6, [[1.05] * 3] * 6, 0.01).verdict == SLOWER
     assert judge_pairs([[1.0]] * 16, [[1.0]] * 16, 0.002).verdict == NOT_SLOWER
@@ -218,14 +218,14 @@ NOTHING = [[math.nan], [math.inf], [0.0], [-1.0], []]
         ([], [], "either side"),
     ],
 )
-def test_times_that_are_none_are_left_out(base, head, side):
+def test_invalid_times_are_left_out(base, head, side):
     answer = judge_runs(base, head, 0.01)
     assert answer.verdict == CANNOT_TELL
     assert answer.text == f"{side} has no usable time"
     assert judge_pairs(NOTHING, NOTHING, 0.01).verdict == CANNOT_TELL
 
 
-def test_a_round_that_is_no_time_does_not_spoil_its_run():
+def test_a_round_without_a_valid_time_does_not_spoil_its_run():
     clean = judge_runs([[1.0, 1.1]] * 6, [[1.0, 1.1]] * 6, 0.01)
     spoiled = judge_runs([[1.0, math.nan, 1.1, 0.0]] * 6, [[1.0, 1.1, math.inf]] * 6, 0.01)
     assert spoiled.ratio == clean.ratio

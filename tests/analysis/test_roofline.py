@@ -94,7 +94,7 @@ def test_bound_by_the_nearer_roof(read, written, flops, bound, memory):
         (GEMM, 50e12),
     ],
 )
-def test_float32_on_tensor_cores_is_held_against_their_roof(function, roof):
+def test_float32_on_tensor_cores_is_compared_with_their_roof(function, roof):
     call = Call((), (), 1, 1, 10**7, "float32")
     assert reach(kernel(1000), call, functions=(function,)).compute == pytest.approx(1e13 / roof)
 

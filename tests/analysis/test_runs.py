@@ -39,7 +39,7 @@ def test_runs_are_numbered_through_and_kept_apart():
     assert {sample.run for sample in samples} == {0, 1, 2}
 
 
-def test_a_caveat_of_every_run_is_told_once():
+def test_a_caveat_of_every_run_is_reported_once():
     caveat = Caveat("time-limit", "stopped")
     merged = merge([run(caveats=(caveat,)), run(caveats=(caveat, Caveat("other", "x")))])
     assert [caveat.code for caveat in merged.caveats] == ["time-limit", "other"]
@@ -83,7 +83,7 @@ def test_rounds_fall_to_their_captures(rounds, count):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_sides_of_runs_stand_in_one_row():
+def test_sides_of_runs_are_in_one_row():
     sides = by_side(merge([run(1.0), run(2.0)]).bench.samples)["forward"]
     assert sides["replay"].device_ns == (1.0,) * 30 + (2.0,) * 30
     assert sides["replay"].captures == 10
@@ -111,7 +111,7 @@ def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
     assert word in reason
 
 
-def test_what_nobody_knows_is_no_reason():
+def test_unknown_values_are_not_a_reason():
     for host in (False, True):
         assert (
             runs.why_incomparable(Environment("NVIDIA H200"), None, HERE, QUIET, host=host).all
@@ -145,7 +145,7 @@ def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
         assert reasons[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
 
 
-def test_a_gpu_that_was_slowed_or_shared_is_said_with_the_side():
+def test_a_throttled_or_shared_gpu_is_reported_with_the_side():
     hot = Clock((1980,), throttle_reasons=("hardware thermal slowdown",), other_processes=2)
     here = runs.why_incomparable(HERE, QUIET, HERE, hot)
     assert here.all == (
@@ -168,7 +168,7 @@ def test_what_disturbs_a_gpu_passes_and_its_clock_with_it():
     assert not runs.why_incomparable(HERE, QUIET, HERE, Clock((345, 1200, 1200))).pass_over
 
 
-def test_a_power_limit_that_both_ran_into_is_no_reason():
+def test_a_power_limit_on_both_sides_is_not_a_reason():
     capped = Clock((345, 1980, 1980), throttle_reasons=("power cap",))
     assert runs.why_incomparable(HERE, capped, HERE, capped).all == ()
     assert runs.why_incomparable(HERE, QUIET, HERE, capped).all

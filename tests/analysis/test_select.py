@@ -1,4 +1,4 @@
-"""``--select``: fields, patterns, and what a wrong one is told."""
+"""``--select``: fields, patterns, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def test_a_wrong_selection_names_what_is_wrong(expression: str, reason: str) -> 
 
 
 @pytest.mark.parametrize("pattern", ["[", "[!", "*" * 50 + "z", "\\", "(?P<", "a" * 10_000])
-def test_patterns_that_are_no_patterns_match_nothing_and_end(pattern: str) -> None:
+def test_odd_patterns_match_nothing_and_end(pattern: str) -> None:
     for field in ("module", "op", "kernel", "file", "annotation", "stream"):
         select(hostile(), 0, parse([f"{field}={pattern}"]))

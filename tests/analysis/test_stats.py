@@ -96,7 +96,7 @@ def test_warnings_name_their_remedy():
 
 
 @pytest.mark.parametrize(("pairs", "doubted"), [(600, True), (1, False)])
-def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
+def test_many_pairs_of_events_are_limited_by_their_grain(pairs, doubted):
     """8 us between two events is near the timer's grain, however often it is repeated."""
     iterations = 1 if pairs > 1 else 600
     samples = tuple(
@@ -113,7 +113,7 @@ def test_many_pairs_of_events_are_no_better_than_their_grain(pairs, doubted):
     assert report.rows[0].behind == "forward"
 
 
-def test_an_unknown_clock_is_said():
+def test_an_unknown_clock_is_reported():
     warnings = bench_report(capture_of([100_000.0] * 20, [50_000.0] * 20)).warnings
     assert any("nvidia-ml-py" in warning for warning in warnings)
 

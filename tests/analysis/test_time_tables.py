@@ -116,7 +116,7 @@ def test_modules_are_as_deep_as_the_rows_allow():
     assert len(table.rows) == 4
 
 
-def test_the_modules_of_several_callables_are_told_apart():
+def test_the_modules_of_several_callables_are_distinguished():
     recorded = timed(small())
     entry = structs.replace(recorded.entry, callables=("G", "D"))
     forward, backward = recorded.graphs
@@ -127,7 +127,7 @@ def test_the_modules_of_several_callables_are_told_apart():
     assert names == {"G: layers", "G: (root)", "D: layers", "D: (no module)"}
 
 
-def test_files_of_one_name_are_told_apart():
+def test_files_of_the_same_name_are_distinguished():
     recorded = timed(small())
     frames = (Frame("/home/me/other/model.py", 12, "f"), *recorded.frames[1:])
     names = {

@@ -84,7 +84,7 @@ def test_it_measures_until_it_can_tell(run, machine, baseline, slower, code, wor
     assert len(machine.jobs) == runs
 
 
-def test_what_cannot_be_told_is_measured_to_the_limit_and_exits_5(run, machine):
+def test_an_undecided_comparison_is_measured_to_the_limit_and_exits_5(run, machine):
     machine.spread = 0.05
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-runs", 6)
     assert code == 5
@@ -253,7 +253,9 @@ def test_pairs_are_judged_from_one_process(run, machine, slower, code):
         (["--baseline", "torn.json"], "not a readable baseline"),
     ],
 )
-def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, arguments, words):
+def test_wrong_use_is_reported_before_anything_is_measured(
+    run, machine, tmp_path, arguments, words
+):
     from msgspec.structs import replace
 
     result = machine.run()
@@ -268,7 +270,7 @@ def test_wrong_use_is_told_before_anything_is_measured(run, machine, tmp_path, a
 
 
 @pytest.mark.parametrize("text", ["3", "0.03", "3ms", "-1%", "nan%", "inf", "%", "", "3 %%"])
-def test_a_wrong_unit_is_told_with_the_right_ones(run, machine, text):
+def test_a_wrong_unit_is_reported_with_the_right_ones(run, machine, text):
     code, _, err = run(ENTRY, "--baseline", "base.cgt", f"--max-regression={text}")
     assert code == 2
     assert "--max-regression" in err

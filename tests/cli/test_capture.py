@@ -261,7 +261,7 @@ def test_unwritable_places(place, tmp_path):
     assert nothing_written(tmp_path)
 
 
-def test_a_full_disk_is_said(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     attempt(tmp_path, "", "-o", "out.cgt", "-q")
     done = cgtool("dump", "out.cgt", "--dot", "-o", "/dev/full", cwd=tmp_path)
     assert done.returncode == 2
@@ -307,7 +307,7 @@ def test_hostile_names_are_shown_as_text(tmp_path):
         assert "\x1b" not in drawn.stdout
 
 
-def test_a_capture_file_is_no_entry(tmp_path):
+def test_a_capture_file_is_not_an_entry(tmp_path):
     done = cgtool("capture", "model.cgt", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

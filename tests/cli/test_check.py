@@ -175,7 +175,7 @@ def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
     assert expected in loads
 
 
-def test_code_that_fails_in_eager_mode_is_no_hazard_but_a_failure(tmp_path):
+def test_code_that_fails_in_eager_mode_is_a_failure_not_a_hazard(tmp_path):
     source = (
         "import torch\n"
         "def f(x):\n"

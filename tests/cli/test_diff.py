@@ -159,7 +159,7 @@ def test_names_that_try_to_break_things(run, tmp_path):
 # What it refuses
 
 
-def test_files_that_are_no_captures(run, tmp_path):
+def test_files_that_are_not_captures(run, tmp_path):
     folder = tmp_path / "folder.cgt"
     folder.mkdir()
     text = tmp_path / "text.cgt"

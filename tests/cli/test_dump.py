@@ -103,7 +103,7 @@ def test_graphs_by_name_phase_and_number_with_their_bodies(run, tmp_path: Path) 
         assert len(json.loads(run(path, "--json", "--graph", name).out)["graphs"]) == count
 
 
-def test_collapsing_says_so_in_the_picture_only_when_asked_for(run, saved: Path) -> None:
+def test_collapsing_says_so_in_the_picture_only_when_requested(run, saved: Path) -> None:
     done = run(saved, "--collapse", "2")
     assert "12 nodes collapsed into 8 boxes: modules to depth 2" in done.out
     assert done.err == ""

@@ -96,7 +96,7 @@ def test_several_targets_and_phases(run) -> None:
     assert {verdict["verdict"] for verdict in second["verdicts"]} == {PASS}
 
 
-def test_two_captures_of_one_entry_are_told_apart(run) -> None:
+def test_two_captures_of_one_entry_are_distinguished(run) -> None:
     held = ["--max-nodes", 3, "--format"]
     _, out, _ = run(MLP, BENCH, *held, "table")
     for file in (MLP, BENCH):
@@ -109,7 +109,7 @@ def test_two_captures_of_one_entry_are_told_apart(run) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_what_nothing_was_measured_of_cannot_be_told(run) -> None:
+def test_a_metric_that_was_not_measured_is_undecided(run) -> None:
     code, out, _ = run(MLP, "--max-replay-us", 50, "--max-nodes", 30, "--format", "json")
     assert code == 5
     assert verdicts(out) == {"replay-us": UNKNOWN, "nodes": PASS}
@@ -448,16 +448,14 @@ def test_a_fault_of_our_own_is_an_error_too(run, tmp_path: Path, monkeypatch) ->
     assert target["files"] == [str(MLP)]
 
 
-def test_times_of_an_entry_without_a_gpu_cannot_be_told(run, tmp_path: Path) -> None:
+def test_times_of_an_entry_without_a_gpu_are_undecided(run, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(CODE)
     code, out, _ = run("model.py:build", "--device", "simulated", "--min-speedup", 2)
     assert code == 5
     assert re.search(r"speedup +— +at least 2x +cannot tell", out)
 
 
-def test_what_is_of_a_gpu_is_not_asked_for_where_there_is_none(
-    run, tmp_path: Path, monkeypatch
-) -> None:
+def test_gpu_metrics_are_not_required_without_a_gpu(run, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "model.py").write_text(CODE)
     project = tmp_path / "pyproject.toml"
@@ -550,7 +548,7 @@ def test_a_clear_case_takes_no_more_runs_than_it_needs() -> None:
     assert 2 < len(near.runs) <= 12
 
 
-def test_a_time_is_measured_on_until_it_is_told() -> None:
+def test_a_time_is_measured_until_it_is_decided() -> None:
     for now, verdict in ((30.0, PASS), (31.5, FAIL), (36.0, FAIL)):
         measuring = FakeMeasuring(now, 0.004)
         judgement = judged(measuring, Budgets(), base_of(30, 10))
@@ -614,7 +612,7 @@ def test_a_baseline_has_as_many_runs_as_its_noise_takes() -> None:
     assert len(coarse.runs) == 10
 
 
-def test_a_disturbed_run_is_no_run_of_a_baseline() -> None:
+def test_a_disturbed_run_is_left_out_of_a_baseline() -> None:
     shared = Clock((1980,), other_processes=1)
     measuring = FakeMeasuring(30, 0.004, clocks=[None, shared, shared], max_runs=20)
     values = judged(measuring, Budgets(), save=True)[1].values
@@ -648,7 +646,7 @@ def test_without_a_gpu_the_rest_is_still_judged() -> None:
     assert "needs a GPU" in judgement[0].verdicts[0].text
 
 
-def test_a_fault_of_the_users_code_is_no_missing_gpu() -> None:
+def test_a_fault_of_the_users_code_is_not_a_missing_gpu() -> None:
     class Faulty(FakeMeasuring):
         def bench(self, spec: str) -> Capture:
             raise user_code("model.py:build raised ValueError")
@@ -674,7 +672,7 @@ def test_the_table_in_the_documentation_is_one_that_pyproject_may_hold(tmp_path:
     assert [limit.limit for limit in budgets.limits] == [150]
 
 
-def test_every_field_of_the_json_stands_in_the_documentation(run) -> None:
+def test_every_field_of_the_json_is_documented(run) -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     section = text.partition("\n## `gate`\n")[2].partition("\n## ")[0]
     _, out, _ = run(MLP, "--max-nodes", 3, "--format", "json")
@@ -739,7 +737,7 @@ def test_nothing_is_written_over_a_target_or_another_result(run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("width", ["0", "-5", "wide", ""])
-def test_columns_that_are_no_width(run, monkeypatch, width: str) -> None:
+def test_columns_that_are_not_a_width(run, monkeypatch, width: str) -> None:
     monkeypatch.setenv("COLUMNS", width)
     _, out, _ = run(MLP, "--max-nodes", 400)
     monkeypatch.delenv("COLUMNS")

@@ -88,7 +88,7 @@ def test_bench_does_not_print_over_its_baseline(tmp_path: Path, monkeypatch, cgt
 
 
 @pytest.mark.parametrize("command", ["capture", "check", "verify", "bench", "profile"])
-def test_a_folder_that_is_missing_is_told_before_anything_runs(
+def test_a_missing_folder_is_reported_before_anything_runs(
     command: str, tmp_path: Path, monkeypatch, cgtool
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,7 +102,7 @@ def test_a_folder_that_is_missing_is_told_before_anything_runs(
     "arguments",
     [["dump"], ["pools"], ["profile"], ["diff", "model.py"], ["gate", "--max-nodes", "9"]],
 )
-def test_a_file_without_a_name_is_no_capture(arguments, tmp_path, monkeypatch, cgtool) -> None:
+def test_a_file_without_a_name_is_not_a_capture(arguments, tmp_path, monkeypatch, cgtool) -> None:
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(CODE)
     code, out, err = cgtool(*arguments, "model.py")

@@ -127,7 +127,7 @@ def test_tensors_without_a_storage_are_captured_or_named(kind, tmp_path):
         assert (tmp_path / "out.cgt").exists()
 
 
-def test_a_bug_of_ours_is_said_to_be_one(tmp_path):
+def test_a_bug_of_ours_is_reported_as_one(tmp_path):
     # The hook runs in the worker before anything of the user's does.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"

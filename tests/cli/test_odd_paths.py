@@ -1,4 +1,4 @@
-"""Paths that the system refuses to look at: each is told as what it is, and none as a bug."""
+"""Paths that the system refuses to read: each is reported as what it is, and none as a bug."""
 
 from __future__ import annotations
 

@@ -139,7 +139,9 @@ def test_without_a_gpu(run, tmp_path: Path):
 
 @pytest.mark.parametrize("command", ["bench", "profile"])
 @pytest.mark.parametrize("spec", ["nothere.py:build", "model.py", "a.cgt:build"])
-def test_no_entry_is_told_without_a_gpu_too(command: str, spec: str, tmp_path: Path) -> None:
+def test_a_missing_entry_is_reported_without_a_gpu_too(
+    command: str, spec: str, tmp_path: Path
+) -> None:
     done = run_cgtool(command, spec, cwd=tmp_path)
     assert done.returncode == 2
     assert "GPU" not in done.stderr

@@ -1,4 +1,4 @@
-"""Tables of ``pyproject.toml`` that no entry has: what is told of them, and what is refused."""
+"""Tables of ``pyproject.toml`` that match no entry: which are reported, and which are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE = '[tool.cgtool.gate]\nmax-nodes = 400\n[tool.cgtool.gate."{}"]\nmax-nodes
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A folder with two models, and what is doubted of a table in it."""
+    """A folder with three models; called, it returns the warnings about a table in it."""
     monkeypatch.chdir(tmp_path)
     for name in ("model.py", "resnet18.py", "resnet34.py"):
         (tmp_path / name).write_text("def build(device): ...\ndef build_small(device): ...\n")
@@ -56,19 +56,19 @@ def test_a_table_of_another_entry_is_the_business_of_another_command(project, ta
     assert project(table, *specs) == []
 
 
-def test_a_table_of_a_file_that_is_gone_is_told(project):
+def test_a_table_of_a_file_that_is_gone_is_reported(project):
     ((spec, text),) = project("attic/old.py:train", "model.py:build")
     assert spec == "model.py:build"
     assert '[tool.cgtool.gate."attic/old.py:train"] is ignored: there is no' in text
 
 
-def test_a_module_is_not_looked_for_and_a_near_one_is_told(project):
+def test_a_module_is_not_searched_and_a_similar_name_is_suggested(project):
     ((spec, text),) = project("pkg.modle:build", "model.py:build", "pkg.model:build")
     assert spec == "pkg.model:build"
     assert "is for pkg.modle:build, not for pkg.model:build" in text
 
 
-def test_captures_of_code_that_is_not_here_are_held_all_the_same(project):
+def test_tables_match_captures_of_code_that_is_not_here(project):
     """Another machine made them: that a file is missing here says nothing."""
     ((spec, text),) = project("nets/resnet19.py:build", "nets/resnet20.py:build")
     assert (spec, "is not used" in text) == ("nets/resnet20.py:build", True)

@@ -34,7 +34,7 @@ def cgtool(*arguments, **streams):
 
 @EACH
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full")
-def test_a_full_disk_is_told_in_one_line(name):
+def test_a_full_disk_is_reported_in_one_line(name):
     with FULL.open("w") as full:
         done = cgtool(*COMMANDS[name][1:], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2

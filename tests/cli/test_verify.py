@@ -116,7 +116,7 @@ def test_quiet_still_writes_the_file(run, tmp_path):
     assert "python-scalar-frozen" in (tmp_path / "report.txt").read_text()
 
 
-def test_eager_that_never_repeats_itself_cannot_be_told(run):
+def test_eager_that_never_repeats_itself_is_undecided(run):
     done = run("noisy")
     assert done.returncode == 5, done.stdout
     assert "cannot tell" in done.stdout

@@ -56,7 +56,7 @@ def stamp_of(launch, handle, time_ns, stream=HOME):
     )  # fmt: skip
 
 
-def test_a_launch_outside_any_op_is_nobodys_backward():
+def test_a_launch_outside_any_op_is_not_a_backward():
     log = LaunchLog()
     recorder = Launching(log)
     x = torch.ones(3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Check many scripts on the simulated device, each in a process of its own that is forked from one
+"""Check many scripts on the simulated device, each in its own process, forked from one
 that has PyTorch loaded: JSON of paths on standard input, JSON of outcomes on standard output."""
 
 import json

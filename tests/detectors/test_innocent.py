@@ -1,4 +1,4 @@
-"""Innocent code stays innocent: what captures well and replays right is no hazard."""
+"""Code that captures well and replays correctly has no hazards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CASES = [
     if inspect.isfunction(member) and list(inspect.signature(member).parameters) == ["device"]
 ]
 NOTED = ("checks_only_in_eager_mode",)
-"""Worth a word, which is no hazard."""
+"""Reported as a note, not as a hazard."""
 
 
 def test_there_are_enough_of_them():

@@ -74,7 +74,7 @@ def test_findings_come_with_the_failure(tmp_path: Path) -> None:
     assert [finding.code for finding in failure.findings] == ["sync-item"]
 
 
-def test_an_exception_that_a_finding_explains_is_no_failure(tmp_path: Path) -> None:
+def test_an_exception_that_a_finding_explains_is_not_a_failure(tmp_path: Path) -> None:
     codes, looked = _check(
         tmp_path,
         "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
@@ -91,7 +91,7 @@ def test_exit_without_an_error(code: str, tmp_path: Path) -> None:
     assert len(looked) == 1
 
 
-def test_exit_with_an_error_is_said(tmp_path: Path) -> None:
+def test_exit_with_an_error_is_reported(tmp_path: Path) -> None:
     _, looked = _check(tmp_path, "import sys\nsys.exit(3)\n")
     assert looked[-1] == "it ended with sys.exit(3)"
 

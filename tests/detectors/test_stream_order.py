@@ -41,7 +41,7 @@ def test_order_is_handed_on() -> None:
     assert order.before(1, tick, 3)
 
 
-def test_an_event_that_nobody_recorded_orders_nothing() -> None:
+def test_an_event_that_was_never_recorded_orders_nothing() -> None:
     order = StreamOrder()
     tick = order.submit(1)
     order.wait_event(2, Event())

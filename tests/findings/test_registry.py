@@ -67,8 +67,8 @@ def test_what_no_module_declares_is_found_by_no_command():
         assert bool(head.detectors) or not commands, name
 
 
-def test_no_code_is_written_out_beside_its_declaration():
-    """A literal would be checked by nobody; a caveat of a capture may have a code's name."""
+def test_no_code_is_repeated_outside_its_declaration():
+    """Nothing would check a literal; a caveat of a capture may have a code's name."""
     for module, tree in _sources().items():
         allowed = {id(each) for name in ("code", "Caveat") for each in _calls(tree, name)}
         literals = {

@@ -1,5 +1,5 @@
-"""What belongs to whom, where it is easily told wrongly: kernels outside any op, blocks whose free
-is pending, addresses of memory that died, captures without a warm-up."""
+"""Attribution where it is easily wrong: kernels outside any op, blocks whose free is pending,
+addresses of freed memory, captures without a warm-up."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def build(device):
 """
 
 
-def test_a_block_whose_free_is_pending_is_no_workspace(tmp_path):
+def test_a_block_whose_free_is_pending_is_not_a_workspace(tmp_path):
     captured = captured_file(tmp_path, RECORDED)
     places = Places(captured)
     marked = [
@@ -228,7 +228,7 @@ def test_a_copy_or_a_fill_of_memory_that_died_is_refused_at_its_line(work, tmp_p
     assert types & {"memcpy", "memset"}
 
 
-def test_arguments_that_cannot_be_read_are_no_pass(monkeypatch):
+def test_arguments_that_cannot_be_read_do_not_pass(monkeypatch):
     from cgtool.devices.cuda import nodes
     from cgtool.devices.cuda.device import CudaDevice
     from cgtool.model.failure import CgtoolError

@@ -66,7 +66,7 @@ def test_rounds_are_those_of_one_capture_in_each_run(cgtool, tmp_path):
             assert max(sample.device_ns) < 1.2 * min(sample.device_ns)
 
 
-def test_a_baseline_tells_what_became_slower_from_what_did_not(cgtool, tmp_path):
+def test_a_baseline_shows_what_became_slower_and_what_did_not(cgtool, tmp_path):
     saved = cgtool("model.py:build", "--runs", 3, "--phase", "both", "--save", "base.cgt")
     assert saved.returncode == 0, saved.stderr
     arguments = ("model.py:build", "--baseline", "base.cgt", "--phase", "both")

@@ -194,7 +194,7 @@ def test_a_node_type_that_is_not_known_has_its_number(monkeypatch):
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_an_input_that_died_is_said_and_refused_on_request(check, tmp_path):
+def test_a_freed_input_is_reported_and_refused_on_request(check, tmp_path):
     source = (
         "import torch\n"
         "held = [torch.randn(1 << 22, device='cuda')]\n"
@@ -262,7 +262,7 @@ def test_ops_that_run_only_while_capturing_are_named_by_a_second_look():
     assert "ops-unmatched" not in {caveat.code for caveat in captured.caveats}
 
 
-def test_an_op_that_no_other_run_repeats_keeps_its_line_and_is_said():
+def test_an_op_that_no_other_run_repeats_keeps_its_line_and_is_reported():
     x = torch.randn(64, device="cuda")
     runs = []
 
@@ -347,7 +347,7 @@ def test_a_failed_capture_names_the_users_line(name, tmp_path):
 
 
 def test_two_streams_have_a_fork_and_a_join(tmp_path):
-    # A process of its own: torch hands out 32 streams in turn, so in this one two may be the same.
+    # In its own process: torch hands out 32 streams in turn, so in this one two may be the same.
     from cgtool.model.capture_file import read
 
     done = run_cli(

@@ -98,7 +98,7 @@ def build(device):
 """
 
 
-def test_an_input_that_nobody_can_copy_into_and_a_precision_set_the_new_way(tmp_path):
+def test_an_input_that_cannot_be_copied_into_and_a_precision_set_the_new_way(tmp_path):
     script = tmp_path / "model.py"
     script.write_text(AWKWARD)
     capture, _ = profiled(f"{script}:build", tmp_path)

@@ -253,7 +253,7 @@ def test_a_zip64_end_record_does_not_get_around_the_bound(tmp_path: Path) -> Non
         b"1e999",
     ],
 )
-def test_parts_that_are_no_such_json(good: Path, tmp_path: Path, part: str, content: bytes) -> None:
+def test_parts_with_other_json(good: Path, tmp_path: Path, part: str, content: bytes) -> None:
     path = rebuilt(good, tmp_path / "a.cgt", lambda parts: parts.update({part: content}))
     if content == b'{"nodes": 3}' and part in ("tables.json", "memory.json"):
         refuse(path)  # Known fields are gone: what points into them points nowhere.

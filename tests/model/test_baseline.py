@@ -127,7 +127,7 @@ def test_any_name_can_be_written(good: Baseline, tmp_path: Path, name: str) -> N
         (b'{"schema": "cgtool-baseline", "schema_version": 1' + b"0" * 400 + b"}", ""),
     ],
 )
-def test_files_that_are_no_baseline(tmp_path: Path, content: bytes, word: str) -> None:
+def test_files_that_are_not_baselines(tmp_path: Path, content: bytes, word: str) -> None:
     (tmp_path / "b.json").write_bytes(content)
     refuse(tmp_path / "b.json", word)
 

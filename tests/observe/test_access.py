@@ -1,4 +1,4 @@
-"""What op calls read and wrote, held against what can be said of each op by hand."""
+"""What op calls read and wrote, compared with what is known of each op by hand."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_forward_and_backward_share_storages():
     assert forward.reads[1] in backward[0].reads
 
 
-def test_memory_that_is_given_out_anew_is_another_storage():
+def test_reused_memory_is_another_storage():
     storages, addresses = [], set()
     # Larger than what the recorder allocates itself, so that no record takes the place of a tensor.
     large = torch.ones(1 << 14)
@@ -252,7 +252,7 @@ def test_a_formula_that_raises_counts_nothing(monkeypatch):
     assert access(lambda: X.cumsum(0)).flops is None
 
 
-def test_formulas_that_would_read_offsets_from_the_device_are_not_asked(monkeypatch):
+def test_formulas_that_would_read_offsets_from_the_device_are_not_called(monkeypatch):
     from torch.utils import flop_counter
 
     calls = []

@@ -46,11 +46,11 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_range_is_seen(form, tmp_path):
+def test_a_range_is_recorded(form, tmp_path):
     assert ranges_of(tmp_path, f"marked_{form}", *FORMS[form]) == [("r",), ()]
 
 
-def test_marks_that_are_imported_by_name_are_seen(tmp_path):
+def test_marks_that_are_imported_by_name_are_recorded(tmp_path):
     pytest.importorskip("torch.cuda._graph_annotations")
     ranges = ranges_of(
         tmp_path,
@@ -103,7 +103,7 @@ PACKAGE = {
 
 
 @pytest.mark.parametrize("form", PACKAGE)
-def test_ranges_of_the_nvtx_package_are_seen(form, tmp_path):
+def test_ranges_of_the_nvtx_package_are_recorded(form, tmp_path):
     pytest.importorskip("nvtx")
     imports, opening, closing = PACKAGE[form]
     inner = "        " if opening.endswith(":") else "    "
@@ -122,7 +122,7 @@ def test_functions_that_the_nvtx_package_decorates_are_ranges(argument, name, tm
     assert ranges == [(name,), ()]
 
 
-def test_nothing_is_recorded_when_nobody_asked(tmp_path):
+def test_nothing_is_recorded_unless_requested(tmp_path):
     with watch(enabled=False) as annotations, torch.profiler.record_function("r"):
         assert annotations.current() == ()
     with torch.profiler.record_function("r"):

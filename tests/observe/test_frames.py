@@ -32,6 +32,6 @@ def test_functions_that_call_each_other_are_one_round():
     assert folded(chain("abc" * 10))[6].function == "... 24 more frames of these 3"
 
 
-def test_lines_of_one_function_are_told_apart():
+def test_lines_of_one_function_are_distinguished():
     frames = [Frame("model.py", line, "f") for line in (1, 2, 3, 4)]
     assert folded(frames) == tuple(frames)

@@ -41,7 +41,7 @@ def test_a_backward_op_leads_to_the_forward_op_that_made_its_node():
     assert forward["CosBackward0"] == "aten::cos"
 
 
-def test_a_thread_that_makes_no_nodes_is_no_maker():
+def test_a_thread_that_creates_no_nodes_is_not_a_maker():
     x = torch.ones(3, requires_grad=True)
     recorder = OpRecorder({}, Annotations())
     with recorder:

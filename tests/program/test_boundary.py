@@ -155,7 +155,7 @@ def test_whoever_recurses_is_at_fault(monkeypatch):
     assert boundary.own_fault(error)
 
 
-def test_no_memory_is_no_bug(monkeypatch):
+def test_running_out_of_memory_is_not_a_bug(monkeypatch):
     def no_memory(*_args):
         raise MemoryError
 

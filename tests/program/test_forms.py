@@ -1,4 +1,4 @@
-"""The accepted forms of an entry point, told apart by what they are."""
+"""The accepted forms of an entry point, distinguished by what they are."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_module_of_the_same_name_in_each_folder_is_refused(tmp_path):
     assert "--baseline" in failure.fix
 
 
-def test_an_import_inside_the_factory_is_seen_too(tmp_path):
+def test_an_import_inside_the_factory_is_checked_too(tmp_path):
     folder = checkout(tmp_path / "a", 3, helper="math_a", inside="import layers")
     other = checkout(tmp_path / "b", 5, helper="math_b", inside="import layers")
     for name in "ab":

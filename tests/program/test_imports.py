@@ -265,7 +265,7 @@ def test_a_syntax_error_in_a_sibling(write):
 
 
 @pytest.mark.parametrize("content", [b"x = '\xff'", b"\0", b"# coding: nonsense\n"])
-def test_bytes_that_are_no_source(tmp_path, content):
+def test_bytes_that_are_not_source_code(tmp_path, content):
     path = tmp_path / "broken.py"
     path.write_bytes(content)
     failure = failure_of(f"{path}:build")
@@ -288,7 +288,7 @@ def test_exit_while_importing(write):
     assert "__main__" in failure.fix
 
 
-def test_exceptions_that_are_no_exception(write):
+def test_raising_generator_exit(write):
     failure = failure_of(f"{write('raise GeneratorExit')}:build")
     assert failure.exit_code == 4
 
@@ -323,7 +323,7 @@ def test_frames_are_the_users_in_odd_places(write):
     assert [frame.file for frame in failure.frames] == [str(path)]
 
 
-def test_generated_text_is_no_frame(write):
+def test_generated_text_is_not_a_frame(write):
     path = write(
         """
         import dataclasses

@@ -29,7 +29,7 @@ def test_every_dtype_can_be_made(dtype, fill):
         assert (tensor.to(torch.complex128) == (fill == "?ones")).all()
 
 
-def test_grad_is_asked_of_a_leaf():
+def test_grad_is_set_on_a_leaf():
     for dtype in ("float32", "bfloat16", "float8_e4m3fn", "complex32"):
         tensor = input_of(f"x={dtype}[4]?grad")
         assert tensor.requires_grad

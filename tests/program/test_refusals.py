@@ -81,7 +81,7 @@ def test_nonsense_from_a_factory(refused, returned, reason):
     assert (frame.line, frame.function) == (7, "build")
 
 
-def test_a_number_from_a_step_is_told_what_a_replay_is(refused):
+def test_a_step_that_returns_a_number_is_refused_with_the_reason(refused):
     failure = refused("def build(): return torch.ones(1).item()")
     assert "returned a float, 1.0" in failure.what
     assert "replay" in failure.fix
@@ -101,7 +101,7 @@ def test_a_function_without_inputs(refused):
     assert failure.exit_code == 2
 
 
-def test_one_parameter_is_taken_for_the_device_and_said(refused):
+def test_a_single_parameter_is_taken_for_the_device_with_a_note(refused):
     failure = refused("def f(x):\n    return x.sum()", "f")
     assert failure.exit_code == 4
     assert "'str' object has no attribute 'sum'" in failure.what

@@ -1,4 +1,4 @@
-"""ENTRY as text: what is accepted, and what each mistake is told."""
+"""ENTRY as text: what is accepted, and the error of each mistake."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_seed(cudagraph):
         ({"max_regression": 3}, "gate max_regression replay-us: '3' is not a percentage"),
     ],
 )
-def test_what_is_no_budget_is_named(given, said):
+def test_an_unknown_budget_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
         budgets_of("gate", given)
     assert raised.value.failure.what.startswith(said)
@@ -194,7 +194,7 @@ def test_options_of_the_call_go_before_those_of_the_marker():
         ({"timeout": 0}, "cudagraph(): Expected `float` > 0.0 - at `timeout`"),
     ],
 )
-def test_what_is_no_option_is_named(given, said):
+def test_an_unknown_option_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
         options_of("cudagraph()", given)
     assert raised.value.failure.what.startswith(said)
@@ -216,7 +216,7 @@ WRONG = [
 ]
 
 
-def test_a_wrong_call_is_told_as_one(pytester):
+def test_a_wrong_call_is_reported_as_one(pytester):
     write(
         pytester,
         f"""

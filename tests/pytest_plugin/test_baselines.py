@@ -97,7 +97,7 @@ def test_step(cudagraph):
         ("[]", "*test_step.simulated.json: not a readable baseline*"),
     ],
 )
-def test_a_damaged_baseline_fails_and_update_writes_it_anew(pytester, recorded, text, said):
+def test_a_damaged_baseline_fails_and_update_rewrites_it(pytester, recorded, text, said):
     good = recorded.read_text()
     recorded.write_text(text)
     result = run(pytester)
@@ -117,7 +117,7 @@ def test_a_baseline_of_a_newer_cgtool_says_so(pytester, recorded):
     result.stdout.fnmatch_lines(["E*newer cgtool (schema 99*", "E*fix: upgrade cgtool"])
 
 
-def test_a_baseline_that_may_not_be_read_is_not_said_to_be_missing(pytester, recorded):
+def test_an_unreadable_baseline_is_not_reported_as_missing(pytester, recorded):
     recorded.unlink()
     recorded.symlink_to(recorded.name)
     result = run(pytester)

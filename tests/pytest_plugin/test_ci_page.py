@@ -62,7 +62,7 @@ def run(project, script):
     )
 
 
-def test_the_page_tells_of_every_option_and_all_of_a_graph(request):
+def test_the_page_documents_every_option_and_all_of_a_graph(request):
     known = {var for var in vars(request.config.option) if var.startswith("cudagraph_")}
     replaces = {match.replace("-", "_") for match in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)}
     assert replaces == known
@@ -126,7 +126,7 @@ def test_with_a_gpu_times_are_recorded_and_judged(project):
     assert '"samples"' in kept.read_text()
     for name, script in commands("times.yml").items():
         done = run(project, script)
-        # Whether a time can be told is chance; that nothing got worse is not.
+        # Whether a time is decided is chance; that nothing got worse is not.
         fine = (0, 5) if name == "Gate" else (0,)
         assert done.returncode in fine, name + done.stdout + done.stderr
     assert (project / "results" / "benchmark.json").is_file()

@@ -1,4 +1,4 @@
-"""Where there is no GPU: exact counts all the same, and a word for whatever is not judged."""
+"""Where there is no GPU: counts are still exact, and whatever is not judged is reported."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_step(cudagraph):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_whoever_says_that_there_is_a_gpu_is_told_when_there_is_none(pytester):
+def test_requiring_a_gpu_fails_without_one(pytester):
     write(
         pytester,
         """
@@ -86,7 +86,7 @@ def test_step(cudagraph):
     result.stdout.fnmatch_lines(["E*Failed: device cuda: PyTorch *"])
 
 
-def test_a_device_that_is_none_is_refused_at_once(pytester):
+def test_an_unknown_device_is_refused_at_once(pytester):
     result = run(pytester, device="tpu")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*'tpu': expected cuda, cuda:N or simulated*"])
@@ -105,7 +105,9 @@ def test_a_device_that_is_none_is_refused_at_once(pytester):
         (Verdict("baseline", "", UNKNOWN, "baseline", ""), True, True, False),
     ],
 )
-def test_only_what_this_machine_cannot_tell_is_excused(request, verdict, simulated, times, excused):
+def test_only_what_this_machine_cannot_measure_is_excused(
+    request, verdict, simulated, times, excused
+):
     from cgtool.pytest_plugin.workers import Named
 
     class Workers:

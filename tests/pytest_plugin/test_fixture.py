@@ -1,4 +1,4 @@
-"""The fixture ``cudagraph``: what a test can ask, and how it is told what does not hold."""
+"""The fixture ``cudagraph``: what a test can check, and how it reports what fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_step(cudagraph):
     assert no_frame_of_ours(result)
 
 
-def test_a_replay_that_parts_from_eager_and_what_would_freeze(pytester):
+def test_a_replay_that_differs_from_eager_and_values_that_would_freeze(pytester):
     write(
         pytester,
         """
@@ -127,7 +127,7 @@ def test_after(cudagraph):
 
 
 @pytest.mark.parametrize("how", ["--capture=sys", "--capture=fd"])
-def test_what_the_code_prints_stands_in_the_report(pytester, how):
+def test_what_the_code_prints_is_in_the_report(pytester, how):
     write(
         pytester,
         """
@@ -166,7 +166,7 @@ def test_of_a_class(cudagraph):
 def test_of_a_package(cudagraph):
     assert cudagraph("package.inner:f", input=["x=float32[4]"]).nodes == 1
 
-def test_of_a_file_beside_the_test(cudagraph):
+def test_an_entry_of_a_file_next_to_the_test(cudagraph):
     assert cudagraph("beside.py:f", input=["x=float32[4]"]).entry == "tests/beside.py:f"
 """,
     )
@@ -296,7 +296,7 @@ def test_step(cudagraph):
 
 
 @pytest.mark.parametrize("stands", ["None", "object()"])
-def test_whatever_stands_for_standard_error(pytester, stands: str):
+def test_whatever_replaced_standard_error(pytester, stands: str):
     write(
         pytester,
         f"""

@@ -1,4 +1,4 @@
-"""Times in a test: what was recorded on an H200 stands where a worker would measure."""
+"""Times in a test: a recording from an H200 replaces what a worker would measure."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_without_times_a_baseline_that_has_them_still_holds_counts(pytester, gpu
     result.stdout.fnmatch_lines(["replay-us not judged in 1 test: --cudagraph-no-times was given"])
 
 
-def test_a_baseline_without_the_times_that_are_asked_for_fails(pytester, gpu):
+def test_a_baseline_without_the_requested_times_fails(pytester, gpu):
     gpu("", "--cudagraph-update").assert_outcomes(passed=1)
     assert "samples" not in json.loads((pytester.path / FILE).read_text())
     gpu("").assert_outcomes(passed=1)
@@ -112,7 +112,7 @@ def test_a_baseline_without_the_times_that_are_asked_for_fails(pytester, gpu):
     result.stdout.fnmatch_lines(["E*cannot tell: 1 of * figures: replay-us *", "E*baseline does*"])
 
 
-def test_too_near_to_its_limit_is_not_judged_and_fails_nobody(gpu):
+def test_a_time_too_near_its_limit_is_undecided_and_does_not_fail(gpu):
     speedup = 7.48
     result = gpu(f"min_speedup={speedup}, baseline=False, max_runs=1")
     result.assert_outcomes(skipped=1)

@@ -102,7 +102,7 @@ def test_a_node_says_kernel_op_line_and_launch() -> None:
     assert any("on side stream" in rows for rows in nodes)
 
 
-def test_a_backward_node_stands_at_its_forward_line() -> None:
+def test_a_backward_node_is_at_its_forward_line() -> None:
     text = render(small(), views(small()))
     assert "forward /home/me/model.py:12 in Block.forward" in text
     assert "AddmmBackward0" in text
@@ -180,7 +180,7 @@ def test_the_legend_names_a_colour_once() -> None:
     assert "dashed green: to the graph that the node runs" in head
 
 
-def test_a_long_op_and_its_line_stand_below_each_other() -> None:
+def test_a_long_op_and_its_line_are_below_each_other() -> None:
     op = "_scaled_dot_product_efficient_attention"
     frames = (Frame("/home/me/decoder_of_mine.py", 32, "f"),)
     recorded = capture(

@@ -222,7 +222,7 @@ def test_a_command_is_one_line_and_reads_back(text: str, name: str) -> None:
 
 
 @given(texts, texts)
-def test_an_error_of_any_text_is_told_and_breaks_out_of_nothing(text: str, name: str) -> None:
+def test_an_error_of_any_text_is_reported_and_escaped(text: str, name: str) -> None:
     frames = (Frame("", 0, text), Frame(name or "model.py", 7, text))
     error = Failure(text, 4, frames, why=text or None, findings=(Finding("sync-item", text),))
     report = gate_report((not_measured(name, error), *report_of(failing()).targets))
@@ -329,7 +329,7 @@ def test_text_in_a_summary_is_text(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["https://a.b/c", "WWW.a.b", "ftp://a"])
-def test_an_address_in_a_summary_is_no_link(address: str) -> None:
+def test_an_address_in_a_summary_is_not_a_link(address: str) -> None:
     """GitHub makes links of bare addresses; an escape in one keeps it text."""
     assert address not in gate_formats.cell(address)
     assert read_markdown(gate_formats.cell(address))[1] == [address]

@@ -175,7 +175,7 @@ def test_words_break_between_names_and_lose_nothing():
             assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
-def test_a_name_is_no_markup_and_moves_no_cursor():
+def test_a_name_is_not_markup_and_moves_no_cursor():
     table = of_rows([("[red]x[/]\x1b[2J",)], "name", title="[bold]T[/]")
     assert "[red]x[/]\\x1b[2J" in text_of(table, 60)
     assert text_of(table, 60).startswith("[bold]T[/]")

@@ -82,7 +82,7 @@ def test_a_training_step_replays_as_eager_steps_do():
     assert all(torch.equal(a, b) for a, b in zip(after, eager.parameters(), strict=True))
 
 
-def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_anew():
+def test_an_output_is_overwritten_by_the_next_replay_and_inputs_are_read_again():
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")
         session = prepared(device, lambda x: x * 2, x)

@@ -255,7 +255,7 @@ def test_tensor_subclasses_take_part():
     assert log.names == ["aten::ones", "aten::mul.Tensor"]
 
 
-def test_of_a_subclass_the_ops_on_its_parts_are_seen():
+def test_ops_on_the_parts_of_a_subclass_are_observed():
     with warnings.catch_warnings(action="ignore"):
         parts = [torch.ones(2, 3), torch.ones(4, 3)]
         jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
@@ -321,7 +321,7 @@ def test_an_observer_that_raises_refuses_the_op():
     assert X.sin().shape == X.shape
 
 
-def test_the_observers_own_ops_are_not_seen():
+def test_the_observers_own_ops_are_not_observed():
     names = []
 
     def observe(op, args, kwargs, run, caller):

@@ -129,7 +129,7 @@ def test_what_cannot_be_set_is_not_restored_either() -> None:
     assert Child.own == 2
 
 
-def test_what_the_block_deleted_itself_is_no_error() -> None:
+def test_deleting_inside_the_block_is_not_an_error() -> None:
     with Patches() as patches:
         patches.set(Child, "limit", 3)
         del Child.limit

@@ -132,7 +132,7 @@ def test_sparse_tensors_and_shapes():
     assert difference(torch.zeros(2), torch.zeros(3)).largest is None
 
 
-def test_noise_is_the_spread_of_the_runs_and_a_replay_is_held_against_the_nearest():
+def test_noise_is_the_spread_of_the_runs_and_a_replay_is_compared_with_the_nearest():
     runs = [torch.tensor([1.0]), torch.tensor([1.25]), torch.tensor([1.5])]
     assert spread(runs).largest == 0.5
     assert nearest(runs, torch.tensor([1.3])).largest == pytest.approx(0.05)
@@ -297,7 +297,7 @@ def test_noise_of_eager_is_a_note_with_the_op_that_makes_it(target):
     assert finding.frames[0].line == line
 
 
-def test_another_order_of_replay_that_is_right_is_no_finding(target):
+def test_another_order_of_replay_that_is_right_is_not_a_finding(target):
     subject = as_on_a_gpu(target("innocent.py:two_callables"), lambda _session: None)
     assert verify(subject, VerifyOptions(), lambda _text: None).findings == ()
 

@@ -113,7 +113,7 @@ def test_what_warm_up_changed_is_a_note(verified):
     )
 
 
-def test_replays_and_trials_are_as_many_as_asked(verified):
+def test_replays_and_trials_are_as_many_as_requested(verified):
     outcome = verified("innocent.py:two_callables", replays=2, trials=1)
     trials = list(dict.fromkeys(comparison.trial for comparison in outcome.comparisons))
     assert trials == [

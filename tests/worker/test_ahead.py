@@ -1,4 +1,4 @@
-"""Workers that have imported torch before they are asked anything."""
+"""Workers that have imported torch before they get a job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(spec: str, output: Path) -> None:
     assert read(output).entry.spec == spec
 
 
-def test_what_waits_is_asked_first_and_what_is_asked_no_more_ends(spec, tmp_path):
+def test_waiting_workers_are_used_first_and_unused_ones_end(spec, tmp_path):
     with supervisor.ahead(2):
         waiting = [worker.process for worker in supervisor._waiting]
         folders = [worker.stack_file.parent for worker in supervisor._waiting]
@@ -55,7 +55,7 @@ def test_what_waits_is_asked_first_and_what_is_asked_no_more_ends(spec, tmp_path
     assert used(spec)[1] != waiting[1].pid
 
 
-def test_one_that_nobody_can_ask_any_more_ends_by_itself():
+def test_a_worker_whose_parent_is_gone_ends_by_itself():
     worker = supervisor.Worker(ahead=True)
     try:
         assert worker.is_ready()
@@ -65,7 +65,7 @@ def test_one_that_nobody_can_ask_any_more_ends_by_itself():
         worker.end()
 
 
-def test_one_that_ended_too_early_is_no_loss(spec, tmp_path, monkeypatch):
+def test_a_waiting_worker_that_died_is_replaced(spec, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor.Worker, "is_ready", lambda self: self.process.kill())
     with supervisor.ahead(2):
         run(spec, tmp_path / "a.cgt")

@@ -59,13 +59,13 @@ def test_a_folder_with_a_module_of_pythons_own_is_searched_last(project):
 
 
 class Closed(io.StringIO):
-    """A stream that nobody may write to any more."""
+    """A closed stream: nothing may be written to it."""
 
     def write(self, text):
         raise ValueError("I/O operation on closed file")
 
 
-def test_what_is_printed_goes_to_what_stands_for_standard_error(project):
+def test_prints_go_to_whatever_replaced_standard_error(project):
     with redirect_stderr(io.StringIO()) as text:
         attempt(project)
     for words in ("printed", "written to 1", "written to 2"):
@@ -97,7 +97,7 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
     (module / "random.py").touch()
     (package / "torch" / "__init__.py").touch()
-    # Many projects have a package of that name, and nobody needs Python's.
+    # Many projects have a package of that name, and none needs Python's.
     (plain / "test" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(known)])
     child.extend_import_path(
@@ -107,7 +107,7 @@ def test_new_folders_come_first_and_shadowing_ones_last(tmp_path, monkeypatch):
     assert sys.path == [str(folder) for folder in expected]
 
 
-def test_that_numpy_is_not_installed_is_no_news(project, monkeypatch, capfd):
+def test_missing_numpy_prints_nothing(project, monkeypatch, capfd):
     missing = project / "missing"
     missing.mkdir()
     (missing / "numpy.py").write_text("raise ModuleNotFoundError(\"No module named 'numpy'\")\n")

@@ -1,4 +1,4 @@
-"""Metadata that is made anew on an object of the script's."""
+"""Metadata that is created again on an object of the script."""
 
 import torch
 

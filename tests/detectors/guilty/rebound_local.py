@@ -1,4 +1,4 @@
-"""The input of a function's graph is bound anew in its loop."""
+"""The input of a function's graph is rebound in its loop."""
 
 import torch
 

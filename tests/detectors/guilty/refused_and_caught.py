@@ -1,4 +1,4 @@
-"""The script catches the failure and goes on; the first error is what is told."""
+"""The script catches the failure and goes on; the first error is reported."""
 
 import torch
 

@@ -19,7 +19,7 @@ import torch
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.source import Use, uses_of
-from cgtool.observe.tensors import on_host
+from cgtool.observe.tensors import has_shape, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     MODULE_TABLES,
@@ -273,7 +273,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _tensor(value: torch.Tensor) -> Value | None:
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or not has_shape(value):
         return None
     shape = tuple(value.shape)
     with unobserved(), no_torch_function():

@@ -20,7 +20,7 @@ from cgtool.observe.effects import UNINITIALISED, Uninitialised, written_by
 from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import on_host
+from cgtool.observe.tensors import has_shape, on_host
 from cgtool.torch_compat.private import pytree, storage_key
 
 _SMALL = 64
@@ -200,7 +200,7 @@ def _called_by_user(frame: types.FrameType | None) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and has_shape(tensor)
 
 
 class _CallProfile:

@@ -20,6 +20,7 @@ import torch
 
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
+    dispatches_to_python,
     is_traceable_wrapper_subclass,
     pytree,
     sparse_indices,
@@ -121,6 +122,23 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     return [("", tensor)] if readable else []
 
 
+def whole_or_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """(suffix, tensor) of what can be copied and compared without the ops of a subclass: the tensor
+    itself with ``""``, or its ``strided_parts`` if it is nested or wraps other tensors. Empty for a
+    wrapper that does not name what it wraps."""
+    wraps: bool = is_traceable_wrapper_subclass(tensor)
+    if wraps or tensor.is_nested:
+        return strided_parts(tensor)
+    is_opaque = dispatches_to_python(tensor) and not strided_parts(tensor)
+    return [] if is_opaque else [("", tensor)]
+
+
+def has_shape(tensor: torch.Tensor) -> bool:
+    """Whether it is one block of memory with sizes and strides. A nested tensor without
+    ``layout=torch.jagged`` says that it is strided, and raises when it is asked for its shape."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
 def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
     names, _ = tensor.__tensor_flatten__()
     return [
@@ -181,5 +199,5 @@ def tensors_of(arguments: Any, depth: int = 2) -> Iterator[torch.Tensor]:
 
 
 def strided(value: Any) -> list[torch.Tensor]:
-    """The tensors anywhere in a value that have a storage of their own."""
-    return [tensor for tensor in tensors_in(value) if tensor.layout == torch.strided]
+    """The tensors anywhere in a value that are one block of memory."""
+    return list(filter(has_shape, tensors_in(value)))

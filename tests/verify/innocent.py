@@ -200,3 +200,55 @@ def sums_as_atomics_do(device):
         return atomic_sum(x) * 2
 
     return total, (torch.randn(256, device=device) * 1000,)
+
+
+def jagged_output(device):
+    parts = [torch.randn(3, 8), torch.randn(5, 8)]
+    ragged = torch.nested.nested_tensor(parts, layout=torch.jagged, device=device)
+    return lambda: ragged * 2
+
+
+def nested_output(device):
+    parts = [torch.randn(3, 8, device=device), torch.randn(5, 8, device=device)]
+    ragged = torch.nested.nested_tensor(parts)
+    return lambda: ragged * 2
+
+
+class Wrapper(torch.Tensor):
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = [arg.inner if isinstance(arg, Wrapper) else arg for arg in args]
+        return cls(func(*plain, **(kwargs or {})))
+
+
+class NamedWrapper(Wrapper):
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return NamedWrapper(inner["inner"])
+
+
+def wrapped_weight(device):
+    weight = Wrapper(torch.randn(4, 4, device=device))
+    return lambda x: torch.mm(x, weight).inner, (torch.randn(2, 4, device=device),)
+
+
+def wrapped_input_and_output(device):
+    weight = NamedWrapper(torch.randn(4, 4, device=device))
+    return torch.mm, (torch.randn(4, 4, device=device), weight)
+
+
+def opaque_output(device):
+    x = torch.randn(4, device=device)
+    return lambda: Wrapper(x * 2)

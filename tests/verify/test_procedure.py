@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cgtool.model.failure import CgtoolError
 from tests.verify import guilty, innocent
 
 FOLDER = Path(__file__).parent
@@ -19,7 +20,7 @@ def factories(module):
         name
         for name, member in inspect.getmembers(module, inspect.isfunction)
         if list(inspect.signature(member).parameters) == ["device"]
-        and name not in ("model", "sums_as_atomics_do")
+        and name not in ("model", "sums_as_atomics_do", "opaque_output")
     ]
 
 
@@ -128,3 +129,8 @@ def test_state_is_compared_where_it_changed(verified):
     outcome = verified("innocent.py:dropout_and_batch_norm")
     states = {comparison.name for comparison in outcome.comparisons if comparison.kind == "state"}
     assert states == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+
+
+def test_an_output_without_readable_memory_is_named(verified):
+    with pytest.raises(CgtoolError, match="cannot read the memory of output, a Wrapper"):
+        verified("innocent.py:opaque_output")

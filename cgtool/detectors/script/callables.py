@@ -12,6 +12,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import GraphedCallable
+from cgtool.observe.tensors import whole_or_parts
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function
 
@@ -48,8 +49,9 @@ class Callables(Detector):
                 self._look_at_module(target, graphed)
                 with unobserved():
                     self._copies += [
-                        (weakref.ref(buffer), buffer.detach().clone())
+                        (weakref.ref(part), part.detach().clone())
                         for buffer in target.buffers()
+                        for _, part in whole_or_parts(buffer)
                     ]
 
     def _look_at_module(self, module: torch.nn.Module, graphed: GraphedCallable) -> None:

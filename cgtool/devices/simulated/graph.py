@@ -88,7 +88,8 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
 
 def _shape(tensors: list[torch.Tensor]) -> str:
     return ", ".join(
-        f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+        f"{str(tensor.dtype).removeprefix('torch.')}"
+        f"[{'nested' if tensor.is_nested else ','.join(map(str, tensor.shape))}]"
         for tensor in tensors[:3]
     )
 

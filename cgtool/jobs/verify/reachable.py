@@ -23,9 +23,9 @@ from typing import Any
 import torch
 
 from cgtool.observe.frames import is_internal
-from cgtool.observe.tensors import strided_parts
+from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.workload import Workload
-from cgtool.torch_compat.private import MODULE_TABLES, is_traceable_wrapper_subclass
+from cgtool.torch_compat.private import MODULE_TABLES
 
 Items = dict[Any, Any]
 Named = Iterator[tuple[str, Any]]
@@ -201,14 +201,17 @@ class Reachable:
                 yield path, key
 
     def _tensor(self, path: str, tensor: torch.Tensor) -> Named:
-        wraps: bool = is_traceable_wrapper_subclass(tensor)
-        if wraps:
-            # Its memory is that of its inner tensors.
-            yield from ((f"{path}{suffix}", part) for suffix, part in strided_parts(tensor))
-        else:
-            self.tensors[id(tensor)] = path, tensor
+        parts = whole_or_parts(tensor)
+        for suffix, part in parts:
+            if part is tensor:
+                self.tensors[id(tensor)] = path, tensor
+            else:
+                yield f"{path}{suffix}", part
+        if not parts:
+            # A wrapper that does not name what it wraps.
+            yield path, vars(tensor)
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        if plain and tensor.layout == torch.strided and not tensor.is_meta:
+        if plain and has_shape(tensor) and not tensor.is_meta:
             # ``p.data = q`` replaces the memory of a tensor.
             self.places.append(
                 Place(

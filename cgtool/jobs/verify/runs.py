@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,8 +15,10 @@ from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
 from cgtool.jobs.verify.reachable import Reachable
 from cgtool.jobs.verify.state import Snapshot, distinct, raw, write
+from cgtool.model.failure import user_code
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
+from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import Phases, roots_of, run_phases
 from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
@@ -35,14 +37,31 @@ def results_of(phases: Phases) -> Results:
     workload = phases.workload
     results: Results = {}
     for index, named in phases.outputs.items():
-        for name, tensor in named:
+        for name, tensor in _readable(named):
             results["output", _prefixed(workload, workload.parts[index], name)] = tensor
     for index, gradients in phases.gradients.items():
         for (name, _), gradient in zip(phases.surfaces[index].inputs, gradients, strict=True):
             if gradient is not None:
-                full = _prefixed(workload, workload.parts[index], f"gradient of {name}")
-                results["gradient", full] = gradient
+                for part_name, tensor in _readable([(f"gradient of {name}", gradient)]):
+                    full = _prefixed(workload, workload.parts[index], part_name)
+                    results["gradient", full] = tensor
     return results
+
+
+def _readable(named: Sequence[Named]) -> Iterator[Named]:
+    """What can be compared of some tensors. Raises CgtoolError (exit 4) for a tensor whose memory
+    is unknown."""
+    for name, tensor in named:
+        parts = whole_or_parts(tensor)
+        if not parts:
+            raise user_code(
+                f"cgtool cannot read the memory of {name}, a {type(tensor).__name__}",
+                why="it wraps other tensors, and does not say which",
+                fix="give it __tensor_flatten__ and __tensor_unflatten__, or use the tensors that "
+                "it wraps as inputs and outputs",
+            )
+        for suffix, part in parts:
+            yield f"{name}{suffix}", part
 
 
 def eager_iteration(
@@ -108,7 +127,7 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
     inputs: list[Named] = []
     ids: set[int] = set()
     for part in workload.parts:
-        for name, tensor in inputs_of(part):
+        for name, tensor in _readable(inputs_of(part)):
             if id(tensor) not in ids:
                 ids.add(id(tensor))
                 inputs.append((_prefixed(workload, part, name), tensor))

@@ -26,20 +26,29 @@ from typing import Any
 import torch
 
 from cgtool.torch_compat.private import (
+    ExcludedKeys,
     MissingPrivateName,
     TorchDispatchMode,
+    all_keys,
     dispatch_library,
+    dispatches_to_python,
     exclude_key,
     excluded_keys,
     force_keys,
+    has_fallback,
     has_kernel,
     higher_order_ops,
     include_key,
     included_keys,
+    innermost_mode,
     key_is_excluded,
+    keys_after,
+    mode_count,
     no_dispatch,
     no_torch_function,
+    op_names,
     parse_key,
+    pytree,
     redispatcher,
     saved_factor,
     schema_of,
@@ -53,11 +62,14 @@ returns its result. ``caller`` is the Python frame that called the op; None on a
 threads."""
 
 _NAME = "Fake"
-"""PyTorch has this key for torchdistx, and no kernel on it."""
+"""PyTorch keeps this key for a FakeTensor mode in C++, and has no kernel on it yet."""
 try:
-    _KEY: Any = parse_key(_NAME)
+    _KEY: Any = None if has_fallback(parse_key(_NAME)) else parse_key(_NAME)
     _PLAIN_KEYS = included_keys(), excluded_keys()
     """Those of a thread outside any op."""
+    _PYTHON: Any = parse_key("Python")
+    _IS_ABOVE_PYTHON = _KEY is not None and int(_KEY) > int(_PYTHON)
+    """Modes and tensor subclasses come after the key: in PyTorch 2.11, not in 2.13."""
 except (MissingPrivateName, RuntimeError):
     _KEY = None
 _NUMBERS = frozenset((int, float, complex, bool))
@@ -75,14 +87,16 @@ class _Dispatch:
             if argument.type.kind() == "TensorType"
         ]
         """Positions of arguments for which the dispatcher hands over a number as it is."""
-        self.ways: dict[int, tuple[Any, bool]] = {}
-        """By number of the key set: the keys below, and whether the op only calls other ops.
-        Kept, because each question to a key set is a call into C++."""
+        self.ways: dict[int, tuple[Any, bool, bool]] = {}
+        """By number of the key set: the keys below, whether the op only calls other ops, and
+        whether a mode or a tensor subclass runs it. Kept, because each question to a key set is a
+        call into C++."""
 
-    def way(self, keyset: Any) -> tuple[Any, bool]:
+    def way(self, keyset: Any) -> tuple[Any, bool, bool]:
         below = keyset.remove(_KEY)
         is_composite = _is_composite(self.op.name(), below.highestPriorityTypeId().name)
-        way = self.ways[keyset.raw_repr()] = below, is_composite
+        is_pythons = _IS_ABOVE_PYTHON and below.has(_PYTHON)
+        way = self.ways[keyset.raw_repr()] = below, is_composite, is_pythons
         return way
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,7 +118,9 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     dispatch = _dispatches.get(id(op))
     if dispatch is None:
         dispatch = _dispatches[id(op)] = _Dispatch(op)
-    below, is_composite = dispatch.ways.get(keyset.raw_repr()) or dispatch.way(keyset)
+    below, is_composite, is_pythons = dispatch.ways.get(keyset.raw_repr()) or dispatch.way(keyset)
+    if is_pythons:
+        return _dispatch_to_python(op, args, kwargs)
     if is_composite or _observer is None:
         return dispatch.run(below, *args, **kwargs)
     has_number = not _NUMBERS.isdisjoint(map(type, args))
@@ -127,17 +143,55 @@ def _higher_order_kernel(op: Any, *args: Any, **kwargs: Any) -> Any:
         exclude_key(_KEY, False)
 
 
-KERNEL_CODES = (_kernel.__code__, _higher_order_kernel.__code__)
+def _dispatch_to_python(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Have a mode or a tensor subclass run an op, as PyTorch's own kernel on the Python key does.
+    That one turns off all keys above Python, and with them this key, where it is above."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    types = tuple(dict.fromkeys(type(leaf) for leaf in leaves if _is_subclass(leaf)))
+    with ExcludedKeys((all_keys() - keys_after(_PYTHON)).remove(_PYTHON).remove(_KEY)):
+        if mode_count():
+            with innermost_mode() as mode:
+                result = mode.__torch_dispatch__(op, types, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        for kind in sorted(types, key=lambda kind: -len(kind.__mro__)):
+            result = kind.__torch_dispatch__(op, types, args, kwargs)
+            if result is not NotImplemented:
+                return result
+    raise TypeError(f"no __torch_dispatch__ of {[kind.__name__ for kind in types]} runs {op}")
+
+
+def _is_subclass(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and dispatches_to_python(leaf)
+
+
+class _OpKernel:
+    """The kernel of one op on the key."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.op: Any = None
+
+    def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.op is None:
+            qualified, _, overload = self.name.partition(".")
+            namespace, _, name = qualified.partition("::")
+            self.op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        return _kernel(keyset, self.op, *args, **kwargs)
+
+
+_OP_KERNEL_CODE = _OpKernel.__call__.__code__
+KERNEL_CODES = (_kernel.__code__, _OP_KERNEL_CODE, _higher_order_kernel.__code__)
 """Of the frames between an op's caller and the observer."""
 RUN_CODE = _Dispatch.run.__code__
+_OWN_CODES = (*KERNEL_CODES, RUN_CODE)
 
 
 def _caller() -> FrameType | None:
     """The frame that called the op, through the composite ops that it is a part of."""
-    frame = sys._getframe(1).f_back
-    while frame is not None and frame.f_code is RUN_CODE:
-        kernel = frame.f_back
-        frame = kernel and kernel.f_back
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code in _OWN_CODES:
+        frame = frame.f_back
     return frame
 
 
@@ -177,17 +231,34 @@ _observer: Observer | None = None
 _by_mode = False
 
 
-@functools.cache
-def _register() -> list[Any]:
-    """Put the kernel on the key; the libraries that hold it."""
-    library = dispatch_library("IMPL", "_", _NAME, __file__, 1)
-    library.fallback(_KEY, _kernel, True)
-    aten = dispatch_library("IMPL", "aten", "", __file__, 1)
-    # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python object
-    # yet: the results of ops that are watched have one.
-    for name in ("detach", "alias"):
-        aten.impl(name, _NAME, torch.library.fallthrough_kernel, False)
-    return [library, aten]
+_libraries: dict[str, Any] = {}
+"""Those that hold the kernels, by namespace."""
+_named: set[str] = set()
+"""Ops that have a kernel of their own."""
+
+
+def _library(namespace: str, key: str = "") -> Any:
+    if namespace not in _libraries:
+        _libraries[namespace] = dispatch_library("IMPL", namespace, key, __file__, 1)
+    return _libraries[namespace]
+
+
+def _register() -> None:
+    """Put the kernel on the key."""
+    if not _libraries:
+        _library("_", _NAME).fallback(_KEY, _kernel, True)
+        # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
+        # object yet: the results of ops that are watched have one.
+        for name in ("detach", "alias"):
+            _library("aten").impl(name, _NAME, torch.library.fallthrough_kernel, False)
+            _named.add(f"aten::{name}")
+    if _IS_ABOVE_PYTHON:
+        # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op, and
+        # fails where there is only one for all ops.
+        for op_name in set(op_names()) - _named:
+            _named.add(op_name)
+            namespace, _, name = op_name.partition("::")
+            _library(namespace).impl(name, _NAME, _OpKernel(op_name), True)
 
 
 class _Mode(TorchDispatchMode):

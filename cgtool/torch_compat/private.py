@@ -189,6 +189,13 @@ has_kernel: Callable[[str, str], bool] = _private(
     "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, _WATCHED_BY_A_MODE
 )
 """``has_kernel("aten::add.Tensor", "CPU")``"""
+has_fallback: Callable[[Any], bool] = _private(
+    "torch._C._dispatch_has_backend_fallback", _OPS, _WATCHED_BY_A_MODE
+)
+"""Whether a dispatch key has a kernel for every op."""
+op_names: Callable[[], list[str]] = _private(
+    "torch._C._dispatch_get_all_op_names", _OPS, _WATCHED_BY_A_MODE
+)
 exclude_key: Callable[[Any, bool], None] = _private(
     "torch._C._dispatch_tls_set_dispatch_key_excluded", _OPS, _WATCHED_BY_A_MODE
 )
@@ -199,6 +206,20 @@ key_is_excluded: Callable[[Any], bool] = _private(
 include_key: Callable[[Any, bool], None] = _private(
     "torch._C._dispatch_tls_set_dispatch_key_included", _OPS, _WATCHED_BY_A_MODE
 )
+all_keys: Callable[[], Any] = _private("torch._C._dispatch_keyset_full", _OPS, _WATCHED_BY_A_MODE)
+keys_after: Callable[[Any], Any] = _private(
+    "torch._C._dispatch_keyset_full_after", _OPS, _WATCHED_BY_A_MODE
+)
+"""The keys that an op comes to after a key."""
+ExcludedKeys: Any = _private("torch._C._ExcludeDispatchKeyGuard", _OPS, _WATCHED_BY_A_MODE)
+"""``with ExcludedKeys(keyset)``: this thread skips these keys."""
+mode_count: Callable[[], int] = _private(
+    "torch.utils._python_dispatch._len_torch_dispatch_stack", _OPS, _WATCHED_BY_A_MODE
+)
+innermost_mode: Callable[[], Any] = _private(
+    "torch.utils._python_dispatch._pop_mode_temporarily", _OPS, _WATCHED_BY_A_MODE
+)
+"""``with innermost_mode() as mode``: it is off meanwhile."""
 higher_order_ops: Mapping[str, Any] = _private(
     "torch._ops._higher_order_ops", _OPS, _WATCHED_BY_A_MODE
 )

@@ -16,8 +16,9 @@ from cgtool.detectors.script.memory import set_at
 from cgtool.detectors.script.run import observe
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script import events
-from cgtool.observe.script.script import CaptureWatcher, ObservedScript
+from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.patches import Patches
 
 EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
@@ -60,15 +61,7 @@ class GPU:
 
     def __init__(self) -> None:
         self.graph_class = type("Graph", (Graph,), dict(vars(Graph)))
-        self.recorder: CaptureWatcher | None = None
-
-    def capture_began(self, script: ObservedScript) -> None:
-        self.recorder = CaptureWatcher(script.annotations, script.captured_op)
-
-    def capture_over(self) -> None:
-        if self.recorder is not None:
-            self.recorder.stop()
-            self.recorder = None
+        self.recorder: OpRecorder | None = None
 
     def place(self, _tensor: torch.Tensor) -> str:
         return "device"

@@ -17,7 +17,7 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.script import CaptureWatcher, ObservedScript
+from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.private import CUDAGraphBase
 
 
@@ -25,27 +25,11 @@ class _Device:
     """A GPU, for the observers of a script (``observe.script.script.Device``)."""
 
     simulated = False
+    on_host = False
 
     def __init__(self) -> None:
         self.graph_class: Any = torch.cuda.CUDAGraph
-        self._recorder: CaptureWatcher | None = None
-
-    @property
-    def recorder(self) -> OpRecorder | None:
-        return self._recorder
-
-    @property
-    def on_host(self) -> bool:
-        return False
-
-    def capture_began(self, script: ObservedScript) -> None:
-        self.capture_over()
-        self._recorder = CaptureWatcher(script.annotations, script.captured_op)
-
-    def capture_over(self) -> None:
-        if self._recorder is not None:
-            self._recorder.stop()
-            self._recorder = None
+        self.recorder: OpRecorder | None = None
 
     def place(self, tensor: torch.Tensor) -> str:
         if tensor.is_cuda:

@@ -37,7 +37,7 @@ from cgtool.devices.simulated.redirect import FunctionMode
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
-from cgtool.observe.script.script import ObservedScript, OnCapturedOp
+from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import key_of, place_of, tensors_in
 from cgtool.torch_compat.private import storage_key, storage_use_count
 
@@ -189,12 +189,6 @@ class ScriptDevice(DeviceModel):
         if pool not in self.pools:
             self.pools[pool] = PrivatePool(0x10_0000_0000 * (len(self.pools) + 1))
         return pool
-
-    def capture_began(self, script: ObservedScript) -> None:
-        """The recorder came with ``capture_begin``."""
-
-    def capture_over(self) -> None:
-        """And went with ``capture_end``."""
 
     def place(self, tensor: torch.Tensor) -> str:
         return place_of(tensor)

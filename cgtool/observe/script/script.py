@@ -55,20 +55,12 @@ class Device(Protocol):
     simulated: bool
     graph_class: Any
     """``torch.cuda.CUDAGraph`` while the script runs."""
-
-    @property
-    def recorder(self) -> OpRecorder | None:
-        """Takes the ops of the capture in progress."""
+    recorder: OpRecorder | None
+    """Takes the ops of the capture in progress. The simulated device has one of its own."""
 
     @property
     def on_host(self) -> bool:
         """What runs now touches host tensors only, whatever their marks say."""
-
-    def capture_began(self, script: ObservedScript) -> None:
-        """A capture has begun on the current stream."""
-
-    def capture_over(self) -> None:
-        """It has ended or failed."""
 
     def place(self, tensor: torch.Tensor) -> str:
         """``device``, ``host``, ``pinned``."""
@@ -198,10 +190,11 @@ class ObservedScript(events.Publisher):
         self.graphs.append(graph)
         self._by_object[cuda_graph] = graph
         self.capture, self.capture_thread = graph, threading.get_ident()
-        self.device.capture_began(self)
-        recorder = self.device.recorder
-        if recorder is not None:
-            graph.record = recorder.record
+        if not self.device.simulated:
+            self._stop_watcher()
+            self.device.recorder = CaptureWatcher(self.annotations, self.captured_op)
+        if self.device.recorder is not None:
+            graph.record = self.device.recorder.record
         self.publish(events.CaptureBegan(graph))
 
     def captured_op(
@@ -260,7 +253,12 @@ class ObservedScript(events.Publisher):
 
     def _capture_over(self) -> None:
         self.capture = self.capture_thread = None
-        self.device.capture_over()
+        self._stop_watcher()
+
+    def _stop_watcher(self) -> None:
+        if isinstance(self.device.recorder, CaptureWatcher):
+            self.device.recorder.stop()
+            self.device.recorder = None
 
     # Graphs.
 

@@ -3,12 +3,10 @@ the host used."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +19,7 @@ from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import has_shape, on_host
+from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import pytree, storage_key
 
 _SMALL = 64
@@ -244,19 +243,6 @@ def _user_calls(frame: types.FrameType | None) -> bool:
     return frame is not None and not is_internal(frame.f_code)
 
 
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """Disable garbage collection: callbacks and finalizers would look like the user's code."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def observe(
     run: Callable[[], Any],
     roots: Any,
@@ -269,6 +255,7 @@ def observe(
     recorder = _Recorder(roots, annotations, iteration, inputs)
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
+    # Callbacks and finalizers would look like the user's code.
     with without_collector(), recorder, _CallProfile(reads, iteration):
         run()
     iteration.state = reads.snapshot()

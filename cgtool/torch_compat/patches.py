@@ -1,11 +1,12 @@
-"""Attributes of other modules and classes, changed for a while."""
+"""What belongs to other modules, changed for a while: attributes, and Python's collector."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 _MISSING = object()
@@ -71,3 +72,16 @@ def _restore_item(mapping: MutableMapping[Any, Any], key: Any, before: Any) -> N
         mapping.pop(key, None)
     else:
         mapping[key] = before
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect garbage, and then none while entered."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

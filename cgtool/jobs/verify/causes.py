@@ -30,7 +30,7 @@ from cgtool.observe.frames import chain_of, frames_of, is_internal
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
-from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.patches import Patches, without_collector
 
 Queries = list[tuple[Frame, ...]]
 """Where the code asked whether it is captured: call chains, innermost first."""
@@ -46,7 +46,7 @@ class Eager:
         target = self.runner.target
         inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
         ranges = watch_annotations(target.options.annotations)
-        with ranges as annotations, iteration.without_collector():
+        with ranges as annotations, without_collector():
             return compare_iterations(run, roots_of(target.workload), annotations, inputs)[0]
 
     def _begin(self, trial: Trial, skipped: int) -> None:

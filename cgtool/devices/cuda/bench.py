@@ -14,7 +14,6 @@ to be compared are measured in fresh processes (``--runs``).
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import random
@@ -38,6 +37,7 @@ from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import Surface, call, differentiable, grads, iterate
 from cgtool.program.workload import Workload, flatten_outputs
+from cgtool.torch_compat.patches import without_collector
 
 TIMER_GRAIN_NS = 500.0
 """Resolution of cudaEventElapsedTime (CUDA runtime API: "around 0.5 microseconds")."""
@@ -224,30 +224,26 @@ def measure(
     order = random.Random(0)
     part = session.workload.parts[0]
     deadline = time.monotonic() + options.max_seconds
-    gc.collect()
-    gc.disable()
-    try:
-        with user_errors(part, "bench", explain), torch.cuda.stream(session.stream):
-            for side in sides:
-                progress(f"settle {side.name} {side.phase}")
-                _settle(side, session.device.index, options.min_round_ms)
-            for number in range(options.rounds):
-                progress(f"round {number + 1}/{options.rounds}")
-                clock.sample()
-                for side in order.sample(sides, len(sides)):
-                    side.measure(session.device.index)
-                if time.monotonic() > deadline:
-                    session.caveats.append(
-                        Caveat(
-                            "time-limit",
-                            f"stopped after {number + 1} of {options.rounds} rounds at the limit "
-                            f"of {options.max_seconds:g} s",
-                        )
-                    )
-                    break
+    stream = torch.cuda.stream(session.stream)
+    with without_collector(), user_errors(part, "bench", explain), stream:
+        for side in sides:
+            progress(f"settle {side.name} {side.phase}")
+            _settle(side, session.device.index, options.min_round_ms)
+        for number in range(options.rounds):
+            progress(f"round {number + 1}/{options.rounds}")
             clock.sample()
-    finally:
-        gc.enable()
+            for side in order.sample(sides, len(sides)):
+                side.measure(session.device.index)
+            if time.monotonic() > deadline:
+                session.caveats.append(
+                    Caveat(
+                        "time-limit",
+                        f"stopped after {number + 1} of {options.rounds} rounds at the limit "
+                        f"of {options.max_seconds:g} s",
+                    )
+                )
+                break
+        clock.sample()
     return Bench(
         samples=tuple(side.samples() for side in sides),
         clock=clock.result(),

@@ -36,6 +36,7 @@ from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, Captu
 from cgtool.program.boundary import user_errors
 from cgtool.program.phases import seed_all, warm_up, warmup_iters
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.patches import without_collector
 
 _ROUNDS = 3
 """For each capture. Instantiating anew for each round spreads more, not less (seen on an H200)."""
@@ -105,11 +106,9 @@ def measure(
     stream = torch.cuda.Stream(device.index)
     pads, clock, order = Pads(device.index), ClockWatch(device.index), random.Random(0)
     deadline = time.monotonic() + options.max_seconds
-    # What exists now stays: each collection looks only at what a pair has left.
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
+    with without_collector():
+        # What exists now stays: each collection looks only at what a pair has left.
+        gc.freeze()
         progress("first pair")
         for entry in entries:
             once(entry, stream, device, options)
@@ -137,8 +136,6 @@ def measure(
                 )
                 break
         clock.sample()
-    finally:
-        gc.enable()
     caveats += _unmoved(entries)
     replay, against = (entry.samples for entry in entries)
     assert replay is not None and against is not None

@@ -39,7 +39,7 @@ from cgtool.program.workload import Part, Workload, inputs_of
 Captured = tuple[Capture, dict[str, str]]
 """A capture, and the driver's DOT texts by part name."""
 Checked = tuple[tuple[Finding, ...], tuple[str, ...]]
-"""All findings, and what was looked at."""
+"""All findings, and what was checked."""
 
 
 def quiet(_text: str) -> None:
@@ -50,7 +50,7 @@ class Device(ABC):
     """A GPU, or the model of one on CPU tensors."""
 
     factory_device: str
-    """What a factory gets as ``device``."""
+    """The argument ``device`` of a factory."""
     simulated_because: str | None = None
     """Why the device is simulated; None for a GPU."""
 
@@ -134,9 +134,9 @@ class CapturedGraph:
     """Index into ``Workload.parts``."""
     part: Part
     graph: Any
-    """Has ``replay()``."""
+    """An object with ``replay()``."""
     capture_ns: int = field(default=0, kw_only=True)
-    """Time on the host from the begin of the capture to its end."""
+    """Host time from the begin of the capture to its end."""
 
 
 GraphT = TypeVar("GraphT", bound=CapturedGraph)
@@ -155,7 +155,7 @@ class Session(Phases, ABC, Generic[GraphT]):
     captured: list[GraphT] = field(default_factory=list)
     """In the order of capture, which is the order of replay."""
     results: dict[int, Any] = field(default_factory=dict)
-    """What each callable returned, tensors or not: held, as a user would hold it."""
+    """What each callable returned, tensors or not; kept alive, as a user would."""
     warmup_iters: int = 0
     warmup_ns: int = 0
 

@@ -1,4 +1,4 @@
-"""Runs a request: one function a job, on the device that the request names.
+"""Runs a request: one function per job, on the device that the request names.
 
 A job does not ask which device it has: what only a GPU can do, it requires.
 """
@@ -69,7 +69,7 @@ def run(request: Request, progress: Progress) -> None:
 
 @dataclass
 class Context:
-    """What a job runs on, and what it reports its progress to."""
+    """The device of a job, and where it reports its progress."""
 
     device: Device
     progress: Progress
@@ -139,7 +139,7 @@ def _verify(job: VerifyJob, context: Context) -> Answer:
 
 
 def _bench(job: BenchJob, context: Context) -> Answer:
-    # A wrong ENTRY is reported before a missing GPU.
+    # Report an invalid ENTRY before a missing GPU.
     parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import bench
@@ -161,7 +161,7 @@ def _profile(job: ProfileJob, context: Context) -> Answer:
 
 
 def _against(job: AgainstJob, context: Context) -> Answer:
-    """Replays of two ENTRIES, side by side in one process."""
+    """Replays of two ENTRIES, compared in one process."""
     parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import pairs

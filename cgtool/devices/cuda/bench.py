@@ -46,7 +46,7 @@ STEADY_SECONDS = 3.0
 MAX_ITERATIONS = 20_000
 
 Once = Callable[[], None]
-"""One run of what is timed."""
+"""Runs one iteration."""
 
 
 @dataclass
@@ -114,7 +114,7 @@ def measure_round(side: Side, device: int) -> tuple[float, float]:
 
 
 def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
-    """How many iterations take ``min_round_ms``."""
+    """The number of iterations that take ``min_round_ms``."""
     side.repeats = 3
     device_ns, host_ns = measure_round(side, device)
     iteration_ns = max(device_ns, host_ns, 1.0)
@@ -134,7 +134,7 @@ def _settle(side: Side, device: int, min_round_ms: float) -> None:
 
 
 def sides_of(session: CudaSession) -> dict[str, list[Side]]:
-    """What can be timed: the eager and the replay side of each phase."""
+    """The eager and the replay side of each phase."""
     parts = session.workload.parts
 
     def eager_forward() -> None:
@@ -171,7 +171,7 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
 
 
 def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
-    """One replay of each phase, and what has to run directly before it."""
+    """One replay of each phase, and the work that must run directly before it."""
     graphs = session.captured
 
     def of(*names: str) -> Once:

@@ -1,4 +1,4 @@
-"""Feature tests: each looks whether the thing is there, none compares versions.
+"""Feature tests: each tests for the feature itself, none compares versions.
 
 ``python -m cgtool.devices.cuda.capabilities`` prints them as JSON: ``cgtool doctor`` runs that in a
 process of its own, because the tests import torch and open the GPU.
@@ -19,15 +19,15 @@ from cgtool.model.finding import Capability
 
 
 class Missing(Exception):
-    """A feature is not there."""
+    """A feature is missing."""
 
     def __init__(self, how: str, remedy: str | None = None, state: str = "degraded") -> None:
-        """As in ``Capability``."""
+        """The state, as in ``Capability``."""
         super().__init__(how)
         self.how, self.remedy, self.state = how, remedy, state
 
 
-# Each test is given the module torch, says what is there, and raises Missing.
+# Each test receives the module torch, and returns what is available or raises Missing.
 
 
 def _torch(torch: Any) -> str:
@@ -58,7 +58,7 @@ def _bindings(_torch: Any) -> str:
 
 
 def keeps_graphs(torch: Any) -> bool:
-    """Whether a captured graph leaves a template that nodes can be read from."""
+    """Whether a captured graph keeps a template that nodes can be read from."""
     return hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
 
 
@@ -173,7 +173,7 @@ def version_of(package: str) -> str | None:
 
 
 def probe() -> list[Capability]:
-    """Run every test; one that fails in a way of its own is absent, with the reason."""
+    """Run every test; after an unexpected exception a feature is absent, with the reason."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:

@@ -44,7 +44,7 @@ from cgtool.program.workload import (
 )
 
 LAUNCHES = 20
-"""Replays of each graph whose launch is timed on the host."""
+"""How many launches of each graph are timed on the host."""
 
 
 def capture(
@@ -73,7 +73,7 @@ def capture(
 
 
 def open_session(device: Device, workload: Workload, options: CaptureOptions) -> CudaSession:
-    """A session with a stream of its own. Raises CgtoolError for what this PyTorch lacks."""
+    """A session with its own stream. Raises CgtoolError if this PyTorch lacks a feature."""
     if not keeps_graphs(torch):
         raise machine(
             f"PyTorch {torch.__version__} cannot keep a captured graph",

@@ -55,9 +55,9 @@ class Dry(CaptureInProgress):
         super().__init__()
         self._lanes: dict[int, Lane] = {0: self.default}
         self.in_wait_stream = False
-        """``wait_stream`` waits for an event of its own, and was noted already."""
+        """``wait_stream`` waits for an event of its own, which was already recorded."""
         self.may_wait = True
-        """No rule has reported the op that runs now."""
+        """No rule has reported the current op."""
         self.allocates = not keeps_history()
         """The next op that allocates is reported: under cudaMallocAsync that makes a node."""
 
@@ -71,11 +71,11 @@ class Dry(CaptureInProgress):
         return lane
 
     def follow(self) -> None:
-        """Make the current stream of the model the one of PyTorch."""
+        """Make PyTorch's current stream the current stream of the model."""
         self.current = self.lane(torch.cuda.current_stream())
 
     def reported(self, frames: tuple[Frame, ...]) -> bool:
-        """True when a rule has reported this line in this phase already."""
+        """True if a rule has already reported this line in this phase."""
         return any(
             finding.frames[:1] == frames[:1] and finding.phase == self.phase
             for finding in self.findings
@@ -121,7 +121,7 @@ class _Recorder(OpRecorder):
 
 
 def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
-    """True when a result has memory of its own."""
+    """True if a result has its own memory."""
 
     def storages(tensors: Sequence[torch.Tensor]) -> set[int]:
         return {
@@ -134,9 +134,9 @@ def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """The calls of ``torch.cuda`` that matter to a capture: (owner, name, wrapper)."""
+    """The calls of ``torch.cuda`` that affect a capture: (owner, name, wrapper)."""
     marks: dict[int, tuple[int | None, Frontier]] = {}
-    """By event: the capture and the nodes that a wait for it waits for."""
+    """By event: the capture and the nodes that a wait on it waits for."""
 
     def refused(code: Code, name: str) -> Callable[..., Any]:
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -278,7 +278,7 @@ class DrySession(Session[CapturedGraph]):
 
     dry: Dry
     stream: Any
-    """The stream that the capture is modelled on."""
+    """The stream of the modelled capture."""
 
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedGraph:
         return CapturedGraph(name, phase, index, part, graph=None)
@@ -305,7 +305,7 @@ def _dry_run(
     progress: Progress,
     annotations: Annotations,
 ) -> Sequence[OpCall]:
-    """All calls of one eager iteration; what they break of the rules is added to ``dry``."""
+    """All calls of one eager iteration; rules that they break are reported to ``dry``."""
     record = Record()
 
     @contextlib.contextmanager

@@ -44,7 +44,7 @@ _LAUNCH = re.compile(
 
 
 class CuptiUnavailable(RuntimeError):
-    """CUPTI could not be loaded, or refused; the text gives the reason."""
+    """CUPTI could not be loaded or used; the text gives the reason."""
 
 
 class CuptiBusy(CuptiUnavailable):
@@ -52,7 +52,7 @@ class CuptiBusy(CuptiUnavailable):
 
 
 def library_path() -> str | None:
-    """The libcupti that this process has loaded, or else that of the nvidia wheels."""
+    """The libcupti that this process has loaded, else the one of the nvidia wheels."""
     maps = Path("/proc/self/maps")
     if maps.exists():
         loaded = re.search(r"(/\S*libcupti\.so\S*)", maps.read_text())
@@ -110,7 +110,7 @@ def _launch_callbacks() -> tuple[tuple[int, int], ...]:
 
 
 NodeCallback = Callable[[Any, int, int, int], None]
-"""What CUPTI calls: (user data, domain, callback id, address of the callback data)."""
+"""The callback type: (user data, domain, callback id, address of the callback data)."""
 
 
 @contextlib.contextmanager

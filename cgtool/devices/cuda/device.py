@@ -24,7 +24,7 @@ from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import pytree, spin
 
 _MOST_BLOCKS = 4096
-"""Free blocks that are overwritten at most."""
+"""Maximum number of free blocks to overwrite."""
 
 
 class CudaDevice(Device):
@@ -143,7 +143,7 @@ class CudaDevice(Device):
 
 
 def _driver_version() -> str | None:
-    """The driver's own version (``580.159.04``), which only NVML or /proc can tell."""
+    """The driver's own version (``580.159.04``), which only NVML or /proc reports."""
     try:
         with open("/proc/driver/nvidia/version") as file:  # noqa: PTH123 - a kernel file
             words = file.readline().split()
@@ -154,7 +154,7 @@ def _driver_version() -> str | None:
 
 ROUNDS = 7
 BUSY_CYCLES = 200_000
-"""The device spins for 0.1 ms, while a replay is launched behind that."""
+"""The device spins for 0.1 ms while a replay is enqueued."""
 
 
 def busy() -> None:
@@ -182,5 +182,5 @@ def device_ns(once: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
 
 
 def empty_ns(rounds: int = ROUNDS) -> list[float]:
-    """The time in ns between two events with nothing launched in between."""
+    """The time in ns between two events with no launch in between."""
     return device_ns(lambda: None, rounds)

@@ -19,7 +19,7 @@ except ImportError as missing:
 
 
 class DriverError(RuntimeError):
-    """A call of the driver returned another code than CUDA_SUCCESS."""
+    """A driver call returned a code other than CUDA_SUCCESS."""
 
     def __init__(self, call: str, code: Any) -> None:
         self.code = int(code)
@@ -53,7 +53,7 @@ def capturing_graph(stream: int) -> Any | None:
 
 
 def node_count(graph: Any) -> int:
-    """How many nodes a CUgraph has at its top level. Raises DriverError."""
+    """The number of top-level nodes of a CUgraph. Raises DriverError."""
     _, count = check("cuGraphGetNodes", cu.cuGraphGetNodes(graph, 0))
     return int(count)
 

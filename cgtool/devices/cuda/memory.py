@@ -51,7 +51,7 @@ class Trace:
     """Segments outside the graphs' pools."""
     allocations: list[Allocation] = field(default_factory=list)
     event_times_ns: list[int] = field(default_factory=list)
-    """Time of each allocator event in the graphs' pools."""
+    """The time of each allocator event in the graphs' pools."""
     problem: str | None = None
 
 
@@ -217,7 +217,7 @@ Place = tuple[int | None, int | None]
 
 
 class AddressBook:
-    """Which memory the eight-byte words of kernel arguments and both ends of copies point to."""
+    """Finds the memory that words of kernel arguments and both ends of a memcpy point to."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class AddressBook:
         return None if tensor is None else (None, tensor)
 
     def _allocation(self, address: int, graph: int, node: int) -> int | None:
-        # The bodies of nodes have no times of their own.
+        # Bodies of nodes have no creation times.
         moments = self._moments[graph] if graph < len(self._moments) else ()
         moment = moments[node] if node < len(moments) else None
         position = bisect_right(self._starts, address) - 1
@@ -308,9 +308,9 @@ class AddressBook:
 
 
 FREED = "freed"
-"""``Tensor.kind`` of such memory."""
+"""The ``Tensor.kind`` of a block outside the graphs' pools."""
 _POINTING = frozenset({"kernel", "memcpy", "memset", "batch_mem_op", "conditional"})
-"""Types of node that hold device addresses."""
+"""Node types that contain device addresses."""
 _SHOWN = 3
 
 
@@ -369,7 +369,7 @@ def _tensors_of(node: Node) -> Iterator[int | None]:
 
 
 def _unread(node: Node) -> str | None:
-    """Why the addresses in a node are unknown, or None when they are known."""
+    """Why the addresses in a node are unknown; None if they are known."""
     if node.kernel is not None:
         return node.kernel.arguments_unread
     may_point = node.type in _POINTING or node.type.startswith("type_")

@@ -44,9 +44,9 @@ class Trace(msgspec.Struct, frozen=True):
     """The replays of one graph: medians, by index of the node."""
 
     whole: dict[int, Span]
-    """While kernels, copies and fills were recorded."""
+    """Times while kernels, memcpys and memsets were recorded."""
     kernels: dict[int, Span] | None
-    """While kernels alone were recorded; None where the graph has only kernels."""
+    """Times while only kernels were recorded; None if the graph has only kernels."""
     spans_ns: tuple[float, ...]
     """By replay: first start to last end, where only kernels were recorded."""
 
@@ -161,7 +161,7 @@ class Tracer:
         ]
 
     def _index(self, nodes: Sequence[Any]) -> dict[int, int]:
-        """Index of each node of a graph by its number in records."""
+        """By its number in records, the index of each node of a graph."""
         number_of = self._cupti.get_graph_node_id
         return {
             int(self._call(number_of, int(node))) & _LOW: index for index, node in enumerate(nodes)

@@ -261,7 +261,7 @@ def edges(graph: Any, nodes: Sequence[Any]) -> tuple[Edge, ...]:
 
 
 RAW_DOT_NODES = 20_000
-"""The driver's DOT text of a larger graph would take over a hundred megabytes."""
+"""Larger graphs would have more than a hundred megabytes of DOT text."""
 
 
 def debug_dot(graph: Any) -> str | None:
@@ -273,9 +273,9 @@ def debug_dot(graph: Any) -> str | None:
 
 
 _MAX_PARAMETERS = 1024
-"""Far more than any kernel has: the loop ends even if a driver never returns INVALID_VALUE."""
+"""More parameters than any kernel has: ends the loop if a driver never returns INVALID_VALUE."""
 _INVALID_VALUE = 1
-"""CUDA_ERROR_INVALID_VALUE: there is no parameter of this number."""
+"""CUDA_ERROR_INVALID_VALUE: the kernel has no parameter with this number."""
 
 
 @dataclass
@@ -314,7 +314,7 @@ class FunctionTable:
         return self._layouts[handle]
 
     def active_blocks(self, function: Any, threads: int, dynamic_shared_bytes: int) -> int | None:
-        """Blocks that fit on one multiprocessor at once; None when the driver cannot say."""
+        """Blocks that fit on one multiprocessor at once; None if the driver does not report it."""
         key = (int(function), threads, dynamic_shared_bytes)
         if key not in self._occupancy:
             code, blocks = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -353,7 +353,7 @@ def _read_layout(function: Any) -> tuple[tuple[int, int], ...] | None:
         try:
             code, offset, size = query(function, position)
         except RuntimeError:
-            # The bindings know the call, the driver does not.
+            # The bindings have the call, but the driver does not.
             return None
         if int(code) == _INVALID_VALUE:
             break

@@ -39,7 +39,7 @@ from cgtool.program.workload import Workload
 from cgtool.torch_compat.patches import without_collector
 
 _ROUNDS = 3
-"""For each capture. Instantiating anew for each round spreads more, not less (seen on an H200)."""
+"""Rounds of each capture. Instantiating again for each round spreads more, not less (H200)."""
 _MOST_PAIRS = 1000
 _PADS = 3
 _PAD_BYTES = 2 << 20
@@ -59,9 +59,9 @@ class Entry:
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
     samples: Samples | None = None
-    """Of all captures so far."""
+    """Times of all captures so far."""
     addresses: set[int] = field(default_factory=set)
-    """Of its first tensor, in each capture."""
+    """Address of its first tensor, in each capture."""
 
     def forget(self) -> None:
         """Drop the first capture of the process: only that one gets fresh memory."""
@@ -107,7 +107,7 @@ def measure(
     pads, clock, order = Pads(device.index), ClockWatch(device.index), random.Random(0)
     deadline = time.monotonic() + options.max_seconds
     with without_collector():
-        # What exists now stays: each collection looks only at what a pair has left.
+        # Existing objects stay: each collection looks only at those that a pair has left.
         gc.freeze()
         progress("first pair")
         for entry in entries:
@@ -121,7 +121,7 @@ def measure(
             for entry in order.sample(entries, 2):
                 once(entry, stream, device, options)
             done = number + 1
-            # At intervals: a test after every pair would be passed by chance sooner.
+            # Only at intervals: tested after every pair, it would sooner pass by chance.
             tested = done >= FEWEST_PAIRS and done % PAIRS_A_LOOK == 0
             if tested and _error(*entries) <= options.precision:
                 break

@@ -34,11 +34,11 @@ _COPY_BYTES = 1 << 30
 _MATMUL = 8192
 _MEASURED = ("float64", "float32", "bfloat16", "float16")
 _ROOM = 4
-"""At most this part (1/4) of the free memory is taken."""
+"""At most 1/4 of the free memory is used."""
 _QUEUED = 50
 """Replays back to back, without synchronization."""
 _ONE_EXEC = frozenset(("alloc", "free", "conditional"))
-"""Nodes of graphs that can be instantiated only once."""
+"""Node types of graphs that can be instantiated only once."""
 
 
 def run(
@@ -175,7 +175,7 @@ def _inputs(session: CudaSession) -> Iterator[InputCopy]:
 
 
 def _input(session: CudaSession, name: str, tensor: torch.Tensor) -> InputCopy | None:
-    """None for a tensor that cannot be copied into, as an expanded one."""
+    """None for a tensor that cannot be copied into, such as an expanded one."""
     target = tensor.detach()
     with torch.cuda.stream(session.stream):
         try:

@@ -21,7 +21,7 @@ from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.origins import OriginTable
 
 _FEW = 8
-"""Launches without a node that are listed."""
+"""How many launches without a node are listed."""
 _MOST_COMPARED = 40_000_000
 """Pairs of launch and stamp: difflib takes quadratic time in the worst case."""
 
@@ -34,16 +34,16 @@ class Joined:
     calls: list[OpCall | None] = field(default_factory=list)
     streams: list[int | None] = field(default_factory=list)
     times_ns: list[int] = field(default_factory=list)
-    """Not decreasing."""
+    """In nondecreasing order."""
     unmatched: list[int] = field(default_factory=list)
     """Nodes whose op is unknown."""
     eager_launches: int | None = None
     eager_only: tuple[int, ...] = ()
-    """As in ``Graph``."""
+    """Same as in ``Graph``."""
 
 
 def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable) -> list[Joined]:
-    """Of every captured graph. ``handles`` are those of its nodes in creation order."""
+    """Provenance of every captured graph; ``handles`` of its nodes are in creation order."""
     joined = [
         _join_stamps(session, graph, numbers, table)
         if graph.exact is None

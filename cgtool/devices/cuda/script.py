@@ -51,7 +51,7 @@ class _Device:
 
     def keeps_graph(self, graph: Any) -> bool:
         try:
-            # Not the method of the class, whose errors are observed.
+            # Not the patched method of the class, whose errors are recorded.
             CUDAGraphBase.raw_cuda_graph(graph)
         except (RuntimeError, AttributeError):
             return False

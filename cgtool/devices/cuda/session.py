@@ -49,15 +49,15 @@ class CudaGraph(CapturedGraph):
 
     pool: memory.PoolId
     start_ns: int = 0
-    """Begin and end of the capture, of the system clock."""
+    """Begin and end of the capture, by the system clock."""
     end_ns: int = 0
     stamps: list[Stamp] = field(default_factory=list)
     recorded: Recorded | None = None
-    """The warm-up to align the stamps with; None where ``exact`` has everything."""
+    """The warm-up to align the stamps with; None if ``exact`` has everything."""
     exact: Record | None = None
-    """What was recorded during the capture itself, when CUPTI was not available."""
+    """The record of the capture itself, if CUPTI was not available."""
     exact_calls: list[OpCall] = field(default_factory=list)
-    """Those of its calls that ran in this capture."""
+    """Its calls that ran in this capture."""
     instantiate_ns: int | None = None
     upload_ns: int | None = None
     exec_bytes: int | None = None
@@ -75,13 +75,13 @@ class CudaGraph(CapturedGraph):
 
 @dataclass(kw_only=True)
 class CudaSession(Session[CudaGraph]):
-    """All that one attempt on a GPU holds alive."""
+    """Everything that one attempt on a GPU keeps alive."""
 
     device: Device
     stream: Any
     """The capturing stream."""
     keep_graph: bool = True
-    """Whether the templates are kept, which nodes are read from."""
+    """Whether to keep the templates, from which nodes are read."""
     pools: dict[memory.PoolId, str] = field(default_factory=dict)
     """Names by id."""
     trace: memory.Trace = field(default_factory=memory.Trace)
@@ -95,7 +95,7 @@ class CudaSession(Session[CudaGraph]):
     """One record for all captures: a backward op finds its forward call in it."""
     accesses: AccessLog = field(default_factory=AccessLog)
     caveats: list[Caveat] = field(default_factory=list)
-    """On what was captured and measured."""
+    """Notes on what was captured and measured."""
 
     def __post_init__(self) -> None:
         self.streams[self.stream.cuda_stream] = 0
@@ -177,7 +177,7 @@ class CudaSession(Session[CudaGraph]):
 
     @contextlib.contextmanager
     def _observe(self, annotations: Annotations, graph: CudaGraph) -> Iterator[Recorder]:
-        """Stamp the nodes of a capture; where that is not possible, record the ops inside it."""
+        """Stamp the nodes of a capture; if that is not possible, record the ops inside it."""
         graph.recorded = self.recorded[graph.callable].get(graph.phase) if self.recorded else None
         exact: InCaptureRecorder | None = None
         stamps: list[Stamp] | None = None
@@ -241,7 +241,7 @@ class CudaSession(Session[CudaGraph]):
 
 
 def not_instantiated(name: str, error: RuntimeError) -> CgtoolError:
-    """The failure that a graph was captured and cannot be instantiated."""
+    """The failure of a graph that was captured but cannot be instantiated."""
     text = first_line(error)
     if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text.lower():
         return machine(

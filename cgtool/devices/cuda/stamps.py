@@ -37,15 +37,15 @@ from cgtool.torch_compat.private import (
 
 
 class Stamp(NamedTuple):
-    """What is known about a node when it is created."""
+    """The facts about a node at its creation."""
 
     handle: int | None
-    """None where it follows from the order (``place_stamps``)."""
+    """None if it follows from the order (``place_stamps``)."""
     time_ns: int
-    """Of the system clock, as the allocator's trace."""
+    """By the system clock, like the allocator's trace."""
     stream: int
     innermost: Site | None
-    """None on autograd's own threads."""
+    """None on autograd's threads."""
     user: Site | None
     """The nearest frame outside torch."""
     annotations: tuple[str, ...]
@@ -70,7 +70,7 @@ Launch = OpCall | LaunchOutsideOps
 
 
 class LaunchLog:
-    """The launches of an eager iteration, each with the op call that launched it."""
+    """Logs the launches of an eager iteration, each with its op call."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
@@ -181,10 +181,10 @@ def watch_capture(annotations: Annotations, device: int) -> Iterator[list[Stamp]
 
 
 class Ran(NamedTuple):
-    """When and where an op ran."""
+    """When an op ran, and on which stream."""
 
     start_ns: int
-    """Of the system clock, as the allocator's trace."""
+    """By the system clock, like the allocator's trace."""
     end_ns: int
     stream: int
     """Handle of the stream that was current."""

@@ -99,7 +99,7 @@ class CudaVerifyTarget(VerifyTarget):
             capture, _ = assemble(self._session)
             require_live_inputs(capture)
         except RuntimeError:
-            # The nodes cannot be read, and an earlier reading has reported that.
+            # The nodes cannot be read; an earlier attempt has reported that.
             return []
         except CgtoolError as error:
             failure = error.failure
@@ -121,7 +121,7 @@ class _Probes:
 
     def __init__(self, target: CudaVerifyTarget, again: CudaSession) -> None:
         free, _ = torch.cuda.mem_get_info(again.device.index)
-        # Half of it: the intermediate results themselves need memory too.
+        # Half of the free memory: the intermediate results need memory too.
         budget = [free // 2]
         self.record = Record()
         self._recorders: list[ResultRecorder] = []
@@ -161,7 +161,7 @@ class Missed:
 
 
 class MissedRecorder(OpRecorder):
-    """Runs inside a capture and compares launches with nodes, op by op."""
+    """Compares launches with nodes inside a capture, op by op."""
 
     def __init__(self, workload: Workload, annotations: Any, stream: int) -> None:
         """``stream`` is the handle of the capturing stream."""
@@ -209,7 +209,7 @@ class MissedRecorder(OpRecorder):
 
     def __enter__(self) -> MissedRecorder:
         super().__enter__()
-        # Nodes that the begin of a capture adds are not the user's.
+        # Nodes added at the begin of a capture are not the user's.
         self._nodes, self._launches = captured_nodes(self._stream), self.log.count()
         return self
 

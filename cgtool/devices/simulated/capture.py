@@ -49,7 +49,7 @@ class CapturedOps(CapturedGraph):
 
 @dataclass(kw_only=True)
 class SimulatedSession(Session[CapturedOps]):
-    """All that one attempt on the simulated device holds alive."""
+    """Everything that one attempt on the simulated device keeps alive."""
 
     model: DeviceModel
     record: Record = field(default_factory=Record)
@@ -57,7 +57,7 @@ class SimulatedSession(Session[CapturedOps]):
     stream: SimulatedStream = field(init=False)
     """The stream of the last ``capture``."""
     lifetimes: LifetimeRecorder = field(init=False)
-    """Of the last warm-up iteration."""
+    """Lifetimes of storages in the last warm-up iteration."""
 
     def follow_lifetimes(self, annotations: Annotations) -> None:
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
@@ -153,7 +153,7 @@ def check(
 
     Raises CgtoolError when the code fails in eager mode already.
     """
-    # A capture does not wait for the rules of `check`.
+    # Imported here so that `capture` does not load the rules of `check`.
     from cgtool.detectors.check_entry import check_entry, findings_of_graph
 
     session = SimulatedSession(workload, options, model=model, warmup_iters=1)
@@ -189,7 +189,7 @@ def environment() -> Environment:
 
 
 def _build(session: SimulatedSession, why: str) -> Capture:
-    """What was captured, as plain data."""
+    """The capture as plain data."""
     table = OriginTable(session.workload.entry_frame())
     streams: dict[str, int] = {"capture stream": 0}
     separate = session.options.pool == "separate"

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and ``torch.accelerator`` answer on the simulated device.
+"""What ``torch.cuda`` and ``torch.accelerator`` return on the simulated device.
 
 Of memory, only the pools of graphs are modelled; what is outside captures counts as 0 bytes.
 """
@@ -76,7 +76,7 @@ _UNSUPPORTED = (
 
 
 def _answers(values: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
-    """A function of its own for each name: Dynamo looks its rules up by function."""
+    """A separate function for each name, because Dynamo looks up its rules by function."""
 
     def answer(value: Any) -> Callable[..., Any]:
         return lambda *_args, **_kwargs: value
@@ -199,7 +199,7 @@ def _set_stream(device: DeviceModel) -> Callable[[Stream], None]:
 
 
 class _Stats(collections.OrderedDict[str, int]):
-    """An unknown statistic is 0."""
+    """Statistics; an unknown one is 0."""
 
     def __missing__(self, _name: str) -> int:
         return 0

@@ -59,7 +59,7 @@ class ScriptRecorder(CaptureRecorder):
         super().__init__({}, annotations, device, RandomStates())
         self._pool = pool
         self._generators = generators
-        """Registered with the graph."""
+        """Generators registered with the graph."""
         self._fresh: set[int] = set()
         """Storages made in this capture."""
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -68,7 +68,7 @@ class ScriptRecorder(CaptureRecorder):
         self.modules.__enter__()
 
     def stop(self) -> None:
-        """End of the capture: undo its effects."""
+        """Undo the effects of the capture at its end."""
         self.modules.__exit__(None, None, None)
         self.device.random_state = lambda _what, _state: None
         for storage, before in self._before.values():

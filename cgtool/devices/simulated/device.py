@@ -66,7 +66,7 @@ class SimulatedDevice(Device):
         return contextlib.nullcontext()
 
     def synchronize(self) -> None:
-        """Every op has run when its call returns."""
+        """Nothing to wait for: every op has run when its call returns."""
 
     def get_rng_state(self) -> list[torch.Tensor]:
         return [torch.default_generator.get_state()]
@@ -78,7 +78,7 @@ class SimulatedDevice(Device):
         return self.model.on_host
 
     def overwrite_free_memory(self) -> None:
-        """Does nothing: the record of a graph holds all that it reads."""
+        """Nothing to do: the record of a graph keeps alive everything that it reads."""
 
 
 class SimulatedVerifyTarget(VerifyTarget):

@@ -54,7 +54,7 @@ class Stream(Lane):
         self.owner.wait(self, stream.joined, stream.frontier)
 
     def wait_event(self, event: Event) -> None:
-        # An event that was not recorded is not waited for.
+        # Waiting for an event that was not recorded does nothing.
         if event.recorded:
             self.owner.wait(self, event.joined, event.frontier)
 
@@ -74,7 +74,7 @@ class Stream(Lane):
         return True
 
     def __enter__(self) -> Stream:
-        # As PyTorch's, it can be entered more than once.
+        # Like PyTorch's, it can be entered more than once.
         self._entered.append(self.owner.current)
         self.owner.current = self
         return self

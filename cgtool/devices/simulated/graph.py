@@ -28,7 +28,7 @@ from cgtool.torch_compat.private import dispatches_to_python, pytree
 
 @dataclass
 class Step:
-    """What a replay runs again."""
+    """One recorded action that a replay repeats."""
 
     func: Any
     args: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(slots=True)
 class SimulatedNode(LaneNode):
-    """An op that launches work on a GPU, with the dtypes and shapes of what it makes."""
+    """An op that launches work on a GPU, with the dtypes and shapes of its results."""
 
     shape: str
 
@@ -131,7 +131,7 @@ class CaptureRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if self.device.on_host or is_host_work(args):
-            # The host computes once, during capture: its results are frozen.
+            # Host ops run once, during capture: their results are frozen.
             self.graph.host_ops += 1
             return self.run(func, args, kwargs)
         self.device.call, self.device.record = call, self.record

@@ -1,4 +1,4 @@
-"""The pool that the recorded lifetimes would make on a GPU, by the allocator's rules."""
+"""The pool that the recorded lifetimes would produce on a GPU, by the allocator's rules."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def round_size(requested: int) -> int:
 
 
 def segment_size(rounded: int) -> int:
-    """Bytes that are reserved when no free block is large enough."""
+    """Bytes to reserve when no free block is large enough."""
     if rounded <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if rounded < MIN_LARGE_REQUEST:
@@ -163,7 +163,7 @@ class PoolBlock:
 
 
 class PrivatePool:
-    """Allocates and frees as the caching allocator does in a private pool."""
+    """Allocates and frees like the caching allocator in a private pool."""
 
     def __init__(self, base: int = 0x10_0000_0000) -> None:
         self._next_address = base
@@ -230,7 +230,7 @@ class PrivatePool:
 
 @dataclass(slots=True)
 class Life:
-    """The lifetime of one storage that an op made."""
+    """The lifetime of one storage that an op allocated."""
 
     call: OpCall
     graph: int
@@ -241,13 +241,13 @@ class Life:
     """Position in the sequence of allocations and frees, from 0."""
     died: int | None = None
     address: int = 0
-    """Of the CPU storage: identifies the life of an output."""
+    """Identity of the CPU storage, which identifies an output."""
     label: str | None = None
-    """What holds it at the end."""
+    """What keeps it alive at the end."""
 
 
 class LifetimeRecorder(OpRecorder):
-    """Follows every storage that ops make until it is freed, and holds none."""
+    """Tracks every storage that ops allocate until it is freed, and keeps none alive."""
 
     def __init__(self, roots: Any, annotations: Any, device: DeviceModel) -> None:
         super().__init__(roots, annotations)

@@ -57,7 +57,7 @@ _IS_CPU = _FIELDS.is_cpu.__get__
 _GETTERS = frozenset((_DEVICE_GETTER, _IS_CUDA, _IS_CPU, torch.Tensor.get_device))
 _GPU = torch.device("cuda", 0)
 _NAMES_DEVICES = frozenset((torch.device, parse_to))
-"""They return the device that they are given: ``Module.to`` passes it on."""
+"""Functions that return the device they are given: ``Module.to`` passes it on."""
 
 
 def _ask(func: Any, tensor: torch.Tensor) -> Any:
@@ -218,7 +218,7 @@ _LIKE_A_GPU: dict[Any, Callable[..., Any]] = {
     torch.histc: _histc,
     torch.Tensor.histc: _histc,
 }
-"""Functions that run other ops on a GPU than on the CPU."""
+"""Functions that run different ops on a GPU than on the CPU."""
 
 
 class _Autocast(torch.autocast):
@@ -267,7 +267,7 @@ def _compile(model: Any = None, **_options: Any) -> Any:
 
 @contextlib.contextmanager
 def redirected(device: DeviceModel) -> Iterator[None]:
-    """``torch.cuda`` answers as one simulated GPU while the context is entered."""
+    """``torch.cuda`` reports one simulated GPU while the context is entered."""
     mode = FunctionMode(device)
     run_backward = getattr(*BACKWARD)
     group_tensors = getattr(*GROUP_TENSORS)

@@ -96,7 +96,7 @@ def cuda_error(name: str, sentence: str) -> RuntimeError:
 
 
 def known(error: RuntimeError) -> RuntimeError:
-    """Mark an error whose finding is collected already."""
+    """Mark an error whose finding is already collected."""
     mark_reported(error)
     return error
 
@@ -160,11 +160,11 @@ class ScriptDevice(DeviceModel):
         self.event_class = type("Event", (_ScriptEvent,), {"device": self})
         self.default.cuda_stream = self.default.stream_id = 0
         self.recorder: OpRecorder | None = None
-        """Of the capture in progress."""
+        """Recorder of the capture in progress."""
         self.invalid = False
-        """A call that CUDA refused has ended the capture in progress."""
+        """True if a call that CUDA refuses has ended the capture in progress."""
         self.captured: OnCapturedOp = lambda *_: None
-        """Called with every op of a capture."""
+        """Called for every op of a capture."""
         self.pools: dict[PoolId, PrivatePool] = {}
         self.memory = GraphMemory()
         self.address, self.is_dead = self.memory.address, self.memory.is_dead
@@ -214,7 +214,7 @@ class ScriptDevice(DeviceModel):
 
 
 class _ScriptEvent(Event):
-    """Uses the clock of the host."""
+    """Uses the host's clock."""
 
     device: ScriptDevice
 

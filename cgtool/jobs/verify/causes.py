@@ -33,7 +33,7 @@ from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches, without_collector
 
 Queries = list[tuple[Frame, ...]]
-"""Where the code asked whether it is captured: call chains, innermost first."""
+"""Call chains that queried whether a stream is capturing, innermost first."""
 
 
 class Eager:
@@ -104,7 +104,7 @@ class Eager:
         return findings
 
     def _of_chance(self, findings: list[Finding], trial: Trial) -> list[Finding]:
-        """``findings``, where a frozen number comes from a random generator of the host."""
+        """``findings``, with a specific reason if a host random generator made the number."""
         self.runner.begin_eager(trial)
         before = host_random_state(self.runner.start)
         self.runner.iterate()
@@ -148,7 +148,7 @@ def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
 
 
 def branches_on_capturing(runner: TrialRunner, queries: Queries, trial: Trial) -> list[Finding]:
-    """The code asked during the capture whether it is captured, and runs other ops if it is."""
+    """The code queried during capture whether a stream is capturing, and then ran different ops."""
     if not queries:
         return []
     target = runner.target

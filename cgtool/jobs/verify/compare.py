@@ -24,12 +24,12 @@ _CHUNK = 1 << 24
 
 
 class Difference(NamedTuple):
-    """The difference of two tensors."""
+    """The difference between two tensors."""
 
     largest: float | None
     """Largest absolute difference; None when one has a NaN where the other does not."""
     exact: bool
-    """No bit differs."""
+    """True if no bit differs."""
 
 
 EQUAL = Difference(0.0, True)
@@ -70,7 +70,7 @@ def magnitude(tensor: torch.Tensor) -> float:
 
 
 def spread(runs: Sequence[torch.Tensor]) -> Difference:
-    """The largest difference of any two runs."""
+    """The largest difference between any two runs."""
     worst = EQUAL
     for index, run in enumerate(runs):
         for earlier in runs[:index]:
@@ -102,7 +102,7 @@ def dense_numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """No NaN and no infinity in it."""
+    """True without a NaN or an infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
     with raw():
@@ -117,10 +117,10 @@ class Compared(NamedTuple):
     """A tensor of one iteration."""
 
     iteration: int
-    """From 0."""
+    """Counted from 0."""
     comparison: Comparison
     too_noisy: bool = False
-    """It is equal, and eager runs differ so much that this proves nothing."""
+    """True if it is equal, but eager runs differ so much that this proves nothing."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ class TrialResult:
 
     @property
     def noisy(self) -> bool:
-        """Eager runs differ from each other."""
+        """True if eager runs differ from each other."""
         return any(comparison.noise != 0.0 for comparison in self.comparisons)
 
     def accepting(self, keys: set[tuple[str, str]]) -> TrialResult:
@@ -180,7 +180,7 @@ def compare_runs(
         for run in runs:
             value = run.values[number].get(key)
             if value is None and key[0] == "state" and key[1] in run.names:
-                # A run keeps the state that it changed.
+                # A run returns only the state that it changed.
                 value = base.get(key[1])
             if value is not None:
                 values.append(value)

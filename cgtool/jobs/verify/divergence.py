@@ -1,4 +1,4 @@
-"""The first op at which replay and eager differ, and the first that makes a NaN."""
+"""The first op at which replay and eager differ, and the first that produces a NaN."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FirstDifference:
 
 
 def _place(call: OpCall, record: Record) -> Finding:
-    """A finding that has only the place of an op."""
+    """An incomplete finding with only the place of an op."""
     return at_call(Finding(Code(""), ""), call, record)
 
 

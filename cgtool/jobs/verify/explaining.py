@@ -1,4 +1,4 @@
-"""Why and where replay and eager differ: causes are tried from the surest to the vaguest."""
+"""Why and where replay and eager differ: causes are tried from the most to the least certain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 @dataclass
 class Verification:
-    """What is known about a workload, and what is reported."""
+    """The known facts about a workload, and the report."""
 
     target: VerifyTarget
     options: VerifyOptions
@@ -46,14 +46,14 @@ class Verification:
     """True when eager differs from itself by chance, False when the host changes a number."""
     deterministic: bool = True
     frozen: list[Finding] = field(default_factory=list)
-    """Which numbers the host changes."""
+    """Findings on the numbers that the host changes."""
     random: set[tuple[str, str]] = field(default_factory=set)
     """(kind, name) of random results for which a replay draws other numbers than eager."""
     spoiled: list[Finding] = field(default_factory=list)
     """Memory that is read before it is written."""
 
     def add(self, finding: Finding) -> None:
-        """Report a finding; without a line, it gets that of the entry point."""
+        """Report a finding; one without a line gets the line of the entry point."""
         entry = self.target.workload.entry_frame()
         if not finding.frames and entry is not None:
             finding = msgspec.structs.replace(finding, frames=(entry,))
@@ -106,7 +106,7 @@ class Verification:
                 self.add(finding)
 
     def _reasons(self, eager: causes.Eager, first: TrialResult) -> list[Finding]:
-        """The findings of the first kind of cause that applies."""
+        """The findings of the first cause that applies."""
         iteration = first.differing[0].iteration
         for kind in (
             lambda: causes.branches_on_capturing(self.runner, self.queries, self.captured),
@@ -148,7 +148,7 @@ class Verification:
         try:
             place = first_noisy(self.runner, self.captured)
         except (RuntimeError, MemoryError):
-            # Not enough memory for the results of all ops: the note has no line.
+            # There was not enough memory for the results of all ops, so the note has no line.
             place = None
         if place is not None:
             finding = msgspec.structs.replace(

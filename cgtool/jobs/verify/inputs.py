@@ -15,7 +15,7 @@ from cgtool.jobs.verify.state import raw
 
 
 def fresh(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor | None:
-    """New values on the CPU for a tensor, or None where there are none."""
+    """New values on the CPU for a tensor; None if there are none."""
     with raw():
         values = tensor.detach().cpu()
         if values.layout != torch.strided or values.is_quantized or not values.numel():

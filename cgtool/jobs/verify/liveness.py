@@ -1,4 +1,4 @@
-"""The memory from before an iteration that it reads, and what of it is freed at its end."""
+"""Memory that an iteration reads but did not allocate, and which of it is freed at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _held() -> dict[int, StorageWeakRef]:
 
 @dataclass
 class Outside:
-    """Device memory from before the iteration that an op of it read."""
+    """Device memory allocated before the iteration that one of its ops read."""
 
     call: OpCall
     reference: StorageWeakRef
@@ -50,7 +50,7 @@ class Outside:
 
 
 class LivenessRecorder(OpRecorder):
-    """Follows storages from before the iteration that it reads, and holds none of them."""
+    """Tracks storages that the iteration reads but did not allocate; keeps none of them alive."""
 
     def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
         super().__init__(roots, annotations)
@@ -82,7 +82,7 @@ class LivenessRecorder(OpRecorder):
             if key in self._allocated or key in self.outside or not storage.nbytes():
                 continue
             if self._before is not None and key not in self._before:
-                # Made in C++ for this op only, unseen by recorders (the index tensor of x[[0, 2]]).
+                # Created in C++ for this op only, unseen by recorders (the index of x[[0, 2]]).
                 continue
             self.outside[key] = Outside(
                 call,
@@ -93,7 +93,7 @@ class LivenessRecorder(OpRecorder):
         return output
 
     def freed_inputs(self) -> list[Outside]:
-        """What was freed since."""
+        """The reads whose memory was freed since."""
         gc.collect()
         return [read for read in self.outside.values() if read.reference.expired()]
 
@@ -138,7 +138,7 @@ class Liveness:
         yield from (finding for finding in freed_inputs if finding.frames[:1] not in rebound)
 
     def findings(self) -> Iterator[Finding]:
-        """Memory from before the iteration that it read and that was freed at its end."""
+        """Memory that the iteration read but did not allocate, and that was freed at its end."""
         for read in self.freed_inputs:
             tensor = f"{read.dtype}{list(read.shape)}"
             if self._caches:

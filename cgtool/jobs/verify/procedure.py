@@ -40,7 +40,7 @@ SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
 WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
 NOISE_RUNS = 4
-"""Eager runs that measure how much eager differs from itself, where two are not enough."""
+"""Eager runs that measure how much eager runs differ, if two are not enough."""
 MANY_RUNS = 14
 """Eager runs where eager is noisy and the replay still differs: with four runs, 2 in 100 correct
 replays are outside twice their spread (seen with sums in random order)."""
@@ -113,7 +113,7 @@ class _Procedure(Verification):
             )
 
     def prepare(self) -> None:
-        """What comes before the trials: warm-up, an observed iteration, and the capture."""
+        """Everything before the trials: warm-up, an observed iteration, and the capture."""
         target = self.target
         with raw():
             cold = {
@@ -211,7 +211,7 @@ class _Procedure(Verification):
         return self.noise_counts and may_differ
 
     def _by_distribution(self, result: TrialResult) -> TrialResult:
-        """Where random draws differ, compare their distributions."""
+        """Compare the distributions of random results that differ."""
         keys = {(each.comparison.kind, each.comparison.name) for each in result.differing}
         if any(kind == "state" for kind, _ in keys):
             return result

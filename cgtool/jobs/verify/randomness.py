@@ -1,4 +1,4 @@
-"""Random numbers: replays that repeat theirs, and replays that draw others than eager.
+"""Random numbers: replays that repeat them, and replays that draw different ones than eager.
 
 Both sides start from the same random state. If they still differ (a fused kernel takes other
 numbers of the same generator), that is correct if both draw from the same distribution. If replays

@@ -32,7 +32,7 @@ Named = Iterator[tuple[str, Any]]
 """Objects with their paths."""
 
 _MOST_ITEMS = 10_000
-"""Longer containers hold data only, and are not followed."""
+"""Longer containers contain only data and are not followed."""
 _FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
 _LEFT = frozenset(sys.stdlib_module_names - {"collections", "types", "functools", "random"}) | {
     "cgtool", "numpy", "torch",
@@ -64,11 +64,11 @@ class Place:
     items: Callable[[], Items]
     """The objects in it, by key."""
     put: Callable[[Items], None]
-    """Makes it hold exactly these."""
+    """Sets it to exactly these."""
     same: Callable[[Items, Items], bool] = _same_objects
 
     def restore(self, items: Items) -> None:
-        """Make it hold ``items``, unless it still does."""
+        """Set it to ``items``, unless it still has them."""
         if not self.same(self.items(), items):
             self.put(items)
 
@@ -101,7 +101,7 @@ def _variables(
     assign: Callable[[str, Any], None],
     delete: Callable[[str], None],
 ) -> Place:
-    """Variables that may hold nothing: the globals that a function names, slots, a cell."""
+    """Variables that may be unset: the globals that a function names, slots, a cell."""
 
     def items() -> Items:
         values = {}
@@ -131,7 +131,7 @@ def _attributes(owner: Any, names: tuple[str, ...]) -> Place:
 
 
 class Reachable:
-    """All that a walk found."""
+    """The result of a walk."""
 
     def __init__(self, workload: Workload) -> None:
         """Follow containers, attributes, closures and globals from the workload's callables and
@@ -154,7 +154,7 @@ class Reachable:
         self._seen.clear()
 
     def layout(self) -> Callable[[], None]:
-        """Note which objects are in which places; returns what puts them back."""
+        """Record which objects are in which places; returns what restores them."""
         layout = [(place, place.items()) for place in self.places]
 
         def restore() -> None:
@@ -164,7 +164,7 @@ class Reachable:
         return restore
 
     def _visit(self, path: str, value: Any) -> Named:
-        """Note an object, and yield its parts."""
+        """Record an object, and yield its parts."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes):
             return
         if id(value) in self._seen or isinstance(value, type | types.ModuleType | types.CodeType):

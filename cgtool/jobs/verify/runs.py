@@ -167,17 +167,17 @@ class Trial:
 
 @dataclass
 class Run:
-    """Per iteration: outputs, gradients, and the state that it changed."""
+    """For each iteration: outputs, gradients, and the state that it changed."""
 
     values: list[Results] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    """Of all state tensors that could be reached at the end."""
+    """Names of all state tensors that were reachable at the end."""
     unwritten: list[str] = field(default_factory=list)
     """Results that still have the sentinel after the first replay."""
 
 
 class ReplayFailedError(Exception):
-    """A replay ended with an error, and the device cannot be used afterwards."""
+    """A replay failed, and the device cannot be used afterwards."""
 
     def __init__(self, trial: str, error: RuntimeError) -> None:
         super().__init__(f"{trial}: a replay failed: {first_line(error)}")
@@ -263,7 +263,7 @@ class TrialRunner:
             self.target.device.synchronize()
             self._collect(run, results, trial)
             del results
-        # What eager left (gradients, caches) must not affect the next run.
+        # Gradients and caches of an eager run must not affect the next run.
         gc.collect()
         return run
 

@@ -31,7 +31,7 @@ def raw() -> Iterator[None]:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Plain contiguous numbers of a tensor of any layout."""
+    """A tensor of any layout as a contiguous strided tensor."""
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.layout != torch.strided:
@@ -50,7 +50,7 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
-    """True when no bit differs, on whatever devices the two are."""
+    """True when no bit differs; the two may be on different devices."""
     if before.shape != now.shape:
         return False
     with raw():

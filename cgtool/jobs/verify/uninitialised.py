@@ -25,7 +25,7 @@ from cgtool.observe.tensors import strided
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 _MOST = 32
-"""Calls that are tested one by one."""
+"""Maximum number of calls that are tested one by one."""
 
 
 class SpoilRecorder(OpRecorder):

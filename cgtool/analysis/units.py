@@ -44,9 +44,9 @@ def rate_text(value: float | None, unit: str) -> str:
     return f"{value:.0f} {prefix}{unit}" if value >= 10 else f"{value:.1f} {prefix}{unit}"
 
 
-def count_text(value: int, one: str, many: str | None = None) -> str:
+def count_text(value: int, singular: str, plural: str | None = None) -> str:
     """``1 node``, ``60 nodes``."""
-    return f"{value:,} {one if value == 1 else many or one + 's'}"
+    return f"{value:,} {singular if value == 1 else plural or singular + 's'}"
 
 
 def share_text(part: int, whole: int) -> str:

@@ -160,11 +160,11 @@ def profile(
         sys.stderr.write(f"saved {saved}\n")
 
 
-def _without(target: str, capture: Capture, what: str) -> CgtoolError:
+def _without(target: str, capture: Capture, absent: str) -> CgtoolError:
     """The file cannot be shown; the fix says how to make one that can."""
     simulated = capture.environment.simulated
     return machine(
-        f"{target} has {what}",
+        f"{target} has {absent}",
         why="it was made on the simulated device, which has no GPU times"
         if simulated
         else "they are measured on a GPU, by `cgtool profile` or with --times",

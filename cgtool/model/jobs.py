@@ -89,7 +89,7 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
 
     status: int
     """As ``subprocess.Popen.returncode``: an exit code, or the negative number of a signal."""
-    what: str
+    action: str
     """``called os._exit(3)``."""
     frames: tuple[Frame, ...] = ()
 

@@ -153,7 +153,7 @@ class Uninitialised:
         self._allocated: dict[int, int] = {}
         """Storage to the index of the call that allocated it."""
 
-    def made(self, call: int, result: Any) -> None:
+    def allocated(self, call: int, result: Any) -> None:
         """After an op that allocates memory and writes nothing to it."""
         for tensor in tensors_in(result):
             if tensor.layout == torch.strided:

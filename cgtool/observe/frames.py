@@ -50,13 +50,13 @@ def _packages() -> tuple[tuple[str, str], ...]:
     """(name, folder with a slash at its end) of the packages that are not the user's."""
     package = Path(__file__).parent.parent
     # Both spellings: code objects keep the path that was imported, through links or not.
-    found = [("cgtool", str(package)), ("cgtool", str(package.resolve()))]
+    packages = [("cgtool", str(package)), ("cgtool", str(package.resolve()))]
     # Triton's launcher stands between a kernel and the line that launches it, as torch does.
     for name in ("torch", "triton"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
-            found.append((name, str(Path(spec.origin).parent)))
-    return tuple((name, folder.rstrip("/") + "/") for name, folder in found)
+            packages.append((name, str(Path(spec.origin).parent)))
+    return tuple((name, folder.rstrip("/") + "/") for name, folder in packages)
 
 
 @cache
@@ -194,18 +194,18 @@ def folded(chain: list[Frame]) -> tuple[Frame, ...]:
 
     What stands for them is a Frame without a file, whose function is the text to show.
     """
-    found: list[Frame] = []
+    shown_frames: list[Frame] = []
     at = 0
     while at < len(chain):
         period, rounds = _rounds(chain, at)
         shown = min(rounds, _SHOWN_ROUNDS) * period
-        found += chain[at : at + shown]
+        shown_frames += chain[at : at + shown]
         if rounds > _SHOWN_ROUNDS:
             left = (rounds - _SHOWN_ROUNDS) * period
-            what = "this" if period == 1 else f"these {period}"
-            found.append(Frame("", 0, f"... {left} more frames of {what}"))
+            repeated = "this" if period == 1 else f"these {period}"
+            shown_frames.append(Frame("", 0, f"... {left} more frames of {repeated}"))
         at += rounds * period
-    return tuple(found)
+    return tuple(shown_frames)
 
 
 def _rounds(chain: list[Frame], at: int) -> tuple[int, int]:

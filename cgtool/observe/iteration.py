@@ -108,7 +108,7 @@ class _Recorder(OpRecorder):
         if (op is None and _all_on_host(result)) or (op is not None and op.host):
             self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
-            self._empty.made(call.index, result)
+            self._empty.allocated(call.index, result)
         if op is not None:
             op.reads_nothing_of = unread
             op.writes_input = any(

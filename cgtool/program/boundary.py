@@ -220,10 +220,10 @@ def _phase_error(
             findings=findings,
         )
     if isinstance(error, SystemExit):
-        what, fix = f"{part.name} called sys.exit({short(error.code)}) in {phase}", None
+        message, fix = f"{part.name} called sys.exit({short(error.code)}) in {phase}", None
     else:
         kind = type(error).__name__
-        what = f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
+        message = f"{part.name} raised {kind} in {phase}" + (f": {text}" if text != kind else "")
         fix = capturable_fix(error)
     why = None
     if isinstance(error, KeyboardInterrupt):
@@ -231,7 +231,7 @@ def _phase_error(
     if findings:
         why, fix = findings[0].reason, fix or findings[0].fix
         findings = (msgspec.structs.replace(findings[0], fix=fix, phase=phase),)
-    return user_code(what, frames=frames, why=why, fix=fix, phase=phase, findings=findings)
+    return user_code(message, frames=frames, why=why, fix=fix, phase=phase, findings=findings)
 
 
 def first_line(error: BaseException) -> str:
@@ -252,20 +252,20 @@ def load_error(
     ``otherwise``: the frames to show when the traceback has none of the user's."""
     if isinstance(error, CgtoolError):
         return error
-    what = f"{who} raised {type(error).__name__}"
+    message = f"{who} raised {type(error).__name__}"
     lines = text_of(error).strip().splitlines()
     if isinstance(error, SyntaxError):
-        what += f": {error.msg}"
+        message += f": {error.msg}"
         only = traceback.TracebackException.from_exception(error).format_exception_only()
         # The first line is the place, which is a frame here; the last is the message.
         source = "".join(only).splitlines()[:-1]
         why = "\n".join([line for line in source if not line.startswith("  File ")][:_SHOWN_LINES])
         why, fix = why or None, None
     elif isinstance(error, SystemExit):
-        what = f"{who} ended with sys.exit({short(error.code)})"
+        message = f"{who} ended with sys.exit({short(error.code)})"
         fix = fix or "move code that only a script runs under `if __name__ == '__main__':`"
     elif lines:
-        what += f": {lines[0]}"
+        message += f": {lines[0]}"
     if why is None and len(lines) > 1 and not isinstance(error, SyntaxError):
         why = "\n".join(lines[1:_SHOWN_LINES])
     if isinstance(error, ModuleNotFoundError) and fix is None:
@@ -273,5 +273,5 @@ def load_error(
     elif isinstance(error, torch.OutOfMemoryError):
         fix = "use a smaller model or batch, or a device with more free memory"
     return user_code(
-        what, frames=exception_frames(error) or otherwise, why=why, fix=fix, phase="load"
+        message, frames=exception_frames(error) or otherwise, why=why, fix=fix, phase="load"
     )

@@ -102,13 +102,13 @@ class Classifier:
     def frames(self) -> tuple[Frame, ...]:
         return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
 
-    def _usage(self, what: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
-        failure = Failure(f"{self.spec}{what}", EXIT_USAGE, self.frames, why, fix, "load")
+    def _usage(self, text: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
+        failure = Failure(f"{self.spec}{text}", EXIT_USAGE, self.frames, why, fix, "load")
         return CgtoolError(failure)
 
-    def _wrong(self, what: str, *, why: str | None = FORMS, fix: str | None = None) -> CgtoolError:
+    def _wrong(self, text: str, *, why: str | None = FORMS, fix: str | None = None) -> CgtoolError:
         """For what the user's code returned."""
-        failure = Failure(f"{self.spec}{what}", EXIT_USER_CODE, self.frames, why, fix, "load")
+        failure = Failure(f"{self.spec}{text}", EXIT_USER_CODE, self.frames, why, fix, "load")
         return CgtoolError(failure)
 
     def _call(self, function: Any, *args: Any, hint: Hint = NO_HINT, **kwargs: Any) -> Any:
@@ -232,10 +232,10 @@ class Classifier:
         mismatch = callables.mismatch(value, args, kwargs)
         if mismatch is None:
             return self._callable(value, args, kwargs)
-        what = f"{callables.signature_text(value)}: {mismatch}"
+        message = f"{callables.signature_text(value)}: {mismatch}"
         if self.inputs:
-            raise self._usage(what, fix="give the inputs the names of its parameters")
-        raise self._wrong(what, why=None, fix=f"return its arguments from {self.name}_inputs")
+            raise self._usage(message, fix="give the inputs the names of its parameters")
+        raise self._wrong(message, why=None, fix=f"return its arguments from {self.name}_inputs")
 
     # --- what a factory returned
 

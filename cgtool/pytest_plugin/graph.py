@@ -280,9 +280,9 @@ def _of_object(entry: object, root: Path) -> Named:
     return _in_file(Path(file), name, root)
 
 
-def _unnamed(what: str, why: str) -> CgtoolError:
+def _unnamed(argument: str, why: str) -> CgtoolError:
     return usage(
-        f"cudagraph() was given {what}",
+        f"cudagraph() was given {argument}",
         why=f"the capture runs in a process of its own, which imports it by name, and {why}",
         fix='give a function at the top level of a module, or text: "model.py:build"',
     )

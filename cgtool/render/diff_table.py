@@ -84,7 +84,7 @@ def _sides(report: Diff) -> list[tuple[str, str]]:
     return lines
 
 
-def _some(count: int | None) -> str:
+def _nonzero(count: int | None) -> str:
     return f"{count:,}" if count else ""
 
 
@@ -95,13 +95,13 @@ def _name(name: str | None) -> str:
 _COUNTS: Sequence[Column[Any]] = (
     Column("A", lambda row: row.a, explanation="nodes of the graph in the first capture"),
     Column("B", lambda row: row.b, explanation="nodes of the graph in the second capture"),
-    Column("removed", lambda row: row.removed, _some),
-    Column("added", lambda row: row.added, _some),
-    Column("changed", lambda row: row.changed, _some),
+    Column("removed", lambda row: row.removed, _nonzero),
+    Column("added", lambda row: row.added, _nonzero),
+    Column("changed", lambda row: row.changed, _nonzero),
     Column(
         "moved",
         lambda row: row.moved,
-        _some,
+        _nonzero,
         optional=True,
         explanation="nodes that run in another order",
     ),
@@ -113,11 +113,11 @@ GRAPHS: Sequence[Column[GraphRow]] = (
     Column(
         "edges removed",
         lambda row: row.edges_removed,
-        _some,
+        _nonzero,
         optional=True,
         explanation="dependencies between nodes of both captures",
     ),
-    Column("edges added", lambda row: row.edges_added, _some, optional=True),
+    Column("edges added", lambda row: row.edges_added, _nonzero, optional=True),
 )
 
 

@@ -163,21 +163,21 @@ def _failure_of(error: BaseException, replaced: list[Replaced]) -> Failure | Non
     if isinstance(error, CgtoolError):
         return _with_replaced(error.failure, replaced)
     frames = exception_frames(error)
-    what = _sentence(error)
+    message = _sentence(error)
     if isinstance(error, MemoryError):
         return user_code("the host ran out of memory", frames=frames).failure
     if not own_fault(error):
-        return _with_replaced(user_code(what, frames=frames).failure, replaced)
+        return _with_replaced(user_code(message, frames=frames).failure, replaced)
     if replaced:
         return user_code(
             f"the code under test replaced {describe_replaced(replaced)}",
             frames=frames_of_replaced(replaced),
-            why=f"cgtool and PyTorch use it, and failed with {what}",
+            why=f"cgtool and PyTorch use it, and failed with {message}",
             fix="restore it before the entry point returns",
         ).failure
     if kind := unreadable(error):
-        what_failed = f"cgtool cannot read the storage of {kind}"
-        return user_code(what_failed, frames=frames, why=what).failure
+        cause = f"cgtool cannot read the storage of {kind}"
+        return user_code(cause, frames=frames, why=message).failure
     return None
 
 
@@ -187,8 +187,8 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"the code under test called sys.exit({short(error.code)})"
     lines = text_of(error).strip().splitlines()
-    what = type(error).__name__ + (f": {lines[0]}" if lines else "")
-    return what if isinstance(error, Exception) else f"the code under test raised {what}"
+    message = type(error).__name__ + (f": {lines[0]}" if lines else "")
+    return message if isinstance(error, Exception) else f"the code under test raised {message}"
 
 
 def _with_replaced(failure: Failure, replaced: list[Replaced]) -> Failure:

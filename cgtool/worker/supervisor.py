@@ -254,27 +254,27 @@ def _post_mortem(worker: Worker, code: int) -> CgtoolError:
     frames, phase = worker.stack(), worker.phase
     why = fix = None
     if worker.ending is not None and worker.ending.status == code:
-        what = f"the code under test {worker.ending.what}"
+        message = f"the code under test {worker.ending.action}"
         frames = worker.ending.frames or frames
         why = "the process ended there: nothing is left to capture"
         fix = "remove the call from what the entry point runs"
     elif code == -signal.SIGKILL:
-        what = "the worker process was killed"
+        message = "the worker process was killed"
         why = "SIGKILL came from outside, most likely because the host ran out of memory"
         fix = "use smaller tensors, or a machine with more memory"
     elif -code in _CRASHES:
-        what = f"the code under test crashed the process with {signal_name(-code)}"
+        message = f"the code under test crashed the process with {signal_name(-code)}"
         why = "native code failed while this line ran" if frames else None
         fix = "run it outside cgtool with `python -X faulthandler` to isolate the crash"
     elif code < 0:
-        what = f"the worker process was ended by {signal_name(-code)}"
+        message = f"the worker process was ended by {signal_name(-code)}"
         why = "the code under test raised it, or it came from outside"
         why += ", while this line ran" if frames else ""
     elif code == CHANNEL_LOST:
-        what = "the code under test closed the worker's file descriptors"
+        message = "the code under test closed the worker's file descriptors"
         fix = "close only descriptors that the code opened itself"
     else:
-        what = f"the code under test ended the process with exit code {code}"
+        message = f"the code under test ended the process with exit code {code}"
         why = "a library that ends the process leaves nothing to capture"
-    what = f"{what} in phase '{phase}'"
-    return user_code(what, frames=frames, why=why, fix=fix, phase=phase)
+    message = f"{message} in phase '{phase}'"
+    return user_code(message, frames=frames, why=why, fix=fix, phase=phase)

@@ -141,7 +141,7 @@ def test_tolerances() -> None:
         ("speedup=200%", ["more than all of it"]),
     ],
 )
-def test_tolerances_that_are_none(text: str, words: list[str]) -> None:
+def test_invalid_tolerances(text: str, words: list[str]) -> None:
     refused(lambda: from_options({}, [text]), "--max-increase", *words)
     refused(lambda: from_options({}, [], "3"), "--max-regression", "write 3%")
 

@@ -55,7 +55,7 @@ def test_nodes_and_gaps_make_up_the_replay_without_a_profiler(times, replay_ns):
 
 
 @given(spans)
-def test_each_gap_lies_between_its_two_nodes(times):
+def test_each_gap_is_between_its_two_nodes(times):
     line = find(laid_out(times), 0, shown=100)
     for gap in line.gaps:
         before, after = times[gap.after], times[gap.before]
@@ -75,7 +75,7 @@ def test_traced_gaps_are_scaled_and_both_figures_kept():
     assert line.idle_ns == 30
 
 
-def test_what_gaps_cannot_hold_lies_before_the_first_node_or_after_the_last():
+def test_time_beyond_the_gaps_is_before_the_first_node_or_after_the_last():
     line = find(laid_out([(0, 40), (50, 40)], 130.0), 0)
     assert (line.gaps_ns, line.around_ns, line.scale) == (10, 40, 1)
 

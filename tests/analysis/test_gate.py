@@ -101,7 +101,7 @@ def test_the_simulated_device_has_no_kernels_to_count() -> None:
     assert "simulated" in judged.verdicts[0].text
 
 
-def test_times_are_numbered_through_and_zero_rounds_are_none() -> None:
+def test_times_are_numbered_and_zero_rounds_have_none() -> None:
     first, second = timed(30, runs=2), timed(31, runs=1)
     empty = replace(small(), bench=Bench((Samples("replay", "forward", (0.0, 0.0)),)))
     values = measure([first, second, empty]).values

@@ -112,7 +112,7 @@ def test_every_node_of_a_recorded_replay_is_timed_and_the_times_add_up(sample):
         assert replay.busy_ns <= replay.span_ns < 1.1 * replay.replay_ns
 
 
-def test_gaps_that_stand_out_are_named_with_what_they_lie_between():
+def test_long_gaps_are_named_with_the_nodes_around_them():
     capture = timed(small())
     forward = capture.graphs[0]
     late = tuple(

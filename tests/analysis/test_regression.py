@@ -232,7 +232,7 @@ def test_a_round_without_a_valid_time_does_not_spoil_its_run():
 
 
 @pytest.mark.parametrize("tolerance", [-0.01, math.nan, math.inf])
-def test_a_tolerance_that_is_none_is_an_error(tolerance):
+def test_an_invalid_tolerance_is_an_error(tolerance):
     with pytest.raises(ValueError, match="tolerance"):
         judge_runs([[1.0]], [[1.0]], tolerance)
 
@@ -285,7 +285,7 @@ def test_the_rank_sum_is_exact_and_ties_speak_against_a_difference():
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30))
-def test_the_midmean_lies_in_the_middle_half(values):
+def test_the_midmean_is_in_the_middle_half(values):
     ordered = sorted(values)
     quarter = (len(ordered) - 1) // 4
     slack = 1e-9 * max(1.0, *map(abs, values))
@@ -293,7 +293,7 @@ def test_the_midmean_lies_in_the_middle_half(values):
     assert ordered[quarter] - slack <= midmean <= ordered[-1 - quarter] + slack
 
 
-def test_a_noisy_baseline_wants_more_runs():
+def test_a_noisy_baseline_needs_more_runs():
     def spread(share):
         return [[100 * (1 + share * side)] for side in (-1, 1) * 5]
 

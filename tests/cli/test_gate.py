@@ -138,13 +138,13 @@ def test_wrong_use(run, arguments: list[object], words: str) -> None:
     assert "Traceback" not in err
 
 
-def test_an_option_that_is_none(run) -> None:
+def test_an_unknown_option(run) -> None:
     code, _, err = run(MLP, "--max-kernles", 3)
     assert code == 2
     assert "--max-kernels" in err
 
 
-def test_targets_that_are_none(run, tmp_path: Path) -> None:
+def test_invalid_targets(run, tmp_path: Path) -> None:
     (tmp_path / "junk.cgt").write_bytes(b"junk")
     (tmp_path / "other.json").write_text('{"schema": "cgtool-summary", "schema_version": 1}')
     (tmp_path / "text").write_text("text")

@@ -73,6 +73,6 @@ def test_what_is_written_to_files_is_written_when_the_reader_went_away(tmp_path)
     ("expected", "arguments"),
     [(0, ("--version",)), (2, ("dump", "gone.cgt")), (2, ("dump", "--no-such-option"))],
 )
-def test_what_standard_error_cannot_take_changes_no_exit_code(expected, arguments):
+def test_a_failing_standard_error_changes_no_exit_code(expected, arguments):
     with FULL.open("w") as full:
         assert cgtool(*arguments, stdout=subprocess.DEVNULL, stderr=full).returncode == expected

@@ -57,7 +57,7 @@ def test_what_was_looked_at(tmp_path: Path) -> None:
     assert looked == ("the script (1 capture, 2 replays)",)
 
 
-def test_an_exception_of_its_own_is_a_failure_with_its_line(tmp_path: Path) -> None:
+def test_an_exception_of_the_script_is_a_failure_with_its_line(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "x = 1\nraise ValueError('no such file')\n").failure
     assert failure.exit_code == 4
     assert "ValueError: no such file" in failure.what

@@ -122,7 +122,7 @@ def build(device):
 """
 
 
-def test_cupti_held_by_another_is_an_answer_and_no_traceback(tmp_path):
+def test_cupti_in_use_by_another_is_an_error_without_traceback(tmp_path):
     script = tmp_path / "model.py"
     script.write_text(HELD)
     target = tmp_path / "out.cgt"

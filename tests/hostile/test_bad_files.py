@@ -185,7 +185,7 @@ def test_another_compression(tmp_path: Path, method: int) -> None:
     refuse(tmp_path / "a.cgt", "compression")
 
 
-def test_a_bomb_that_says_so(good: Path, tmp_path: Path) -> None:
+def test_a_bomb_with_its_real_size(good: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.cgt"
     path.write_bytes(good.read_bytes())
     with (
@@ -206,7 +206,7 @@ def test_many_parts_that_are_too_much_together(
     refuse(path, "it unpacks to more than")
 
 
-def test_a_bomb_that_lies_about_its_size(tmp_path: Path) -> None:
+def test_a_bomb_with_a_wrong_size(tmp_path: Path) -> None:
     """The headers say 4 bytes, the stream holds 200 MB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     stream = b"".join(packer.compress(bytes(1 << 20)) for _ in range(200)) + packer.flush()

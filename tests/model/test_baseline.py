@@ -214,7 +214,7 @@ def test_what_no_machine_measured(good: Baseline, tmp_path: Path, change: Any, w
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none(good: Baseline, tmp_path: Path, number: str) -> None:
+def test_invalid_numbers(good: Baseline, tmp_path: Path, number: str) -> None:
     text = encode(good).decode().replace('"nodes": 12', f'"nodes": {number}')
     assert number in text
     (tmp_path / "b.json").write_text(text)

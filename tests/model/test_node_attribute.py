@@ -123,7 +123,7 @@ def test_it_is_among_the_arguments_of_the_trace(shown) -> None:
     assert "cluster" not in second
 
 
-def test_a_change_of_it_is_a_difference_where_its_type_says_so(shown) -> None:
+def test_a_changed_attribute_is_a_difference_where_its_type_says_so(shown) -> None:
     assert shown["diff"] == [["changed", ["cluster", "2", "4"]]]
     assert "launch" in shown["sentence"] and "cluster" not in shown["sentence"]
 

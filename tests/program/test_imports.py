@@ -137,7 +137,7 @@ def test_hostile_file_names(write, name):
     assert sys.modules["torch"] is torch
 
 
-def test_a_file_named_like_an_installed_module_does_not_stand_in_for_it(write):
+def test_a_file_named_like_an_installed_module_does_not_replace_it(write):
     sys.modules.pop("colorsys", None)
     path = write(COUNTED + STEP, "colorsys.py")
     step(path)

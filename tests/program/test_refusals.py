@@ -235,7 +235,7 @@ def test_a_host_scalar_is_only_noted(write):
     assert "argument 0 is a scalar tensor on the CPU" in workload.notes[0]
 
 
-def test_a_seed_that_is_none(write):
+def test_an_invalid_seed(write):
     path = write("def build(): return torch.ones(1)")
     for seed in (1 << 70, -(1 << 70)):
         with pytest.raises(CgtoolError) as caught:

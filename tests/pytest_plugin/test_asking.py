@@ -92,7 +92,7 @@ def test_no_fixture(): ...
     )
 
 
-def test_marked_budgets_that_nothing_is_held_to_fail_a_test_that_passed(pytester):
+def test_marked_budgets_that_are_never_used_fail_a_test_that_passed(pytester):
     write(
         pytester,
         """

@@ -147,7 +147,7 @@ def test_the_baseline_of_a_gpu_is_named_where_that_of_the_simulated_device_is_mi
     )
 
 
-def test_every_case_and_every_graph_of_a_test_has_a_baseline_of_its_own(pytester):
+def test_every_case_and_every_graph_of_a_test_has_its_own_baseline(pytester):
     write(
         pytester,
         """

@@ -278,7 +278,7 @@ def test_slow(cudagraph):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_a_baseline_holds_times_where_the_test_asks_for_them(pytester):
+def test_on_a_gpu_a_baseline_has_times_where_the_test_requests_them(pytester):
     write(
         pytester,
         """

@@ -115,7 +115,7 @@ def test_table(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80])
-def test_table_of_what_is_held_to_nothing(width: int) -> None:
+def test_table_of_targets_without_budgets(width: int) -> None:
     buffer = StringIO()
     report = gate_report((judge(measure([read(CAPTURES / "mlp.cgt")]), Budgets()),))
     Console(file=buffer, width=width, color_system=None).print(gate_table.render(report))

@@ -56,7 +56,7 @@ def test_a_selection_says_what_it_left_out() -> None:
     assert report["graphs"][0]["edges"] == [[0, 6, "hidden"]]
 
 
-def test_where_hidden_paths_meet_a_node_with_a_negative_id_stands() -> None:
+def test_hidden_paths_meet_at_a_node_with_a_negative_id() -> None:
     capture = plain(5, [(0, 2), (1, 2), (2, 3), (2, 4)])
     report = json.loads(
         encode_graphs(capture, [only(0, capture.graphs[0], [True, True, False, True, True])])

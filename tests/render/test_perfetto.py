@@ -104,7 +104,7 @@ def names(events, kind):
     return [event["name"] for event in events if event.get("cat") == kind]
 
 
-def test_modules_lines_ops_and_kernels_lie_inside_each_other():
+def test_modules_lines_ops_and_kernels_are_nested():
     events = trace(timed(small()))
     assert_nested(events)
     threads = slices(events)
@@ -148,7 +148,7 @@ def test_processes_are_graphs_and_threads_are_streams():
 
 
 @given(jittered())
-def test_processes_and_threads_are_as_perfetto_wants_them(recorded):
+def test_processes_and_threads_are_as_perfetto_expects_them(recorded):
     """Every process and thread has a name; the first stream is the main thread, which has the
     number of its process, and no number is that of two threads."""
     events = trace(recorded)
@@ -161,7 +161,7 @@ def test_processes_and_threads_are_as_perfetto_wants_them(recorded):
     assert {pid for pid, _ in slices(events)} == set(firsts)
 
 
-def test_what_runs_beside_its_own_stream_has_a_thread_of_its_own():
+def test_nodes_concurrent_with_their_own_stream_have_their_own_thread():
     recorded = timed(small())
     backward = recorded.graphs[1]
     # The last node no longer waits for the one before it on its stream: both begin at once.
@@ -190,7 +190,7 @@ def test_a_node_that_seems_to_begin_before_its_predecessor_has_ended_cuts_it_sho
     assert first["args"]["ns"] == forward.nodes[0].duration_ns
 
 
-def test_the_source_of_a_line_that_lies_here(tmp_path):
+def test_the_source_of_a_line_in_this_folder(tmp_path):
     file = tmp_path / "model.py"
     file.write_text("\n" * 11 + "        x = self.linear(x)\n")
     recorded = timed(small())

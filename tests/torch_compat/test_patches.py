@@ -29,7 +29,7 @@ def _double(original: Any, *args: Any) -> Any:
     return 2 * original(*args)
 
 
-def test_an_attribute_of_its_own_is_set_back() -> None:
+def test_an_own_attribute_is_restored() -> None:
     with Patches() as patches:
         patches.set(Child, "own", 3)
         assert Child.own == 3

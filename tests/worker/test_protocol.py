@@ -75,7 +75,7 @@ def test_prints_go_to_whatever_replaced_standard_error(project):
             attempt(project)
 
 
-def test_the_descriptor_of_standard_error_is_taken_where_it_has_one(tmp_path):
+def test_the_descriptor_of_standard_error_is_used_where_it_has_one(tmp_path):
     with (
         (tmp_path / "log").open("w") as file,
         redirect_stderr(file),

@@ -133,7 +133,7 @@ def _replaced(
             yield rows[0], rows[1]
 
 
-def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]:
+def _clauses(rows: Sequence[ChangeRow], singular: str, plural: str) -> Iterator[Clause]:
     """A clause for each op and line, or a single one if there are many."""
     groups: dict[tuple[str, str | None, str | None, str], list[ChangeRow]] = defaultdict(list)
     for row in rows:
@@ -145,11 +145,11 @@ def _clauses(rows: Sequence[ChangeRow], one: str, many: str) -> Iterator[Clause]
         ops = len({row.op for row in rows})
         types = {row.type for row in rows}
         units = _UNITS.get(types.pop(), _NODES) if len(types) == 1 else _NODES
-        yield count, f"{count_text(count, *units)} of {count_text(ops, 'op')} {many}"
+        yield count, f"{count_text(count, *units)} of {count_text(ops, 'op')} {plural}"
         return
     for members in groups.values():
         count = sum(row.nodes for row in members)
-        yield count, f"{_nodes_of(members[0], count)} {one if count == 1 else many}"
+        yield count, f"{_nodes_of(members[0], count)} {singular if count == 1 else plural}"
 
 
 def _whole_modules(

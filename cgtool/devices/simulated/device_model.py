@@ -27,12 +27,12 @@ class DeviceModel(CaptureInProgress):
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
         self.default: Stream = self.stream_class(name="default stream")
         self.current: Stream = self.default
-        self.random_state: Callable[[str, torch.Tensor], None] = lambda _what, _state: None
+        self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
 
     def end(self) -> None:
         super().end()
-        self.random_state = lambda _what, _state: None
+        self.random_state = lambda _action, _state: None
 
 
 class Stream(Lane):

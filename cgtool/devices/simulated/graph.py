@@ -167,7 +167,7 @@ class CaptureRecorder(OpRecorder):
                 call.access = self.accesses.note(call.name, func, args, kwargs, output)
         return output
 
-    def _random_state(self, what: str, state: torch.Tensor) -> None:
-        run = self._random.saved if what == "saved" else self._random.restored
+    def _random_state(self, action: str, state: torch.Tensor) -> None:
+        run = self._random.saved if action == "saved" else self._random.restored
         self._random.alive.append(state)
         self.graph.steps.append(Step(run, (id(state),), {}, []))

@@ -230,11 +230,11 @@ class _ScriptEvent(Event):
         self._captured = (stream or self.device.current).is_capturing() and not self._external
         self.recorded_ns = time.perf_counter_ns()
 
-    def _refuse_captured(self, what: str) -> None:
+    def _refuse_captured(self, call: str) -> None:
         if self._captured and not self.device.capturing:
             self.device.report(
                 CAPTURED_EVENT_MISUSE,
-                f"{what} of an event that was recorded in a capture, so it never completes",
+                f"{call} of an event that was recorded in a capture, so it never completes",
                 phase="script",
             )
 

@@ -1,4 +1,4 @@
-"""The registry of findings: one row a code, read from the head of its page.
+"""The registry of findings: one row per code, read from the head of its page.
 
 ``docs/findings/CODE.md`` (installed as package data) is Markdown under a YAML head. The head is the
 row: title, category, severity, phase, fix, the commands that find it, the modules that report it.
@@ -6,7 +6,7 @@ A module that reports a code declares it, so that a name without a page fails at
 
     SYNC_ITEM = code("sync-item")
 
-Heads are parsed when they are asked for; declaring a code lists the folder once.
+Heads are parsed on first use; declaring a code lists the folder once.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class GroupRow(msgspec.Struct, frozen=True):
     peak: int
     """Most bytes of this group at once."""
     time_ns: int | None
-    """GPU time of its nodes in one replay; None where it was not measured."""
+    """GPU time of its nodes in one replay; None if it was not measured."""
 
 
 class HolderRow(msgspec.Struct, frozen=True):

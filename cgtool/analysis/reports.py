@@ -98,7 +98,7 @@ class ComparisonRow(msgspec.Struct, frozen=True):
     equal: bool
     exact: bool
     largest: float | None
-    """Largest absolute difference; None where only one of the two values is a number."""
+    """Largest absolute difference; None if only one of the two values is a number."""
     relative: float | None
     noise: float | None
     tolerance: float | None

@@ -17,7 +17,7 @@ try:
     import typer
     from typer.core import TyperGroup
 except KeyboardInterrupt:
-    # Ctrl-C while modules are read is as quiet as any other.
+    # Ctrl-C during imports exits as quietly as later.
     sys.exit(130)
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ COMMANDS = {
 }
 
 _MODULES = {"profile": "capture", "verify": "check", "explain": "check", "pools": "dump"}
-"""Commands that are not in a module of their own name."""
+"""Commands that share the module of another command."""
 
 
 class LazyGroup(TyperGroup):
@@ -73,7 +73,7 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
-    # Plain help: rich's panels would cost twice the time of all the rest.
+    # Plain help: rich's panels take twice as long as everything else.
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -106,7 +106,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. Every way out is an exit code; no traceback of ours is shown."""
+    """Run the command line and exit with its code. Tracebacks of cgtool are never shown."""
     try:
         code = run()
     except KeyboardInterrupt:
@@ -115,18 +115,18 @@ def main() -> None:
 
 
 def run() -> int:
-    """The exit code; what went wrong is on standard error, and no traceback of ours."""
+    """Run a command and return its exit code; errors go to standard error, without a traceback."""
     from cgtool.model.failure import CgtoolError
 
     if sys.stderr is None:
-        # Closed by the caller: nothing can be said there.
+        # Closed by the caller: nothing can be reported there.
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
         sys.stderr.write("cgtool: standard output is closed\n")
         return 2
     replace_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # As Ctrl-C: the worker is ended and no temporary file stays.
+        # Like Ctrl-C: the worker is terminated and temporary files are removed.
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     try:
         try:
@@ -148,7 +148,7 @@ def run() -> int:
 
 
 def _check_folder() -> None:
-    """Raises CgtoolError (exit 2) where no relative name means anything."""
+    """Raises CgtoolError (exit 2) if the current folder does not exist."""
     from cgtool.model.failure import usage
 
     try:
@@ -165,11 +165,10 @@ def _check_folder() -> None:
 
 
 class _DroppingFile(io.FileIO):
-    """A descriptor that takes what it can. After the first fault the rest is dropped, so that the
-    flush at the very end finds none.
+    """A descriptor that drops everything after its first error, so that the final flush succeeds.
 
-    A reader that went away (``| head -1``) has what it wanted: the command goes on, and its exit
-    code is its result. Raises CgtoolError (exit 2) with ``message`` for other faults (a full disk).
+    If the reader closes the pipe (``| head -1``), the command continues and its exit code is its
+    result. Other errors (a full disk) raise CgtoolError (exit 2) with ``message``.
     """
 
     def __init__(self, descriptor: int, message: str | None) -> None:
@@ -193,9 +192,9 @@ class _DroppingFile(io.FileIO):
 
 
 def replace_streams() -> None:
-    """Let Python's own streams end quietly; a stream that somebody else put there stays."""
+    """Wrap Python's own output streams; streams that somebody else installed stay."""
     if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that has no "—" is shown another character, not a fault of ours.
+        # A terminal without "—" gets another character instead of an error.
         sys.stdout = _dropping(sys.stdout, "cannot write to standard output", "replace")
     if sys.stderr is sys.__stderr__ and isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr = _dropping(sys.stderr, None, "backslashreplace")

@@ -1,4 +1,4 @@
-"""Jobs of the command line, each in a worker process of its own, and the files that they write."""
+"""Jobs of the command line, each in its own worker process, and the files that they write."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _with_dry_run(
             _run(CheckJob(job.spec, job.capture), saved, timeout=timeout, quiet=quiet)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
-            # The dry run failed too: the first failure is the answer.
+            # The dry run failed too: report the first failure.
             return error
     known = {_key(finding) for finding in failure.findings}
     more = tuple(finding for finding in findings if _key(finding) not in known)
@@ -130,7 +130,7 @@ class Measuring:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def file(self, number: int) -> Path:
-        """The capture file of the ``number``-th worker, from 0."""
+        """The capture file of worker ``number``, from 0."""
         return self.folder / f"{number}.cgt"
 
     def capture(self, spec: str) -> Capture:
@@ -138,7 +138,7 @@ class Measuring:
         return self._capture_of(CaptureJob(spec, self.options))
 
     def bench(self, spec: str) -> Capture:
-        """One run. Raises CgtoolError (exit 3) where there is no GPU."""
+        """One run. Raises CgtoolError (exit 3) if there is no GPU."""
         if self.against is None:
             return self._capture_of(BenchJob(spec, self.options, self.timing))
         job = AgainstJob(spec, self.options, against=self.against, options=self.timing)
@@ -159,9 +159,9 @@ class Measuring:
 
     @contextmanager
     def ahead(self, count: int) -> Iterator[int]:
-        """Have the next workers, of ``count`` to come, import torch side by side; how many do.
+        """Let the next workers, of ``count`` to come, import torch concurrently; returns how many.
 
-        Never while one of them measures: it would be timed beside other work of the host.
+        Never while one of them measures: other work on the host would disturb its times.
         """
         at_once = min(count, _AT_ONCE, os.cpu_count() or 1)
         if at_once < 2:

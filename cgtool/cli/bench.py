@@ -93,7 +93,7 @@ def bench(
 ) -> None:
     """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
 
-    With --baseline or --against, say whether its replays are slower: yes, no, or cannot tell."""
+    With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.cli.attempts import Measuring
     from cgtool.cli.output import check_apart, check_place, show_report
@@ -122,7 +122,7 @@ def bench(
     check_place(output, *sources, *([] if baseline is None else [str(baseline)]))
     base = None if baseline is None else _open_baseline(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
-        # Opened first: a place that cannot be written is reported before anything is measured.
+        # Opened first: a path that cannot be written is reported before anything is measured.
         kept = None if save is None else stack.enter_context(atomic(save))
         measuring = Measuring(
             capture_options,
@@ -161,8 +161,8 @@ def bench(
 
 
 def _open_baseline(path: Path, entry: str) -> Base:
-    """The baseline of an entry. Raises CgtoolError (exit 2) for one of another entry, and for one
-    that holds no times."""
+    """The baseline of an entry. Raises CgtoolError (exit 2) for a baseline of another entry, or
+    without times."""
     base = open_baseline(path)
     spec = base.values.entry.spec
     if not same_entry(spec, entry):

@@ -40,7 +40,7 @@ def capture(
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Capture ENTRY into graphs, show what is in them, and save them as one .cgt file."""
+    """Capture ENTRY into graphs, show them, and save them as one .cgt file."""
     from cgtool.cli.attempts import capture_of
     from cgtool.cli.output import check_place, show_report
     from cgtool.model.jobs import CaptureJob
@@ -143,7 +143,7 @@ def profile(
         check_apart(output, saved)
         job = ProfileJob(target, capture_options, profiling)
         measured = capture_of(job, saved, timeout=timeout, quiet=quiet)
-    # The capture stays until the end: no collection needs to look through it again.
+    # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
     if format_ is ProfileFormat.PERFETTO:
         from cgtool.render.perfetto import render as render_trace
@@ -161,7 +161,7 @@ def profile(
 
 
 def _without(target: str, capture: Capture, absent: str) -> CgtoolError:
-    """The file cannot be shown; the fix says how to make one that can."""
+    """The error for a file without times; its fix says how to measure them."""
     simulated = capture.environment.simulated
     return machine(
         f"{target} has {absent}",

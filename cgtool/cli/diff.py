@@ -42,7 +42,7 @@ def diff(
     from cgtool.render.diff_table import render
 
     check_place(output, a, b)
-    # Nothing is garbage before the end, and collecting takes a tenth of the time.
+    # Nothing becomes garbage before the end, and collecting takes a tenth of the time.
     gc.disable()
     try:
         captures = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)

@@ -1,4 +1,4 @@
-"""``cgtool doctor``: what this machine can do."""
+"""``cgtool doctor``: what this machine supports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cgtool.cli import options as opt
 from cgtool.model.finding import Capability
 
 SECONDS = 300
-"""For torch to be imported and the GPU to be opened."""
+"""Time limit for importing torch and opening the GPU."""
 
 
 def _driver() -> Capability:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LIMIT = 2000
 PICTURE_LIMIT = 400
-"""Boxes that a layout places in seconds and that can still be read."""
+"""How many boxes can be laid out in seconds and remain readable."""
 
 
 class PoolsBy(StrEnum):
@@ -113,7 +113,7 @@ def dump(
         raise usage(f"--collapse is for pictures, not for --{kind}")
     check_place(output, capture)
     opened, path = open_capture(capture, options=capture_options, quiet=quiet, timeout=timeout)
-    # The capture stays until the end: no collection needs to look through it again.
+    # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
     chosen = _graphs(opened, graph)
     if kind == "raw":
@@ -181,7 +181,7 @@ def _graphs(capture: Capture, name: str | None) -> list[int]:
     if not chosen:
         names = ", ".join(graph.name for graph in capture.graphs)
         raise usage(f"--graph {name}: the capture has {names or 'no graph'}")
-    # A body comes after its owner.
+    # A body is listed after its owner.
     for index, graph in enumerate(capture.graphs):
         if graph.parent is not None and graph.parent[0] in chosen:
             chosen.add(index)

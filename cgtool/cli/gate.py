@@ -152,7 +152,7 @@ def gate(
             notes = tuple(text for spec, text in warnings if spec == target.spec)
             results.append(structs.replace(judged, notes=judged.notes + notes))
             if judged.error is not None and judged.error.exit_code == EXIT_USAGE:
-                # The command line is wrong: measuring the other targets helps nobody.
+                # The command line is wrong, so there is no point in measuring the other targets.
                 break
     report = gate_report(tuple(results))
     if save_baseline is not None and values is not None:
@@ -248,7 +248,7 @@ def _baseline_warnings(values: Baseline, budgets: Budgets) -> list[str]:
 
 KINDS = ("table", "json", "junit", "github", "benchmark-action")
 _TOGETHER = {"table", "github"}
-"""Formats that can share standard output: text for people, and what GitHub picks out of a log."""
+"""Formats that can share standard output: the table, and commands that GitHub reads from logs."""
 
 _FIGURES = {"table", "benchmark-action"}
 
@@ -362,7 +362,7 @@ def _write_github_summary(report: GateReport) -> None:
         return
     path = Path(name)
     try:
-        # All of a step's summary together is bounded.
+        # The limit applies to the whole summary of a step.
         used = path.stat().st_size if path.exists() else 0
         with path.open("ab") as file:
             file.write(gate_formats.github_summary(report, gate_formats.MOST_BYTES - used).encode())

@@ -25,7 +25,7 @@ from cgtool.model.files import JsonFormat, is_file, read_bytes
 from cgtool.model.finding import REPORT_VERSION, Report
 
 _ALIKE = 80
-"""Of 100 (``fuzz.ratio``): two letters that changed places leave more of any name."""
+"""Similarity of names out of 100 (``fuzz.ratio``); swapping two letters leaves more than this."""
 _REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
 """The schemas of reports, and the command that writes each."""
 _REPORT_FORMAT = JsonFormat(
@@ -37,7 +37,7 @@ _REPORT_FORMAT = JsonFormat(
 
 @dataclass
 class Target:
-    """One entry: what was saved of it, or what is measured of it."""
+    """One entry: its saved captures and reports, or what is measured."""
 
     spec: str
     captures: list[Capture] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Base:
-    """A baseline, and the capture that it was taken from, where there is one."""
+    """A baseline, and the capture that it was taken from, if there is one."""
 
     path: Path
     values: Baseline
@@ -57,7 +57,7 @@ class Base:
 
 
 def open_targets(names: Sequence[str]) -> list[Target]:
-    """One target a capture and an ENTRY; reports belong to those of the same entry.
+    """One target for each capture and ENTRY; a report belongs to the target of its entry.
 
     Raises CgtoolError (exit 2) for what is neither.
     """
@@ -189,7 +189,7 @@ def _names_file(spec: str) -> bool:
 
 
 def _missing(folder: Path, spec: str) -> str | None:
-    """Why there is no such entry; None where there may be one: modules are not looked for."""
+    """Why there is no such entry; None if there may be one: modules are not looked for."""
     target, _, name = spec.rpartition(":")
     if not _names_file(spec):
         return None

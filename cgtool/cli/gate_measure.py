@@ -1,4 +1,4 @@
-"""Entries measured for a gate: as far as their budgets and baselines need it."""
+"""Measures entries for a gate, as far as their budgets and baselines need it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _run_for_baseline(runs: Runs, budgets: Budgets, most: int) -> None:
 
 
 def _first_needs(limits: Limits, device: str | None, *, save: bool) -> set[str]:
-    """Which commands have to run, as far as that is known before it is known whether there is a
+    """Which commands must run, as far as that is known before it is known whether there is a
     GPU."""
     try:
         return _needs(*limits(device == "simulated"), save=save)
@@ -136,7 +136,7 @@ def _first_needs(limits: Limits, device: str | None, *, save: bool) -> set[str]:
         except CgtoolError as simulated:
             if simulated.failure == error.failure:
                 raise
-        # The error is in the limits of a GPU, which do not apply where there is none: a capture
+        # The error is in the limits of a GPU, which do not apply if there is none: a capture
         # shows which it is.
         return {"capture"}
 

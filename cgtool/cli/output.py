@@ -1,4 +1,4 @@
-"""Results and errors of all commands, written."""
+"""Writes the results and errors of all commands."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def file_of(target: str) -> Path:
 
 
 def write_bytes(data: bytes, output: Path | None) -> None:
-    """To a file, whole or not at all, or to standard output."""
+    """Write to a file, all or nothing, or to standard output."""
     if output is None:
-        # After everything that was printed before.
+        # Keep the order of everything printed before.
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return
@@ -135,7 +135,7 @@ _LONGEST_LINE = 1000
 
 
 def _shown(text: str) -> str:
-    """One line of a message, cut: generated names and data in an error may be endless."""
+    """One line of a message, cut: generated names and data in an error may be very long."""
     text = printable(text[: _LONGEST_LINE + 1])
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
 
@@ -184,7 +184,7 @@ def _shown_findings(findings: Sequence[Finding]) -> list[str]:
 
 
 def show_bug(error: BaseException) -> None:
-    """A fault of our own: one sentence, and the traceback in a file."""
+    """Report a bug in cgtool: one sentence, and the traceback in a file."""
     text = "".join(traceback.format_exception(error))
     if os.environ.get("CGTOOL_DEBUG"):
         sys.stderr.write(text)

@@ -34,14 +34,14 @@ class Runs:
     _seconds: float = 0.0
 
     def run_once(self) -> Capture:
-        """One more run, whatever the time."""
+        """Add one run, even if the time is over."""
         start = time.monotonic()
         self.captures.append(self.run())
         self._seconds += time.monotonic() - start
         return self.captures[-1]
 
     def up_to(self, count: int) -> bool:
-        """Add runs until there are ``count``; whether there was time for all."""
+        """Add runs until there are ``count``; returns whether there was time for all."""
         while (missing := count - len(self.captures)) > 0:
             with self.ahead(missing) as prepared:
                 for _ in range(prepared):
@@ -58,7 +58,7 @@ class Runs:
 
     @property
     def out_of_time(self) -> str:
-        """The note of a report whose runs had to end."""
+        """The note of a report whose runs were cut short."""
         return f"{self.max_seconds:g} s were over after {self.counted}: --max-seconds allows more"
 
 
@@ -68,7 +68,7 @@ class Look(Generic[T]):
 
     result: T
     open: bool
-    """More runs may decide what these do not."""
+    """True if more runs may decide what these do not."""
     compared: bool
     """Times are compared with a baseline: it takes more than one run to tell them from it."""
 

@@ -307,7 +307,7 @@ def _callers_of(frame: Frame, chain: tuple[Site, ...]) -> tuple[Frame, ...]:
 def _frames_of_branch(chain: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:
     """The call chain up to the condition where two iterations diverge, innermost first.
 
-    ``other`` is None where the other iteration has ended.
+    ``other`` is None if the other iteration has ended.
     """
     outer = list(reversed(chain))
     others = list(reversed(other)) if other is not None else []

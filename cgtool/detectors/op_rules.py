@@ -210,7 +210,7 @@ def refuse_op(
 
 def read_by_library(files: Iterable[str]) -> Refusal | None:
     """The read on the host of the library whose files (``/torch/...``) a traceback begins with,
-    innermost first; None where the user's own code reads."""
+    innermost first; None if the user's own code reads."""
     for name in files:
         if not name.startswith("/torch/"):
             break

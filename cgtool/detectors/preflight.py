@@ -112,7 +112,7 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
 
 
 def _definition(value: Any) -> tuple[Frame, ...]:
-    """Where a function or a class is defined; () where there is no source."""
+    """Where a function or a class is defined; () if there is no source."""
     try:
         target = inspect.unwrap(value) if callable(value) else value
         _, line = inspect.getsourcelines(target)

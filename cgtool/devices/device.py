@@ -127,7 +127,7 @@ class CapturedGraph:
     """One phase of a workload and the graph that it was captured into."""
 
     name: str
-    """``forward``, or ``backward 1`` where there are several callables."""
+    """``forward``, or ``backward 1`` if there are several callables."""
     phase: str
     """``forward``, ``backward`` or ``step``."""
     callable: int
@@ -251,7 +251,7 @@ def _has_tensors(part: Part) -> bool:
 
 
 OpResults = list[tuple[OpCall, list[torch.Tensor]]]
-"""Every op that launches work, and what it wrote; empty where there was no memory to keep it."""
+"""Every op that launches work, and what it wrote; empty if there was no memory to keep it."""
 _NO_RESULT = ("profiler::", "prim::", "aten::detach", "aten::lift_fresh", "aten::is_", "aten::set_")
 
 
@@ -329,12 +329,12 @@ class VerifyTarget(ABC):
         """True for a tensor that an op of a capture made."""
 
     def uncaptured_work(self, differs: bool) -> list[Finding]:
-        """Work that the capture did not record, each with its line; none where the capture refuses
+        """Work that the capture did not record, each with its line; none if the capture refuses
         such work. ``differs``: replay and eager differ, so that a count alone is reason enough."""
         return []
 
     def freed_inputs(self) -> list[Finding]:
-        """Freed memory that the graphs point into; none where the graphs keep what they read.
+        """Freed memory that the graphs point into; none if the graphs keep what they read.
         Nothing can be replayed afterwards."""
         return []
 
@@ -353,7 +353,7 @@ _ARM_CPU = ("CPU implementer", "CPU part")
 
 
 def processor() -> str | None:
-    """Its name as the kernel reports it (``AMD EPYC 9654``); None where it reports none."""
+    """Its name as the kernel reports it (``AMD EPYC 9654``); None if it reports none."""
     try:
         text = _CPUINFO.read_text(errors="replace")
     except OSError:
@@ -367,7 +367,7 @@ def processor() -> str | None:
 
 
 def processors() -> int | None:
-    """How many processors this process may use; None where it is unknown."""
+    """How many processors this process may use; None if it is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()

@@ -197,7 +197,7 @@ RUN: dict[type[Job], Callable[[Any, Context], Answer]] = {
 
 
 def open_device(wanted: str | None) -> Device:
-    """The device of ``--device``; without one a GPU where there is one.
+    """The device of ``--device``; without one a GPU if there is one.
 
     Raises CgtoolError: exit 2 for a text that is not a device, 3 where this GPU does not exist.
     """
@@ -221,7 +221,7 @@ def open_device(wanted: str | None) -> Device:
 
 
 def why_no_gpu() -> str | None:
-    """Why PyTorch cannot use a GPU; None where it can."""
+    """Why PyTorch cannot use a GPU; None if it can."""
     if torch.cuda.is_available():
         return None
     return (

@@ -41,7 +41,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     ops: dict[str, int] = {}
     """Nodes by op (``addmm``), which explain a change of the counts."""
     capture_ns: tuple[Positive, ...] = ()
-    """Host time to capture, instantiate and upload all graphs; one number a run."""
+    """Host time to capture, instantiate and upload all graphs; one number per run."""
     samples: tuple[Samples, ...] = ()
     """Device times, eager and replay, per phase and run."""
     clock: Clock | None = None
@@ -70,7 +70,7 @@ def encode(baseline: Baseline) -> bytes:
 
 
 def _lines(value: Any, depth: int) -> Iterable[str]:
-    """Objects with one key a line, lists of anything but numbers with one item a line."""
+    """Objects with one key per line, other lists than of numbers with one item per line."""
     pad = "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 2:
         for number, (key, inner) in enumerate(value.items()):

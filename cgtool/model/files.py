@@ -43,7 +43,7 @@ def is_special(path: Path) -> bool:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` that replaces it when the block ends without an exception.
+    """A temporary file next to ``path`` that replaces it when the block ends without an exception.
 
     Raises CgtoolError (exit 2) when the file cannot be written. The temporary file is removed
     then, and after any other exception.

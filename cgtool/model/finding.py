@@ -36,8 +36,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """The Python call chain outside torch, innermost first; empty when no line causes it."""
     columns: tuple[Count, Count] | None = None
     """The expression in the line of the innermost frame that is not an installed library's: UTF-8
-    offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 where it is in a
-    later line. None where only the line is known."""
+    offsets of its start and end, as of ``codeobject.co_positions()``; the end is 0 if it is in a
+    later line. None if only the line is known."""
     module: str | None = None
     """Path of the innermost ``nn.Module``; ``""`` is the root module."""
     forward: tuple[Frame, ...] = ()
@@ -68,7 +68,7 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     exact: bool = False
     """Equal to the last bit."""
     largest: float | None = None
-    """Largest absolute difference; None where it is not a number."""
+    """Largest absolute difference; None if it is not a number."""
     relative: float | None = None
     """``largest`` over the largest magnitude of the eager values."""
     tolerance: float | None = None

@@ -14,7 +14,7 @@ from cgtool.model.options import BenchOptions, CaptureOptions, ProfileOptions, V
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="job"):
-    """The part that all jobs share. ``cgtool.jobs.dispatch`` has one function a job."""
+    """The part that all jobs share. ``cgtool.jobs.dispatch`` has one function per job."""
 
     spec: str
     """An ENTRY, or the path of a script."""

@@ -18,14 +18,14 @@ PHASES = ("forward", "backward", "both", "step")
 
 def whole(phases: Container[str]) -> str:
     """The phase that is the whole iteration, of the phases that were captured or timed: ``step``,
-    ``both`` where there is a backward, else ``forward``."""
+    ``both`` if there is a backward, else ``forward``."""
     if "step" in phases:
         return "step"
     return "both" if "both" in phases or "backward" in phases else "forward"
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Raw timings of one thing, one number a round."""
+    """Raw timings of one thing, one number per round."""
 
     name: str
     """``eager``, ``replay``, or ``against``: replays of the entry that this one is

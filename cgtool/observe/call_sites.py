@@ -46,7 +46,7 @@ def recorded() -> Iterator[None]:
 
 
 def constructed_at(optimizer: torch.optim.Optimizer) -> tuple[Frame, ...]:
-    """Where the optimizer was constructed, innermost first; () where that was not recorded."""
+    """Where the optimizer was constructed, innermost first; () if that was not recorded."""
     return frames_of(_constructed.get(optimizer, ()))
 
 

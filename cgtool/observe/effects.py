@@ -138,7 +138,7 @@ def reads_values(func: Any, name: str) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """True where a result aliases an argument that it does not write."""
+    """True if a result aliases an argument that it does not write."""
     schema = schema_of(func)
     return schema is not None and any(
         result.alias_info is not None and not result.alias_info.is_write

@@ -158,7 +158,7 @@ def frames_of(chain: Iterable[Site]) -> tuple[Frame, ...]:
 
 def columns_of(chain: Iterable[Site]) -> tuple[int, int] | None:
     """The expression that runs in the innermost site outside installed libraries, as UTF-8 offsets
-    in its line: (start, end), with end 0 where it ends in a later line. None where unknown."""
+    in its line: (start, end), with end 0 if it ends in a later line. None if unknown."""
     for code, lasti in chain:
         if in_library(frame_of((code, lasti))) or lasti < 0:
             continue

@@ -95,7 +95,7 @@ class Record:
     calls: list[OpCall] = field(default_factory=list)
     makers: dict[int, int | None] = field(default_factory=dict)
     """Sequence number of an autograd node to the index of the call that made it. Each thread
-    counts from 0: None where two threads gave the same number."""
+    counts from 0: None if two threads gave the same number."""
 
     def maker_of(self, sequence: int | None) -> OpCall | None:
         """The forward call that made the autograd node with this sequence number."""

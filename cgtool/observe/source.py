@@ -83,7 +83,7 @@ _CHANGES = frozenset(
 
 
 def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
-    """``self.config["lr"]`` as its root and steps; None where anything else is in between."""
+    """``self.config["lr"]`` as its root and steps; None if anything else is in between."""
     steps: list[Step] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):

@@ -214,7 +214,7 @@ def names_of(factory: Any, functions: Sequence[Any]) -> list[str]:
 
 
 _LONGEST = 200
-"""Characters of a name: longer ones are generated."""
+"""Maximum length of a name: longer ones are generated."""
 
 
 def name_of(function: Any) -> str:

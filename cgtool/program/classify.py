@@ -1,4 +1,4 @@
-"""From the object that an ENTRY names to a Workload: the form is known by what the object is."""
+"""From the object that an ENTRY names to a Workload: the object's type determines the form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cgtool.program.spec import InputSpec, input_text
 from cgtool.program.workload import Part, Workload, make_part
 
 Hint = tuple[str | None, str | None]
-"""Why something of the user's was called as it was, and how to change that."""
+"""Why a user's object was called the way it was, and how to change that."""
 NO_HINT: Hint = (None, None)
 
 FORMS = """an entry point is one of
@@ -107,7 +107,7 @@ class Classifier:
         return CgtoolError(failure)
 
     def _wrong(self, text: str, *, why: str | None = FORMS, fix: str | None = None) -> CgtoolError:
-        """For what the user's code returned."""
+        """The error for what the user's code returned."""
         failure = Failure(f"{self.spec}{text}", EXIT_USER_CODE, self.frames, why, fix, "load")
         return CgtoolError(failure)
 

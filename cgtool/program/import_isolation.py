@@ -1,6 +1,6 @@
 """Two entries in one process: each imports its own modules, or the job fails.
 
-Python keeps one module of a name. When both entries import ``layers``, each from its own folder,
+Python keeps one module per name. When both entries import ``layers``, each from its own folder,
 the second would silently run the module of the first, and be timed with it.
 """
 

@@ -60,7 +60,7 @@ def load(
         except CgtoolError:
             raise
         except Exception as error:
-            # A __len__ or a property of the user's, read to classify the object.
+            # Raised by a __len__ or a property of the user's that was read to classify the object.
             if own_fault(error):
                 raise
             raise load_error(spec, error, otherwise=classifier.frames) from error
@@ -175,7 +175,7 @@ def _first_on_path(folder: Path) -> None:
 
 
 def import_root(spec: EntrySpec) -> Path:
-    """Where an entry's own modules are found: beside its file, or above its package."""
+    """Where an entry's own modules are: next to its file, or above its package."""
     if not spec.is_file:
         return Path.cwd()
     folder = Path(spec.target).resolve().parent

@@ -1,4 +1,4 @@
-"""The user's objects: looked at without trusting them, and what a function reaches by name.
+"""Inspects the user's objects without trusting them, and finds what a function reaches by name.
 
 Proxies, mocks and lazy objects run code for ``__class__`` and for every attribute, and that code
 may raise anything. Then the bare type counts, without the attribute.
@@ -23,7 +23,7 @@ from cgtool.observe.frames import is_internal
 Module = torch.nn.Module
 _SHORT = 80
 _MOST = 10_000
-"""Characters of a message: nobody reads more of an error."""
+"""Maximum length of a message; nobody reads more of an error."""
 
 
 def is_a(value: Any, kinds: Any) -> bool:
@@ -43,12 +43,12 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
 
 
 def type_name(value: Any) -> str:
-    """The name of the type, whatever its metaclass answers."""
+    """The name of the type, whatever its metaclass returns."""
     return str(type.__dict__["__name__"].__get__(type(value)))
 
 
 def text_of(error: BaseException) -> str:
-    """``str``, whatever a ``__str__`` of the user's does, and not without end."""
+    """``str``, bounded in length, whatever a ``__str__`` of the user's does."""
     try:
         return str(error)[:_MOST]
     except Exception as other:
@@ -113,7 +113,7 @@ class _Walk:
                 name += "'"
             table[name] = value
         elif depth > 0:
-            # An object whose attributes raise has nothing that can be named.
+            # An object whose attributes raise has no usable names.
             with contextlib.suppress(Exception):
                 self._inside(value, name, depth - 1)
 

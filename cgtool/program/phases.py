@@ -59,12 +59,12 @@ def call(part: Part) -> Any:
 
 @dataclass(frozen=True)
 class Surface:
-    """What ``torch.autograd.grad`` is called with."""
+    """The arguments of ``torch.autograd.grad``."""
 
     outputs: tuple[Named, ...]
     inputs: tuple[Named, ...]
     incoming: tuple[torch.Tensor, ...]
-    """Static gradients of ones, one an output, allocated outside the graph."""
+    """Static gradients of ones, one per output, allocated outside the graph."""
 
 
 def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
@@ -95,7 +95,7 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
         return None
     parameters: list[Named] = list(part.parameters())
     if parameters and not isinstance(part.function, torch.nn.Module):
-        # A function may reach a module by name and not run it.
+        # A function may reach a module by name without running it.
         used = _leaves_behind([tensor for _, tensor in needing_grad])
         parameters = [(name, parameter) for name, parameter in parameters if id(parameter) in used]
     inputs: dict[int, Named] = {}
@@ -168,7 +168,7 @@ def wants_backward(phases: Phases) -> bool:
 
 
 def name_of(phases: Phases, phase: str, index: int) -> str:
-    """``forward``, or ``forward 1`` where there are several callables."""
+    """``forward``, or ``forward 1`` if there are several callables."""
     return phase if len(phases.workload.parts) == 1 else f"{phase} {index}"
 
 
@@ -241,7 +241,7 @@ DDP_WARMUP_ITERS = 11
 
 
 def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str | None]:
-    """The number of warm-up iterations, and a note where it is not the usual one."""
+    """The number of warm-up iterations, and a note if it is not the default."""
     if options.warmup_iters is not None:
         return options.warmup_iters, None
     is_ddp = any(

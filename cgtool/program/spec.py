@@ -1,4 +1,4 @@
-"""What the user types, as plain data: an ENTRY and the ``--input`` texts. No torch, so that the
+"""The command-line texts of an ENTRY and of ``--input``, as plain data. No torch, so that the
 command line can check and quote them."""
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ DTYPES = {
     "complex64": "complex64", "cfloat": "complex64",
     "complex128": "complex128", "cdouble": "complex128",
 }  # fmt: skip
-"""PyTorch's names, and the short ones that people write, to PyTorch's."""
+"""PyTorch's dtype names and their common short forms, to PyTorch's names."""
 
 _TENSOR = re.compile(r"(?P<dtype>\w*)\[(?P<shape>[^\]]*)\]")
 _NUMBER = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})([eE][+-]?\d{1,4})?|[+-]?inf|nan")
@@ -153,7 +153,7 @@ class InputSpec(msgspec.Struct, frozen=True):
     name: str
     """A parameter's name, or its position from 0 in digits."""
     dtype: str = ""
-    """As PyTorch spells it, without ``torch.``."""
+    """PyTorch's name, without ``torch.``."""
     shape: tuple[int, ...] = ()
     grad: bool = False
     fill: str = "random"
@@ -188,7 +188,7 @@ class _Reader:
         self.values: dict[str, object] = {}
 
     def wrong(self, position: int, why: str) -> NoReturn:
-        # The text as Python would quote it: the caret must stand under an escaped character too.
+        # The text as Python would quote it: the caret must also point at an escaped character.
         column = len(repr(self.text[:position])) - 1
         raise usage(
             f"--input {self.text!r}: {why}",

@@ -1,4 +1,4 @@
-"""What an entry point turned out to be: callables with their sample arguments, the tensors that
+"""A loaded entry point: callables with their sample arguments, the tensors that
 belong to them, and how the capture file describes both."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Part:
     """One callable of a workload and the arguments to capture it with."""
 
     name: str
-    """How the user would call it: ``TransformerBlock``, ``generator``, ``train_step``."""
+    """The name that a user would give it: ``TransformerBlock``, ``generator``, ``train_step``."""
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Workload:
     file: str | None = None
     line: int | None = None
     notes: tuple[str, ...] = ()
-    """What the reader must know: which globals were taken, where inputs came from."""
+    """What the reader must know: which globals were used, where inputs came from."""
 
     def entry_frame(self) -> Frame | None:
         """Where the entry point is defined."""

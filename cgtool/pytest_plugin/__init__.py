@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MARKER = (
     "cudagraph(max_nodes=400, ..., device='simulated', input=[...], seed=0, requires_gpu=True): "
     "budgets for graph.gate(), by the names of `cgtool gate`; capture options; requires_gpu skips "
-    "the test where there is no GPU"
+    "the test if there is no GPU"
 )
 
 

@@ -1,6 +1,6 @@
 """``graph.gate()``: the figures of one test compared with its budgets and its baseline.
 
-A baseline is one small file a test, in a folder beside the file of the test:
+A baseline is one small file per test, in a folder next to the file of the test:
 ``__cudagraphs__/test_model/test_step[4].json``. The simulated device counts ops and not nodes, so
 its baseline is another file, ``test_step[4].simulated.json``.
 """

@@ -48,7 +48,7 @@ class Options(CaptureOptions, frozen=True, omit_defaults=True):
 
 
 class GateArguments(msgspec.Struct, frozen=True):
-    """Arguments of ``graph.gate()`` besides budgets."""
+    """Arguments of ``graph.gate()`` other than budgets."""
 
     baseline: bool
     max_runs: Annotated[int, msgspec.Meta(ge=1)]
@@ -231,7 +231,7 @@ print(json.dumps(why_no_gpu()))
 
 
 def _why_no_gpu() -> str | None:
-    """None where there is a GPU. In a process of its own, because it imports torch."""
+    """Why there is no GPU; None if there is one. Uses its own process, because it imports torch."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _WHY_NO_GPU], capture_output=True, text=True, check=False
     )

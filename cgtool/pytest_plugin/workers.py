@@ -114,7 +114,7 @@ class Workers(Measuring):
 
 @contextlib.contextmanager
 def gpu_shared() -> Iterator[None]:
-    """Beside other captures, and beside no measurement."""
+    """Runs concurrently with other captures, but never with a measurement."""
     with _locked("turn", fcntl.LOCK_EX) as turn, _locked("room", fcntl.LOCK_SH):
         fcntl.flock(turn, fcntl.LOCK_UN)
         yield
@@ -122,7 +122,7 @@ def gpu_shared() -> Iterator[None]:
 
 @contextlib.contextmanager
 def gpu_alone() -> Iterator[None]:
-    """Beside no other test of this user."""
+    """Runs concurrently with no other test of this user."""
     with _locked("turn", fcntl.LOCK_EX) as turn, _locked("room", fcntl.LOCK_EX):
         fcntl.flock(turn, fcntl.LOCK_UN)
         yield

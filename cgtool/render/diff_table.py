@@ -24,9 +24,9 @@ from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen
 from cgtool.render.text import cut
 
 MARKS = {REMOVED: ("-", BAD), ADDED: ("+", GOOD), CHANGED: ("~", WARNING), MOVED: ("↕", WARNING)}
-"""As ``diff`` has them."""
+"""The marks that ``diff`` uses."""
 _LONGEST = 160
-"""Characters of a name."""
+"""Maximum length of a name."""
 
 Text = Callable[[float | None], str]
 
@@ -142,7 +142,7 @@ def _change(row: ChangeRow) -> str:
 
 
 def _first_that_differs(a: str, b: str) -> tuple[str, str]:
-    """Of the outputs of an op, the shapes on both sides."""
+    """The shape of the first output that differs, on both sides."""
     pairs = zip(a.split("], "), b.split("], "), strict=False)
     before, after = next((pair for pair in pairs if pair[0] != pair[1]), (a, b))
     return _closed(before), _closed(after)
@@ -185,7 +185,7 @@ def _edge_columns(report: Diff) -> Sequence[Column[EdgeRow]]:
 
 
 def _difference_columns(text: Text) -> list[Column[Any]]:
-    """Of rows that have ``a`` and ``b``."""
+    """Columns of rows that have ``a`` and ``b``."""
     return [
         Column("A", lambda row: row.a, text),
         Column("B", lambda row: row.b, text),
@@ -200,7 +200,7 @@ def _difference_columns(text: Text) -> list[Column[Any]]:
 
 
 def _signed(value: float | None, text: Text) -> str:
-    """``+2.0 MiB``; nothing where there is no difference."""
+    """``+2.0 MiB``; nothing if there is no difference."""
     return f"{'+' if value > 0 else '-'}{text(abs(value))}" if value else ""
 
 

@@ -44,7 +44,7 @@ OLIVE, YELLOW = ("#eef3d3", "#b7c383"), ("#f6f0c8", "#cdbf73")
 PINK, SAND = ("#f3dfee", "#cf9fc2"), ("#e6e2d8", "#b5ab93")
 OTHER = ("#eceff2", "#b3bcc6")
 MIXED = ("#f1f4f8", "#9fb0c4")
-"""A group with nodes of several types."""
+"""Colour of a group with nodes of several types."""
 
 TYPES = {
     "kernel": BLUE,
@@ -59,7 +59,7 @@ TYPES = {
 }
 """Of each node type; the rest share ``OTHER``."""
 SOFT = (BLUE, ORANGE, GREEN, VIOLET, RED, TEAL, YELLOW, PINK, SAND)
-"""For modules and streams, in order of their first node."""
+"""Colours of modules and streams, in order of their first node."""
 HEAT = (
     ("#f7f5f2", "#cfc9c0"),
     ("#fdf1df", "#e5cba5"),
@@ -68,7 +68,7 @@ HEAT = (
     ("#f8bd94", "#d08357"),
     ("#f4a687", "#c06648"),
 )
-"""From little to most of the time."""
+"""Colours from the shortest time to the longest."""
 
 _FONT = "Helvetica"
 """Graphviz knows its metrics without asking a font library, and writes a fallback into SVG."""
@@ -206,7 +206,7 @@ class _Picture:
             self._box(view, position, pad)
         for inner in visit.inside.values():
             if not inner.inside and len(inner.own) == 1:
-                # A frame around one box is clutter: the box says the module itself.
+                # A frame around one box is clutter: the box itself names the module.
                 self._box(view, inner.own[0], pad, inside=inner)
                 continue
             self._clusters += 1
@@ -319,7 +319,7 @@ def _rows(label: Label) -> str:
 
 def engine() -> Path | None:
     """The layout program: ``dot`` on the PATH, else that of the graphviz-pure package, which is
-    installed beside the running Python."""
+    installed next to the running Python."""
     beside = shutil.which(PIP_PROGRAM, path=Path(sys.executable).parent)
     program = shutil.which("dot") or beside or shutil.which(PIP_PROGRAM)
     return Path(program) if program else None

@@ -171,7 +171,7 @@ def cell(text: str) -> str:
 
 
 def junit(report: GateReport) -> bytes:
-    """One suite a target, one case a verdict."""
+    """One suite per target, one case per verdict."""
     root = ET.Element("testsuites", name="cgtool gate")
     suites = [_suite(root, name, target) for name, target in report.named()]
     for name in ("tests", "failures", "errors", "skipped"):

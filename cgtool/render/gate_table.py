@@ -17,13 +17,13 @@ from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, plain
 from cgtool.render.text import shown_file
 
 _FRAMES = 6
-"""Of an error, the innermost."""
+"""How many of the innermost frames of an error are shown."""
 WORDS = {PASS: "pass", FAIL: "fail", UNKNOWN: "cannot tell"}
 _STYLE = {PASS: GOOD, FAIL: BAD, UNKNOWN: WARNING, ERROR: BAD}
 
 
 def measured_text(verdict: Verdict) -> str:
-    """``25``, ``33.0 us``; — where nothing was measured."""
+    """``25``, ``33.0 us``; — if nothing was measured."""
     return "—" if verdict.measured is None else number(verdict.measured, verdict.unit)
 
 
@@ -49,7 +49,7 @@ VERDICTS: tuple[Column[Verdict], ...] = (
         style=lambda verdict: _STYLE[verdict.verdict],
         explanation="cannot tell: not measured, not comparable, or too close to the limit",
     ),
-    # The reason why something cannot be told needs the whole width: it is below the table.
+    # The reason for "cannot tell" needs the whole width, so it is below the table.
     Column("", lambda verdict: "" if verdict.verdict == UNKNOWN else verdict.text),
 )
 
@@ -67,7 +67,7 @@ FIGURES: tuple[Column[tuple[str, float]], ...] = (
 
 
 def render(report: GateReport, *, explain: bool = False) -> RenderableType:
-    """One table a target, what is behind every verdict that is not a pass, and one word; with
+    """One table per target, the evidence of every verdict that is not a pass, and one word; with
     ``explain`` also what the headings mean."""
     parts: list[RenderableType] = []
     for name, target in report.named():
@@ -147,7 +147,7 @@ def conclusion(report: GateReport) -> Text:
 
 
 def error_lines(error: Failure) -> tuple[str, ...]:
-    """What went wrong, where, why, how to fix it, and the codes of its causes, a line each."""
+    """What went wrong, where, why, how to fix it, and the codes of its causes, one line each."""
     # A round of a recursion that was left out has no file.
     frames = (
         f"at {shown_file(frame.file)}:{frame.line} in {frame.function}"

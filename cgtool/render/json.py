@@ -41,8 +41,8 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def sarif(findings: Sequence[ExplainedFinding]) -> bytes:
-    """Findings as SARIF 2.1.0 (OASIS), which code review tools show beside the line: one run, one
-    result a finding; rules are the codes that occur.
+    """Findings as SARIF 2.1.0 (OASIS), which code review tools show at the line: one run, one
+    result per finding; rules are the codes that occur.
 
     https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """

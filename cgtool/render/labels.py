@@ -14,9 +14,9 @@ from cgtool.model.capture import Capture, Graph, Node
 from cgtool.render.text import visible
 
 WIDE = 44
-"""Characters of a title; a longer one is cut or, for a kernel, broken before its template."""
+"""Maximum length of a title; a longer one is cut or, for a kernel, broken before its template."""
 ROW = 52
-"""Characters of the smaller rows."""
+"""Maximum length of the smaller rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Label:
     """The rows of one box."""
 
     title: tuple[str, ...]
-    """One line, or two of a long title."""
+    """One line, or two for a long title."""
     rows: tuple[str, ...]
     tooltip: tuple[str, ...]
 

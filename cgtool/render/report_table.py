@@ -44,7 +44,7 @@ _SHOWN_CALLS = 3
 
 
 def render_findings(findings: Sequence[Finding]) -> RenderableType:
-    """One block a finding, the worst first."""
+    """One block per finding, the worst first."""
     return Group(*_blocks(explain_findings(findings))[:-1])
 
 
@@ -116,7 +116,7 @@ def _head(severity: str, code: str, title: str) -> Text:
 
 
 def _hanging(lead: str, text: Text) -> RenderableType:
-    """The lead, and the text beside it in as many lines as it needs."""
+    """The lead, and next to it the text in as many lines as it needs."""
     row = rich.table.Table.grid()
     row.add_column(no_wrap=True)
     row.add_column(overflow="fold")
@@ -141,7 +141,7 @@ def _frame(frame: Frame) -> str:
 
 
 def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[RenderableType]:
-    """The source line with carets below the expression; nothing where there is no such file."""
+    """The source line with carets below the expression; nothing if there is no such file."""
     line = source_line(frame)
     if not line:
         return []
@@ -161,7 +161,7 @@ def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[
 
 
 def render_verify(report: Report, *, explain: bool = False) -> Screen:
-    """The screen of ``cgtool verify``: one row a tensor and trial, the findings, and the verdict;
+    """The screen of ``cgtool verify``: one row per tensor and trial, the findings, and the verdict;
     with ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
     title = f"Replay compared with eager, {report.entry.spec}"
@@ -285,5 +285,5 @@ CAPABILITIES: Sequence[Column[Capability]] = (
 
 
 def render_doctor(capabilities: Sequence[Capability]) -> RenderableType:
-    """The screen of ``cgtool doctor``: one row a feature."""
+    """The screen of ``cgtool doctor``: one row per feature."""
     return Table("This machine", CAPABILITIES, capabilities)

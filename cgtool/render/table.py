@@ -34,9 +34,9 @@ _WHOLE, _CUT = 40, 24
 """Cells that a text gets before it is broken into lines, and before its middle is left out, while a
 column of less importance can be left out instead."""
 _SAMPLE = 200
-"""Rows that the widths are chosen by."""
+"""How many rows determine the widths."""
 _BREAK = re.compile(r"[._/:,=-](?=\w)")
-"""Where a word that fits no line is broken, rather than in the middle of a name."""
+"""Characters after which a word too long for a line is broken, instead of inside a name."""
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -56,7 +56,7 @@ def value_text(value: Any) -> str:
 
 
 class Cell:
-    """One text in a table, and how it gives way where its column is narrower."""
+    """One text in a table, and how it adapts to a narrower column."""
 
     def __init__(self, text: str, style: str = "", wrap: Wrap = "words") -> None:
         self.text = visible(text)
@@ -112,7 +112,7 @@ class Column(Generic[Row]):
     text: Callable[[Any], str] = value_text
     """How the raw value is shown."""
     priority: int = 0
-    """0: always shown. Else left out where there is no room, the largest number first."""
+    """0: always shown. Else left out if there is no room, the largest number first."""
     wrap: Wrap = "words"
     """Of a text too long for its column: continue it in the next line, leave out its middle, or
     keep the column as wide as the text."""
@@ -123,10 +123,10 @@ class Column(Generic[Row]):
     """Whether cells are aligned as numbers are; None: where the raw values are numbers."""
     style: Callable[[Row], str] | str = ""
     explanation: str = ""
-    """What the heading cannot say; printed with ``--explain``."""
+    """An explanation of the heading; printed with ``--explain``."""
     shown: bool = True
     optional: bool = False
-    """Left out where every cell of it is empty (shown as "" or —)."""
+    """Left out if every cell of it is empty (shown as "" or —)."""
 
     def is_numeric(self, rows: Sequence[Row]) -> bool:
         """Whether the column says so, or every value of these rows is a number or None, and not
@@ -160,7 +160,7 @@ class Column(Generic[Row]):
         if cell.wrap == "never":
             return cell.width
         room = self.narrowest or (_CUT if cell.wrap == "cut" else _WHOLE)
-        # A column that can be left out is not shown with broken names.
+        # An optional column is dropped rather than shown with broken names.
         return max(min(cell.width, room), cell.longest(whole_words=self.priority > 0))
 
 
@@ -338,7 +338,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Legend:
-    """The explanations of the columns that are shown, a heading a line."""
+    """The explanations of the columns that are shown, one heading per line."""
 
     tables: Sequence[Table[Any]]
     more: dict[str, str]

@@ -58,7 +58,7 @@ def html_text(text: str) -> str:
 
 
 def source_line(frame: Frame, *, of_capture: bool = False) -> str:
-    """The line as the file has it now, without indentation; empty where there is none.
+    """The line as the file has it now, without indentation; empty if there is none.
 
     Only regular files of a sane size are read, and of what a capture names, which may be anybody's,
     only Python files.
@@ -72,7 +72,7 @@ def underlined(frame: Frame, columns: tuple[int, int]) -> tuple[int, int] | None
     """Where in ``source_line(frame)`` an expression is: (first character, characters).
 
     ``columns`` are UTF-8 offsets in the line of the file, the second one 0 for an expression that
-    ends in a later line. None where the file has changed so that they fit no more.
+    ends in a later line. None if the file has changed so that they fit no more.
     """
     if not _readable(frame.file):
         return None

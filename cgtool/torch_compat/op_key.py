@@ -254,7 +254,7 @@ def _register() -> None:
             _named.add(f"aten::{name}")
     if _IS_ABOVE_PYTHON:
         # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op, and
-        # fails where there is only one for all ops.
+        # fails if there is only one for all ops.
         for op_name in set(op_names()) - _named:
             _named.add(op_name)
             namespace, _, name = op_name.partition("::")
@@ -343,7 +343,7 @@ def unobserved() -> Iterator[None]:
 
 @functools.cache
 def is_supported() -> bool:
-    """Whether this PyTorch has the key: tried on a few ops, once a process."""
+    """Whether this PyTorch has the key: tried on a few ops, once per process."""
     global _observer
     names: list[str] = []
 

@@ -52,12 +52,12 @@ _AHEAD = (
 )
 """What every run imports in the end; ``torch.autograd.grad`` the last one, and with it sympy."""
 _MUST_BE_REAL = sys.stdlib_module_names - {"test"} | {"torch", "numpy"}
-"""Modules that the user's files must not replace in a worker. Nobody imports ``test``."""
+"""Modules that the user's files must not replace in a worker; nothing imports ``test``."""
 
 
 def main() -> None:
     with contextlib.suppress(OSError, AttributeError):
-        # When the parent process is killed, this one ends too.
+        # If the parent process is killed, this one ends too.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     descriptor, stack_file = int(sys.argv[1]), sys.argv[2]
     # Opened by name: the user's code may close any descriptor.
@@ -65,7 +65,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
     write_stacks(stacks)
     channel = Channel(descriptor)
-    # PyTorch warns at every import where numpy is not installed. No capture needs it.
+    # PyTorch warns at every import if numpy is not installed. No capture needs it.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     # And at the first backward that begins with a matrix product, as it does without a loss.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)

@@ -203,7 +203,7 @@ def describe_replaced(replaced: list[Replaced]) -> str:
 
 
 def frames_of_replaced(replaced: list[Replaced]) -> tuple[Frame, ...]:
-    """The lines of the user's files that assign these names; where there are none, the functions
+    """The lines of the user's files that assign these names; if there are none, the functions
     that were assigned."""
     names = {each.name.rpartition(".")[2] for each in replaced}
     frames = []

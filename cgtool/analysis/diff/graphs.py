@@ -20,7 +20,7 @@ _Streams = tuple[int | None, int | None]
 
 NO_FACTS = Facts((), ())
 Which = tuple[int | None, int | None]
-"""Indices into ``Capture.graphs``; None where this capture has no such graph."""
+"""Indices into ``Capture.graphs``; None if this capture has no such graph."""
 
 
 Link = tuple[int, int, int, int, int]
@@ -53,7 +53,7 @@ class Matched:
     elsewhere: list[Pair] = field(default_factory=list)
     """Matched nodes that do the same work, from another module or function."""
     streams: set[_Streams] = field(default_factory=set)
-    """Which stream of ``a`` is which of ``b``; empty where no number of one has changed."""
+    """Which stream of ``a`` is which of ``b``; empty if no number of one has changed."""
     edges: Rewired = field(default_factory=Rewired)
 
     @property

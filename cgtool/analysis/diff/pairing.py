@@ -376,7 +376,7 @@ def _middle(left: Sequence[int], right: Sequence[int], ours: range, theirs: rang
 
 
 def _cuts(first: list[int], second: list[int], once: set[int]) -> list[Pair]:
-    """Pairs of equal keys to cut at; none where the whole can be compared at once."""
+    """Pairs of equal keys to cut at; none if the whole can be compared at once."""
     fewer = min(len(first), len(second))
     # A table of keys that hardly repeat is slow to fill, and cutting at them loses next to nothing.
     mostly_once = 2 * len(once) >= fewer

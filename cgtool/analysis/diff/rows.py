@@ -94,7 +94,7 @@ class EdgeRow(msgspec.Struct, frozen=True):
     """``removed`` or ``added``."""
     edges: int
     source: str
-    """Op, line and module; a pattern of modules where there are several."""
+    """Op, line and module; a pattern of modules if there are several."""
     target: str
     """The node that waits for the other."""
     nodes: tuple[tuple[int, int], ...]
@@ -114,12 +114,12 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> float | None:
-        """``b`` less ``a``; None where one side has no number."""
+        """``b`` less ``a``; None if one side has no number."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of ``a``; None where there is no difference."""
+        """The difference as a share of ``a``; None if there is no difference."""
         return self.difference / self.a if self.difference and self.a else None
 
 
@@ -138,7 +138,7 @@ class LineTime(msgspec.Struct, frozen=True):
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of ``a``; None where there is no difference."""
+        """The difference as a share of ``a``; None if there is no difference."""
         return self.difference / self.a if self.difference and self.a else None
 
 

@@ -248,7 +248,7 @@ def increase_of(source: str, name: str, text: str) -> Increase:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean NAME?`` of the known name that is most like it; empty where none is."""
+    """``; did you mean NAME?`` of the known name that is most like it; empty if none is."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 

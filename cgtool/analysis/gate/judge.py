@@ -76,7 +76,7 @@ class GateReport(msgspec.Struct, frozen=True):
     targets: tuple[Judged, ...]
 
     def named(self) -> list[tuple[str, Judged]]:
-        """The targets with a name each: the entry, and the file where several are of one entry."""
+        """Each target with a name: the entry, and the file where several are of one entry."""
         entries = [target.entry for target in self.targets]
         return [
             (f"{target.entry} ({', '.join(target.files)})", target)
@@ -119,7 +119,7 @@ def judge(
 ) -> Judged:
     """The verdicts of one target.
 
-    ``compared`` is the capture that the baseline was taken from, where there is one: evidence says
+    ``compared`` is the capture that the baseline was taken from, if there is one: evidence says
     what is new since then. ``files`` are named in the report. ``looks`` is how often this is called
     at most while runs are added; for saved captures nobody knows, so ``LOOKS`` is the default.
     """

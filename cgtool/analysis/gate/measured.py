@@ -67,7 +67,7 @@ def _nodes_by_op(capture: Capture) -> dict[str, int]:
 
 
 def _capture_ns(captures: Sequence[Capture]) -> tuple[int, ...]:
-    """Of each run; nothing where the first does not have it, or is simulated."""
+    """Of each run; nothing if the first does not have it, or is simulated."""
     durations_ns = tuple(
         sum(
             (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)

@@ -40,7 +40,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """What measures it: ``capture``, ``bench``, ``check`` or ``verify``."""
     counted: Callable[[Capture, Sequence[Graph]], int | float | None] | None = None
     """Reads an exact figure of some graphs of a capture (all, or those of one phase), in the unit
-    of the metric; None where the capture does not have it."""
+    of the metric; None if the capture does not have it."""
     reported: Callable[[Sequence[Report]], int | None] | None = None
     """Reads a count from the reports of ``source``; None if they do not have it."""
     timed: Callable[[Baseline, str], Runs] | None = None

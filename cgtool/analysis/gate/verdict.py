@@ -82,7 +82,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def number(value: float, unit: str = "") -> str:
-    """``1,234``, ``62.5 MiB``, ``33.0 us``, ``2.93x``: four digits at least where there are."""
+    """``1,234``, ``62.5 MiB``, ``33.0 us``, ``2.93x``: at least four digits if available."""
     if value == int(value) and abs(value) < 1e15:
         text = f"{int(value):,}"
     else:
@@ -193,7 +193,7 @@ class BaselineComparison(msgspec.Struct, frozen=True):
     here: float
     answer: Answer | None
     """How much worse it is here; of a metric that is better when it is larger, the ratio is that of
-    the baseline over this. None where the two must not be compared."""
+    the baseline over this. None if the two must not be compared."""
     reasons: Reasons
     """Why they must not be compared."""
 

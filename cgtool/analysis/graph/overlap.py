@@ -44,7 +44,7 @@ class Pair(msgspec.Struct, frozen=True):
     """Two pieces of work that run one after the other although they are independent."""
 
     one: int
-    """Id of the longest node of the piece that could move, where there are several the first."""
+    """Id of the longest node of the piece that could move; the first if there are several."""
     other: int
     """Id of the nearest node that it could run at the same time as."""
     nodes: tuple[int, ...]
@@ -66,7 +66,7 @@ class Overlap(msgspec.Struct, frozen=True):
     graph: int
     """Index into ``Capture.graphs``."""
     timed: bool
-    """False where no node's time is known: then all times are 0, and only counts of nodes tell."""
+    """False if no node's time is known: then all times are 0, and only counts of nodes tell."""
     recorded: bool
     """False for a capture that does not say what its op calls read and wrote: then nodes are
     judged by pointers, nearly all of which keep their order."""
@@ -268,7 +268,7 @@ class _Use(NamedTuple):
 
 def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
     """Bytes that are given to a second tensor while the nodes of the first could still run: so much
-    more memory would the pool need, at most, to let them. 0 where kernels' arguments are not known.
+    more memory would the pool need, at most, to let them. 0 if kernels' arguments are not known.
     """
     users: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes:

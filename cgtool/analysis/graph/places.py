@@ -103,7 +103,7 @@ def module_at_depth(module: str | None, depth: int) -> str:
 
 
 def part_of(capture: Capture, graph: Graph) -> str | None:
-    """Which of several callables the graph belongs to; None where there is only one."""
+    """Which of several callables the graph belongs to; None if there is only one."""
     names = capture.entry.callables
     return names[graph.callable] if len(names) > 1 and graph.callable < len(names) else None
 

@@ -116,7 +116,7 @@ class Path(msgspec.Struct, frozen=True):
     length_ns: int
     """Sum of its nodes' times, less what overlaps at programmatic edges."""
     replay_ns: int | None
-    """One replay by the same clock: first start of a node to last end; None where no start was
+    """One replay by the same clock: first start of a node to last end; None if no start was
     measured."""
     busy_ns: int
     """Sum of the times of all nodes."""
@@ -161,7 +161,7 @@ def critical_path(capture: Capture, index: int) -> Path:
 
 
 def durations(capture: Capture, graph: Graph) -> list[int]:
-    """By node id: its time, 0 where none is known. A child node without a time of its own has that
+    """By node id: its time, 0 if none is known. A child node without a time of its own has that
     of the critical path of its body."""
     times = [node.duration_ns or 0 for node in graph.nodes]
     for node in graph.nodes:

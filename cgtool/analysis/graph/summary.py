@@ -35,7 +35,7 @@ _OP_ROWS = 8
 
 
 class GraphRow(msgspec.Struct, frozen=True):
-    """One graph. Durations in nanoseconds; None where the device has no such figure."""
+    """One graph. Durations in nanoseconds; None if the device has no such figure."""
 
     name: str
     phase: str

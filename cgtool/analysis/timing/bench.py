@@ -1,4 +1,4 @@
-"""The report of ``cgtool bench``: one row a phase, warnings, findings, and a verdict on each phase
+"""The report of ``cgtool bench``: a row per phase, warnings, findings, and a verdict on each phase
 that is compared with a baseline or with another entry."""
 
 from __future__ import annotations

@@ -42,11 +42,11 @@ class Timeline(msgspec.Struct, frozen=True):
     """How many of those have a time."""
     replay_ns: float | None
     """One replay without a profiler: median, less what two events without anything between them
-    take. None where that was not measured."""
+    take. None if that was not measured."""
     replay_spread: float | None
     """Relative half-width of the middle half of its samples."""
     span_ns: int | None
-    """Under the profiler: first start of a node to last end. None where no start is known."""
+    """Under the profiler: first start of a node to last end. None if no start is known."""
     busy_ns: int
     """Time in which some node ran."""
     work_ns: int

@@ -102,7 +102,7 @@ class ProfileReport(msgspec.Struct, frozen=True):
     spec: str
     device: str
     route: str | None
-    """How nodes were timed: ``cupti``, ``profiler``; None where only ``capture --times`` did."""
+    """How nodes were timed: ``cupti``, ``profiler``; None if only ``capture --times`` did."""
     gain: Gain
     replays: tuple[Timeline, ...]
     costs: tuple[ReplayCosts, ...]

@@ -36,7 +36,7 @@ TOLERANCE, PAIR_TOLERANCE = 0.01, 0.002
 """Of runs and of pairs: a slowdown up to this is not called slower. On an H200, 3% is then found
 between runs and 0.5% between pairs, and no change is called no change."""
 PRIOR = 0.014
-"""Relative standard deviation that is assumed where there are too few runs to know it: the largest
+"""Relative standard deviation that is assumed if there are too few runs to know it: the largest
 seen on an H200 (26 processes of a transformer)."""
 FLOOR = 1e-4
 """Smallest relative standard deviation that is assumed: the timer's share of a round."""

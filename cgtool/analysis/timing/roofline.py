@@ -116,7 +116,7 @@ def reaches(capture: Capture, graph: Graph) -> list[Reach]:
 
 
 def waves(capture: Capture, node: Node) -> float | None:
-    """Blocks of a kernel over those that the device holds at once; None where that is not known."""
+    """Blocks of a kernel over those that the device holds at once; None if that is not known."""
     kernel, count = node.kernel, capture.environment.multiprocessors
     if kernel is None or not kernel.active_blocks or not count:
         return None

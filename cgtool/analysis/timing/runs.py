@@ -100,7 +100,7 @@ def disturbances_of(capture: Capture) -> list[str]:
 
 
 def calm(captures: Sequence[Capture]) -> list[Capture]:
-    """The captures whose times nothing disturbed; all of them where there is none."""
+    """The captures whose times nothing disturbed; all of them if there is none."""
     return [capture for capture in captures if not disturbances_of(capture)] or list(captures)
 
 

@@ -117,9 +117,9 @@ NodeCallback = Callable[[Any, int, int, int], None]
 def watch_nodes(callback: NodeCallback) -> Iterator[None]:
     """Call ``callback`` for every graph node, on the thread that added it.
 
-    CUPTI calls it directly, once a node, inside the launch that added the node; an exception in it
-    cannot cross the C frames above. The node is at ``NODE_OFFSET`` of the descriptor, whose pointer
-    is at ``DESCRIPTOR_OFFSET`` of the callback data.
+    CUPTI calls it directly, once per node, inside the launch that added the node. An exception in
+    it cannot cross the C frames above. The node is at ``NODE_OFFSET`` of the descriptor, whose
+    pointer is at ``DESCRIPTOR_OFFSET`` of the callback data.
     """
     with _subscribed(callback) as (library, subscriber):
         code = library.cuptiEnableCallback(1, subscriber, _RESOURCE, _GRAPHNODE_CREATED)

@@ -169,7 +169,7 @@ class Tracer:
 
     def _executable_numbers(self, graphs: Sequence[Any]) -> dict[int, int] | None:
         """Index of each graph by the number of its executable graph, which is the high half of the
-        node number in a record; None where PyTorch does not expose the executable graph."""
+        node number in a record; None if PyTorch does not expose the executable graph."""
         if not all(hasattr(graph, "raw_cuda_graph_exec") for graph in graphs):
             return None
         number_of = self._cupti.get_graph_exec_id
@@ -261,7 +261,7 @@ class NodeTimes(msgspec.Struct, frozen=True):
     traces: tuple[Trace, ...] = ()
     replays: tuple[profiler_times.Replays, ...] = ()
     instead_of: str | None = None
-    """Why the records do not name a node; None where they do."""
+    """Why the records do not name a node; None if they do."""
 
     def spans_ns(self) -> tuple[tuple[float, ...], ...]:
         """First start of a node to last end, by graph and replay."""

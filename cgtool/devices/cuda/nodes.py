@@ -306,7 +306,7 @@ class FunctionTable:
         return known
 
     def layout(self, function: Any) -> tuple[tuple[int, int], ...] | None:
-        """(offset, size) in bytes of each parameter (cuFuncGetParamInfo, driver 12.4); None where
+        """(offset, size) in bytes of each parameter (cuFuncGetParamInfo, driver 12.4); None if
         the driver or its bindings have no such call."""
         handle = int(function)
         if handle not in self._layouts:

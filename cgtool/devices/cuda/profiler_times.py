@@ -155,7 +155,7 @@ def _matched(
     certain: set[Any] | None,
     functions: Sequence[str],
 ) -> list[tuple[Node, Record]]:
-    """(node, record) pairs; none where the order contradicts itself."""
+    """(node, record) pairs; none if the order contradicts itself."""
     if certain is None:
         names: dict[Any, str] = {}
         for node, record in zip(nodes, records, strict=True):

@@ -1,6 +1,6 @@
 """Provenance of a capture: a stamp on every node, and the op record of a warm-up.
 
-A capture runs undisturbed except for one callback a node (CUPTI, ``cgtool.devices.cuda.cupti``),
+A capture runs undisturbed except for one callback per node (CUPTI, ``cgtool.devices.cuda.cupti``),
 which stamps the node with the Python frame, stream and autograd node at the time of its creation.
 The rest, the ATen op, the module and the forward call of a backward node, comes from one warm-up
 iteration that ran under the op recorder with its launches logged. ``provenance`` joins the two.
@@ -108,7 +108,7 @@ contradict the order, the nodes between them are not placed."""
 def _stamper(
     stamps: list[tuple[Any, ...]], annotations: Annotations, device: int
 ) -> cupti.NodeCallback:
-    """The callback. It runs once a node, between two launches, so it uses local names only, looks
+    """The callback. It runs once per node, between two launches, so it uses local names only, looks
     nothing up twice, and keeps a plain tuple in the order of Stamp."""
     append = stamps.append
     getframe = sys._getframe

@@ -73,7 +73,7 @@ def eager_iteration(
 ) -> Results:
     """One eager iteration, with the incoming gradients of the graphs.
 
-    ``watch`` is entered around the user's code only, once a phase. The incoming gradients are
+    ``watch`` is entered around the user's code only, once per phase. The incoming gradients are
     appended to ``hold``; without it they are freed with the iteration.
     """
     if autocast_caches() and not keep_casts:

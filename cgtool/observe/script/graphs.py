@@ -259,7 +259,7 @@ def observe_callables(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_backward_warnings(script: ObservedScript, patches: Patches) -> None:
-    """What PyTorch warns of in a captured backward, each time and not once a process.
+    """What PyTorch warns of in a captured backward, each time and not once per process.
 
     Cost: nothing outside captures. Warnings of a captured backward are shown after it.
     """

@@ -195,7 +195,7 @@ class WatchedGraph:
     handle_taken: bool = False
     """The script has called ``raw_cuda_graph()``, and can edit the template."""
     template: Hashable = None
-    """What the template held when it was instantiated; None where that is unknown."""
+    """What the template held when it was instantiated; None if that is unknown."""
     disturbed: bool = False
     """Something outside the captured code, already published, may have ended the capture."""
     callable: GraphedCallable | None = None

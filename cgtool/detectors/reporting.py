@@ -78,7 +78,7 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
 
 
 class CapturedRegion:
-    """The code that runs now, which is being captured or runs as if it were.
+    """The running code, which is being captured or runs as if it were.
 
     Rules read its state and report to it.
     """
@@ -96,7 +96,7 @@ class CapturedRegion:
         self.function: Any = None
         """The outermost torch function that is running."""
         self.capturing_queries: list[tuple[Frame, ...]] = []
-        """Where the code asked whether a stream is capturing, and the answer was yes."""
+        """Where the code queried whether a stream is capturing, and the result was True."""
         self.call: OpCall | None = None
         """The op that is running."""
         self.record: Record | None = None
@@ -108,7 +108,7 @@ class CapturedRegion:
         return False
 
     def answer_capturing(self) -> None:
-        """Note that the user's code asks whether a stream is capturing; the answer is yes."""
+        """Record that the user's code queries whether a stream is capturing; the result is True."""
         self.capturing_queries.append(here(2))
 
     def note(self, code: Code, reason: str) -> None:
@@ -246,6 +246,6 @@ def is_reported(error: BaseException) -> bool:
 
 
 def mark_reported(error: BaseException) -> None:
-    """The finding behind the exception is reported: nothing needs to explain it any more."""
+    """Mark the finding behind the exception as reported, so that nothing explains it again."""
     with contextlib.suppress(AttributeError, TypeError):
         setattr(error, _REPORTED, True)

@@ -44,7 +44,7 @@ from cgtool.model.validation import inconsistency
 
 FORMAT = "cgtool-capture"
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""Of every part: equal captures make equal files."""
+"""Timestamp of every part: equal captures make equal files."""
 MAX_PARTS = 20_000
 MAX_DIRECTORY_BYTES = 4 << 20
 """Of the list of parts, which ``zipfile`` reads in one go."""
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 
 class _Version(msgspec.Struct, frozen=True):
-    """Enough of a manifest to judge whether the rest can be read."""
+    """The part of a manifest that shows whether the rest can be read."""
 
     format: str
     schema_version: int
@@ -242,7 +242,7 @@ def _check_directory(path: Path, file: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """While a capture is built there is no garbage, and collecting takes as long as reading."""
+    """Building a capture makes no garbage, and collecting would take as long as reading."""
     enabled = gc.isenabled()
     gc.disable()
     try:

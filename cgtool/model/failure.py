@@ -19,7 +19,7 @@ EXIT_BUG = 70
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong, where, why, and what to do: the four lines that the user reads."""
+    """What went wrong, where, why, and how to fix it: the four lines that the user reads."""
 
     what: str
     """One sentence: ``model.py:build raised ValueError: ...``."""

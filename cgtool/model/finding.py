@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str | None = None
     """``load``, ``warm-up``, ``forward``, ``backward``, ``step``, ``replay``, ``script``."""
     fix: str | None = None
-    """What to write instead, where this case allows a closer answer than the page's."""
+    """What to write instead, if this case has a more specific fix than the page's."""
     evidence: tuple[str, ...] = ()
     """One line each: the driver's message, two values that differ, bytes, counts."""
     severity: str | None = None
@@ -101,11 +101,11 @@ class Capability(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     state: str
     how: str
-    """What is there, or what cgtool does without it."""
+    """How it is available, or what cgtool does without it."""
     remedy: str | None = None
     """How to get it."""
     gpu: bool = False
-    """It matters only with a GPU."""
+    """Relevant only with a GPU."""
 
 
 def read_report(path: Path) -> Report:

@@ -1,5 +1,5 @@
-"""What travels to and from a worker process: a Request with one job, on its standard input; and the
-messages that it answers with, as JSON lines on a pipe."""
+"""Messages to and from a worker process: a Request with one job, on its standard input; and its
+replies, as JSON lines on a pipe."""
 
 from __future__ import annotations
 

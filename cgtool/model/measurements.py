@@ -114,12 +114,12 @@ class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     synced_ns: tuple[MeasuredNs, ...] = ()
     """Wall time of replay + synchronize, one after the other."""
     queued_ns: MeasuredNs | None = None
-    """Wall time of one of many replays launched back to back: of an iteration of all graphs, its
+    """Wall time of one of many back-to-back replays: of an iteration of all graphs, its
     share by device time."""
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that ``cgtool profile`` measured besides the nodes' own times."""
+    """Everything that ``cgtool profile`` measured except the nodes' own times."""
 
     route: str
     """``cupti`` (records carry the node's id) or ``profiler`` (PyTorch's records, joined by their

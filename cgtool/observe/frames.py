@@ -51,7 +51,7 @@ def _packages() -> tuple[tuple[str, str], ...]:
     package = Path(__file__).parent.parent
     # Both spellings: code objects keep the path that was imported, through links or not.
     packages = [("cgtool", str(package)), ("cgtool", str(package.resolve()))]
-    # Triton's launcher stands between a kernel and the line that launches it, as torch does.
+    # Triton's launcher is between a kernel and the line that launches it, as torch is.
     for name in ("torch", "triton"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
@@ -192,7 +192,7 @@ def user_frames(traceback_frames: Iterable[tuple[FrameType, int]]) -> tuple[Fram
 def folded(chain: list[Frame]) -> tuple[Frame, ...]:
     """The chain with the rounds of a recursion left out.
 
-    What stands for them is a Frame without a file, whose function is the text to show.
+    They are replaced by a Frame without a file, whose function is the text to show.
     """
     shown_frames: list[Frame] = []
     at = 0

@@ -199,7 +199,7 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
 class OpRecorder:
     """Records every ATen call that runs while it is entered, on this thread and on autograd's.
 
-    ``launch_count`` is asked before and after each op; on a GPU it counts launches, so that each
+    ``launch_count`` is called before and after each op; on a GPU it counts launches, so that each
     op knows which of them are its own. ``accesses`` notes what those that launched read and wrote.
 
     Costs a few microseconds an op. It watches a dispatch key (``torch_compat.op_key``), so the

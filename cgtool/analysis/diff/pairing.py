@@ -4,7 +4,7 @@ A node is known by what it does (type, kernel, sizes, stream) and where it comes
 function), and by its place in the order of creation: never by its id, an address or a handle. Line
 numbers and folders do not count, because a comment above shifts the one and a checkout the other.
 
-1. Nodes that are equal in all of that are matched in order (``common``). Where equal nodes stand
+1. Nodes that are equal in all of that are matched in order (``common``). Where equal nodes are
    next to each other and one of them is gone, their lines tell which.
 2. Equal nodes that are left on both sides have moved.
 3. What is left between two matched nodes is matched by less and less: the same module, op and

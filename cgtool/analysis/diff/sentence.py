@@ -137,7 +137,7 @@ def _clauses(rows: Sequence[ChangeRow], singular: str, plural: str) -> Iterator[
     """A clause for each op and line, or a single one if there are many."""
     groups: dict[tuple[str, str | None, str | None, str], list[ChangeRow]] = defaultdict(list)
     for row in rows:
-        # An op stands for all of its kernels; without an op only the kernel has a name.
+        # An op represents all of its kernels; without an op only the kernel has a name.
         name = "" if row.op is not None else _kernel(row)
         groups[row.type, row.op, row.line, name].append(row)
     if len(groups) > _NAMED:

@@ -259,7 +259,7 @@ def _signature(text: str) -> str:
     text = text.replace("operator()", "operator__").replace(") const", ")")
     text = _NOISE_NAMESPACE.sub("", text)
     words = _split(text, " ")
-    # The return type stands before the name; `const` and the like may stand after parameters.
+    # The return type comes before the name; `const` and the like may follow the parameters.
     name = next((word for word in words if "(" in _IN_BRACKETS.sub("", word)), words[-1])
     return name[: _parameters_at(name)]
 

@@ -129,7 +129,7 @@ class Collectives(Detector):
 
     def start(self) -> None:
         self._works: dict[int, weakref.ref[Any]] = {}
-        """Started, and not waited for."""
+        """Collectives that were started and that no stream has waited for."""
 
     @on(events.CollectiveStarted)
     def _start(self, event: events.CollectiveStarted) -> None:
@@ -146,7 +146,7 @@ class Collectives(Detector):
 
     @on(events.CaptureBegan)
     def _begin(self, _event: events.CaptureBegan) -> None:
-        # A work that nothing holds any more cannot be waited for.
+        # Nothing can wait for a work that no longer has references.
         if any(reference() is not None for reference in self._works.values()):
             self.report(
                 CAPTURE_WAITS_FOR_NCCL,

@@ -1,7 +1,7 @@
 """``cgtool check`` on a GPU: a dry run under the rules of capture, then a capture.
 
 The dry run is eager: the code goes on after a call that a capture would refuse, so one run shows
-every hazard. What the rules do not know is asked of PyTorch and the driver: PyTorch's
+every hazard. PyTorch and the driver report what the rules do not cover: PyTorch's
 synchronization debug mode warns where the host waits, and at the end the workload is captured.
 """
 

@@ -1,6 +1,6 @@
 """A script under observation: its graphs, their memory, the order of its streams.
 
-``ObservedScript`` is the state that observers keep and subscribers read. The observers beside it
+``ObservedScript`` is the state that observers keep and subscribers read. The observers next to it
 (``graphs``, ``calls``) patch PyTorch and call its methods, which update the state and publish
 events.
 """

@@ -73,10 +73,10 @@ class Row:
         """``code file:line source text`` of each thing that was found, once."""
         places = set()
         for answer in self.answers.values():
-            _places = [_place(finding) for finding in answer.findings]
-            if not _places and answer.code in (4, 70):
-                _places = [answer.message]
-            for text in _places:
+            texts = [_place(finding) for finding in answer.findings]
+            if not texts and answer.code in (4, 70):
+                texts = [answer.message]
+            for text in texts:
                 if text not in places:
                     places.add(text)
                     yield text

@@ -124,11 +124,13 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         verdicts[answer.verdict] += 1
         bases_made.append(len(before))
         runs.append(run_count)
-    fmeans = [fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus]
+    changes = [
+        fmean(map(midmean, heads[gpu])) / fmean(map(midmean, bases[gpu])) - 1 for gpu in gpus
+    ]
     return {
         "sample": name,
         "planted": SEPARATE if side == "head" else 0.0,
-        "seen": fmean(fmeans) if side == "head" else 0.0,
+        "seen": fmean(changes) if side == "head" else 0.0,
         "workers": sum(map(len, bases.values())) + sum(map(len, heads.values())) * (side == "head"),
         "comparisons": COMPARISONS,
         **_counts(verdicts),

@@ -201,8 +201,8 @@ def test_the_readme_shows_what_a_refused_capture_says(tmp_path):
     source = "import torch\n\ndef f(x):\n    return x / x.max().item()\n"
     (tmp_path / "model.py").write_text(source)
     printed = printed_by(*shlex.split(command)[1:], cwd=tmp_path)
-    replaces = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
-    assert shown_after("README.md", command, replaces) == replaces
+    lines = [line.replace(str(tmp_path.resolve()), "/home/me") for line in printed]
+    assert shown_after("README.md", command, lines) == lines
 
 
 def test_docs_show_what_pools_prints():

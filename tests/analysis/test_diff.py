@@ -222,13 +222,13 @@ def test_names_generated_by_another_build_are_not_a_difference():
 
 def test_another_order_of_creation_with_the_same_dependencies_is_not_a_difference():
     edges = ((0, 1), (2, 3))
-    node = Builder().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
-    node = node.node("add", "b", 4, stream=1).capture(*edges)
-    other = (
+    before = Builder().node("mul", "a", 1).node("add", "a", 2).node("mul", "b", 3, stream=1)
+    before = before.node("add", "b", 4, stream=1).capture(*edges)
+    after = (
         Builder().node("mul", "b", 3, stream=1).node("add", "b", 4, stream=1).node("mul", "a", 1)
     )
-    other = other.node("add", "a", 2).capture(*edges)
-    report = nothing(node, other)
+    after = after.node("add", "a", 2).capture(*edges)
+    report = nothing(before, after)
     assert any("created in another order" in note for note in report.notes)
 
 
@@ -262,12 +262,12 @@ def test_of_two_equal_nodes_the_one_whose_line_is_gone(drop):
 
 def test_of_two_equal_nodes_the_one_that_has_another_form_is_changed():
     """The launch that changed is the first of two that were equal."""
-    node = (
+    before = (
         Builder().node("mul", "a", 1, MUL).node("mm", "a", 2, GEMM, 8).node("mm", "a", 2, GEMM, 8)
     )
-    other = Builder().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
-    other = other.node("mm", "a", 2, GEMM, 8)
-    for a, b in ((node, other), (other, node)):
+    after = Builder().node("mul", "a", 1, MUL, 9).node("mm", "a", 2, GEMM, 9)
+    after = after.node("mm", "a", 2, GEMM, 8)
+    for a, b in ((before, after), (after, before)):
         report = compare(a.capture(), b.capture())
         assert counts(report) == (0, 0, 2, 0)
         assert (
@@ -318,13 +318,13 @@ def test_modules_with_names_of_thousands_of_digits_or_names():
 
 
 def test_an_op_that_took_the_place_of_another():
-    node = Builder().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
-    other = Builder().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
-    report = compare(node.capture(), other.capture())
+    before = Builder().node("gelu", "mlp.0", 1, ADD).node("gelu", "mlp.1", 1, ADD)
+    after = Builder().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
+    report = compare(before.capture(), after.capture())
     assert counts(report) == (2, 2, 0, 0)
     assert report.summary == "Same number of nodes: 2 kernels of gelu at model.py:1 became relu"
-    other = Builder().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
-    report = compare(node.capture(), other.capture())
+    after = Builder().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
+    report = compare(before.capture(), after.capture())
     assert (
         report.summary
         == "Same number of nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
@@ -357,8 +357,8 @@ def test_another_module_for_the_same_work_is_a_note_not_a_difference():
 
 
 def test_another_op_for_the_same_kernel():
-    node, other = Builder().node("add", "a", 1), Builder().node("add_", "a", 1)
-    report = compare(node.capture(), other.capture())
+    before, after = Builder().node("add", "a", 1), Builder().node("add_", "a", 1)
+    report = compare(before.capture(), after.capture())
     assert counts(report) == (0, 0, 1, 0)
     assert report.summary == "Same number of nodes: add_ at model.py:1 in a changed its op"
 
@@ -375,9 +375,9 @@ def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_
 
 
 def test_a_stream_that_changed():
-    node = Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
-    other = Builder().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
-    report = compare(node.capture(), other.capture())
+    before = Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
+    after = Builder().node("mul", "a", 1).node("add", "b", 2, stream=1).node("mul", "c", 3)
+    report = compare(before.capture(), after.capture())
     (row,) = report.changes
     (attribute,) = row.attributes
     assert (attribute.name, attribute.a, attribute.b) == ("stream", "capture stream", "side")
@@ -385,16 +385,18 @@ def test_a_stream_that_changed():
 
 
 @pytest.mark.parametrize(
-    ("node", "other", "attributes"),
+    ("before", "after", "attributes"),
     [
         ({"copy": Copy("dtod", 4096)}, {"copy": Copy("dtod", 8192)}, ["bytes"]),
         ({"copy": Copy("dtod", 4096)}, {"copy": Copy("htod", 4096)}, ["kind"]),
         ({"fill": Fill(512, 0)}, {"fill": Fill(512, 1)}, ["value"]),
     ],
 )
-def test_copies_and_fills(node, other, attributes):
-    kind = "memcpy" if "copy" in node else "memset"
-    a, b = (Builder().node("copy_", "a", 1, type=kind, **more).capture() for more in (node, other))
+def test_copies_and_fills(before, after, attributes):
+    kind = "memcpy" if "copy" in before else "memset"
+    a, b = (
+        Builder().node("copy_", "a", 1, type=kind, **more).capture() for more in (before, after)
+    )
     (row,) = compare(a, b).changes
     assert [attribute.name for attribute in row.attributes] == attributes
 
@@ -429,11 +431,13 @@ def test_an_edge_of_another_kind_is_another_dependency():
 
 
 def test_nodes_that_run_in_another_order():
-    node = Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
-    other = (
+    before = (
+        Builder().node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3).node("add", "d", 4)
+    )
+    after = (
         Builder().node("add", "d", 4).node("mul", "a", 1).node("add", "b", 2).node("mul", "c", 3)
     )
-    report = compare(node.capture(), other.capture())
+    report = compare(before.capture(), after.capture())
     assert counts(report) == (0, 0, 0, 1)
     assert report.different
     assert report.summary == "Same number of nodes: 1 node runs in another order"

@@ -190,9 +190,9 @@ def test_the_gate_answers_the_same_from_the_same_runs(cgtool, machine, monkeypat
             figures = [answer["ratio"], answer["low"], answer["high"], answer["needed"] or None]
         else:
             (verdict,) = (
-                load
-                for load in json.loads(out)["targets"][0]["verdicts"]
-                if load["metric"] == "replay-us"
+                verdict
+                for verdict in json.loads(out)["targets"][0]["verdicts"]
+                if verdict["metric"] == "replay-us"
             )
             figures = [
                 verdict["ratio"],

@@ -171,8 +171,8 @@ def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
     source, expected = ODD[case]
     done = check(tmp_path, source, "--format", "json")
     assert done.returncode == 1, done.stderr
-    loads = [(load["code"], load["frames"][0][1]) for load in json.loads(done.stdout)["findings"]]
-    assert expected in loads
+    findings = json.loads(done.stdout)["findings"]
+    assert expected in [(finding["code"], finding["frames"][0][1]) for finding in findings]
 
 
 def test_code_that_fails_in_eager_mode_is_a_failure_not_a_hazard(tmp_path):

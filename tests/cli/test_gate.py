@@ -102,10 +102,10 @@ def test_two_captures_of_one_entry_are_distinguished(run) -> None:
     for file in (MLP, BENCH):
         assert f"Gate of samples/mlp.py:build ({file}), NVIDIA H200" in out.replace("\n", "")
     _, out, _ = run(MLP, BENCH, *held, "junit")
-    names = [match.get("classname") for match in ET.fromstring(out).findall(".//testcase")]
+    names = [case.get("classname") for case in ET.fromstring(out).findall(".//testcase")]
     assert len(set(names)) == 2
     _, out, _ = run(MLP, BENCH, *held, "benchmark-action")
-    names = [load["name"] for load in json.loads(out)]
+    names = [figure["name"] for figure in json.loads(out)]
     assert len(set(names)) == len(names)
 
 

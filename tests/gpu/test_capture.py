@@ -175,11 +175,9 @@ def test_ranges_of_the_user_are_annotations_in_forward_and_backward():
 
     captured = capture(function, (x,))
     places = Places(captured)
-    annotationss = [
-        [places.of(node).annotations for node in graph.nodes] for graph in captured.graphs
-    ]
-    assert annotationss[0] == [("outer", "inner"), ()]
-    assert ("outer", "inner") in annotationss[1]
+    by_graph = [[places.of(node).annotations for node in graph.nodes] for graph in captured.graphs]
+    assert by_graph[0] == [("outer", "inner"), ()]
+    assert ("outer", "inner") in by_graph[1]
     none = capture(function, (x,), annotations=False)
     assert all(not origin.annotations for origin in none.origins)
 

@@ -64,8 +64,10 @@ def run(project, script):
 
 def test_the_page_documents_every_option_and_all_of_a_graph(request):
     known = {var for var in vars(request.config.option) if var.startswith("cudagraph_")}
-    replaces = {match.replace("-", "_") for match in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)}
-    assert replaces == known
+    documented_options = {
+        match.replace("-", "_") for match in re.findall(r"--(cudagraph-[a-z-]+)", PAGE)
+    }
+    assert documented_options == known
     table = PAGE.partition("| on `graph` | is |")[2].partition("\n\n")[0]
     documented = set(re.findall(r"`(\w+)[(`]", table))
     figures = {metric.name.replace("-", "_") for metric in METRICS if metric.counted is not None}

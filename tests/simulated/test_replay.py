@@ -269,10 +269,8 @@ def jagged():
     body = torch.nn.Linear(4, 4, device="cuda")
 
     def run(x):
-        nested_tensor_from_jagged = torch.nested.nested_tensor_from_jagged(
-            x.flatten(0, 1)[:2], offsets
-        )
-        return body(nested_tensor_from_jagged).values()
+        nested = torch.nested.nested_tensor_from_jagged(x.flatten(0, 1)[:2], offsets)
+        return body(nested).values()
 
     return run
 

@@ -32,9 +32,9 @@ def marked(name):
     end = next(
         (n for n, line in enumerate(source, 1) if n > start and line.startswith("def ")), 999
     )
-    search = re.search(r"return (\w+)\(", "\n".join(source[start : start + 2]))
-    if search and hasattr(guilty, search[1]) and inspect.isclass(getattr(guilty, search[1])):
-        start = inspect.getsourcelines(getattr(guilty, search[1]))[1]
+    match = re.search(r"return (\w+)\(", "\n".join(source[start : start + 2]))
+    if match and hasattr(guilty, match[1]) and inspect.isclass(getattr(guilty, match[1])):
+        start = inspect.getsourcelines(getattr(guilty, match[1]))[1]
         end = getattr(guilty, name).__code__.co_firstlineno
     line = next(number for number in own if start <= number < end)
     return source[line - 1].partition("# <- ")[2].strip(), line

@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+pytest.register_assert_rewrite("tests.gold_files")
+
 
 def _no_gpu() -> str | None:
     try:

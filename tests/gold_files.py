@@ -13,4 +13,6 @@ def check(name: str, text: str) -> None:
     path = GOLD / name
     if os.environ.get("UPDATE_GOLD"):
         path.write_text(text)
-    assert text == path.read_text()
+    assert text == path.read_text(), (
+        f"tests/gold/{name} differs: UPDATE_GOLD=1 pytest writes it anew"
+    )

@@ -106,7 +106,7 @@ def _parameter(option: CaptureOption, name: str) -> inspect.Parameter:
     elif default == ():
         annotation, default = list[str] | None, None
     else:
-        annotation = int | None if "integer" in option.expected else str | None
+        annotation = option.type | None
     declared = typer.Option(flag, metavar=option.metavar, help=option.help)
     return keyword(name, Annotated[annotation, declared], default)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -40,7 +41,6 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
         Meta(
             description="Warm-up iterations before the capture: 3, or 11 with "
             "DistributedDataParallel.",
-            extra={"expected": "an integer of at least 0"},
         ),
     ] = None
     allow_unused_input: Annotated[
@@ -87,6 +87,8 @@ class CaptureOption(NamedTuple):
     """``--warmup-iters``."""
     annotation: Any
     """The type, with its ``Meta``."""
+    type: Any
+    """The type alone: without its ``Meta``, and without None."""
     default: Any
     help: str
     choices: tuple[str, ...]
@@ -96,6 +98,9 @@ class CaptureOption(NamedTuple):
     """What a value must be, for the message about a value that is not."""
     changes_graph: bool
     """Whether a gate notes that its two sides were captured with different values."""
+
+
+_EXPECTED = {bool: "True or False", int: "an integer", float: "a number"}
 
 
 @functools.cache
@@ -109,17 +114,27 @@ def capture_options() -> tuple[CaptureOption, ...]:
 
 
 def _option(name: str, hint: Any, default: Any) -> CaptureOption:
-    type_, meta = get_args(hint)
+    meta = hint.__metadata__[-1]
     extra = meta.extra or {}
+    type_, least = hint, None
+    while origin := get_origin(type_):
+        if origin in (Literal, tuple):
+            break
+        if origin is Annotated:
+            least = next((bound.ge for bound in type_.__metadata__ if bound.ge is not None), least)
+        type_ = next(part for part in get_args(type_) if part is not NoneType)
     choices = get_args(type_) if get_origin(type_) is Literal else ()
-    expected = {
-        bool: "True or False",
-        int | None: "an integer",
-    }.get(type_, f"{', '.join(choices[:-1])} or {choices[-1]}" if choices else "")
+    if choices:
+        expected = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    else:
+        expected = _EXPECTED.get(type_, "text") + (
+            f" of at least {least}" if least is not None else ""
+        )
     return CaptureOption(
         name=name,
         flag=f"--{name.replace('_', '-')}",
         annotation=hint,
+        type=type_,
         default=default,
         help=meta.description,
         choices=choices,

@@ -22,6 +22,8 @@ from cgtool.model import options
 
 class Fake(options.CaptureOptions, frozen=True, omit_defaults=True):
     frobnicate: Annotated[bool, msgspec.Meta(description="Frobnicate it.")] = False
+    threads: Annotated[int, msgspec.Meta(ge=1, description="Threads.")] = 2
+    scale: Annotated[float | None, msgspec.Meta(description="Scale.")] = None
 
 options.CaptureOptions = Fake
 """
@@ -90,6 +92,35 @@ get_command(app)(["capture", "model.py:build", "--frobnicate"])
     assert "--frobnicate" in out
     assert "Frobnicate it." in out
     assert "got True" in out
+
+
+def test_a_new_field_of_any_type_is_read_and_checked_by_its_type():
+    out = in_process(
+        """
+from typer.main import get_command
+from cgtool.cli import attempts
+from cgtool.cli.app import app
+from cgtool.model.failure import CgtoolError
+
+def capture_of(job, output, **others):
+    print(job.capture.threads, job.capture.scale)
+    raise SystemExit
+
+attempts.capture_of = capture_of
+for more in ([], ["--threads", "3", "--scale", "0.5"], ["--threads", "0"]):
+    try:
+        get_command(app)(["capture", "model.py:build", *more])
+    except SystemExit:
+        pass
+    except CgtoolError as error:
+        print(error.failure.what)
+"""
+    )
+    assert out.splitlines() == [
+        "2 None",
+        "3 0.5",
+        "--threads 0: expected an integer of at least 1",
+    ]
 
 
 def test_a_new_field_is_an_argument_of_the_marker_and_of_the_fixture():

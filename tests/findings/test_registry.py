@@ -7,7 +7,9 @@ docs/findings/README.md and the count in README.md anew.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
+import pkgutil
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -140,3 +142,14 @@ def _cell(command: str) -> str:
     if command.startswith("no:"):
         return command
     return next(word for word in command.split() if "=" not in word)
+
+
+def test_every_detector_of_a_script_is_called():
+    from cgtool.detectors import script
+    from cgtool.detectors.reporting import Detector
+    from cgtool.detectors.script import run
+
+    for module in pkgutil.iter_modules(script.__path__, f"{script.__name__}."):
+        importlib.import_module(module.name)
+    missing = {*Detector.__subclasses__()} - {run.Errors, *run._DETECTORS}
+    assert not missing, f"add {missing} to _DETECTORS in cgtool/detectors/script/run.py"

@@ -1,8 +1,8 @@
-"""Durations, sizes, rates and counts as text."""
+"""Durations, sizes, dimensions, rates and counts as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def time_text(value_ns: float | None) -> str:
@@ -42,6 +42,13 @@ def rate_text(value: float | None, unit: str) -> str:
             break
         value /= 1000
     return f"{value:.0f} {prefix}{unit}" if value >= 10 else f"{value:.1f} {prefix}{unit}"
+
+
+def dimensions_text(sizes: Sequence[int]) -> str:
+    """``16×4`` for a grid or block: without the last sizes that are 1."""
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes = sizes[:-1]
+    return "×".join(map(str, sizes))
 
 
 def count_text(value: int, singular: str, plural: str | None = None) -> str:

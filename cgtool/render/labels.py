@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from cgtool.analysis.graph.places import Attribute, NodeDescriber, Place, file_line
 from cgtool.analysis.graph.view import Item
-from cgtool.analysis.units import bytes_text, count_text, time_text, types_text
+from cgtool.analysis.units import bytes_text, count_text, dimensions_text, time_text, types_text
 from cgtool.model.capture import Capture, Graph, Node
 from cgtool.render.text import visible
 
@@ -118,8 +118,4 @@ def _text(value: object, unit: str | None) -> str:
         return time_text(value)
     if not isinstance(value, tuple):
         return str(value)
-    if unit == "dim3":
-        # ``16×4``: without the last sizes that are 1.
-        while len(value) > 1 and value[-1] == 1:
-            value = value[:-1]
-    return ("×" if unit == "dim3" else ", ").join(map(str, value))
+    return dimensions_text(value) if unit == "dim3" else ", ".join(map(str, value))

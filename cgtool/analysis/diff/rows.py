@@ -15,6 +15,7 @@ from cgtool.analysis.diff.graphs import Matched
 from cgtool.analysis.diff.pairing import Fact, size_fields
 from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line, module_at_depth, part_of, short_op
+from cgtool.analysis.units import dimensions_text
 from cgtool.model.capture import Capture, Frame
 
 REMOVED, ADDED, CHANGED, MOVED = "removed", "added", "changed", "moved"
@@ -270,11 +271,7 @@ def _kind(change: Change) -> tuple[object, ...]:
 
 def _text(value: object, unit: str | None) -> str:
     if isinstance(value, tuple):
-        # Trailing dimensions of 1 say nothing.
-        size = list(value)
-        while len(size) > 1 and size[-1] == 1:
-            size.pop()
-        return "×".join(map(str, size))
+        return dimensions_text(value)
     if unit == "bytes":
         return f"{value:,} B"
     return str(value)

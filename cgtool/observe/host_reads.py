@@ -12,6 +12,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +103,7 @@ class HostReads:
             if use.scope == "global":
                 if use.root not in names:
                     continue
-                root = _item_of(names, use.root)
+                root: Callable[[], Any] = partial(names.get, use.root, MISSING)
                 owner = id(names)
             elif use.scope == "argument":
                 value = values.get(use.root, MISSING)
@@ -171,10 +172,6 @@ class HostReads:
                 yield Change(watched, old, new)
 
 
-def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
-    return lambda: names.get(name, MISSING)
-
-
 def _content_of(cell: types.CellType) -> Callable[[], Any]:
     def content() -> Any:
         try:
@@ -230,20 +227,17 @@ def _attribute(value: Any, name: str) -> Any:
                     return inner[name]
     if isinstance(value, type | types.ModuleType):
         return MISSING
-    member = type(value).__dict__.get(name, MISSING)
-    if isinstance(member, types.FunctionType):
-        return types.MethodType(member, value)
-    if isinstance(member, types.MemberDescriptorType):
-        try:
-            return member.__get__(value)
-        except AttributeError:
-            return MISSING
     for base in type(value).__mro__:
-        inherited = base.__dict__.get(name, MISSING)
-        if isinstance(inherited, types.FunctionType):
-            return types.MethodType(inherited, value)
-        if isinstance(inherited, bool | int | float | str):
-            return inherited
+        member = base.__dict__.get(name, MISSING)
+        if isinstance(member, types.FunctionType):
+            return types.MethodType(member, value)
+        if isinstance(member, types.MemberDescriptorType):
+            try:
+                return member.__get__(value)
+            except AttributeError:
+                return MISSING
+        if isinstance(member, bool | int | float | str):
+            return member
     return MISSING
 
 
@@ -254,22 +248,14 @@ def _reduce(value: Any) -> Value | None:
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, list | tuple | dict | set | frozenset):
-        numbers = _numbers(value)
-        if numbers is not None:
-            return Value("number", numbers, repr(value))
+        is_short = isinstance(value, list | tuple) and 0 < len(value) <= _SMALL
+        if is_short and all(type(item) in (bool, int, float, str) for item in value):
+            return Value("number", tuple(value), repr(value))
         return Value("size", len(value), f"{len(value)} items")
     module = type(value).__module__.partition(".")[0]
     if module == "numpy" and hasattr(value, "tobytes") and getattr(value, "size", 99) <= _SMALL:
         return Value("number", (str(value.dtype), value.tobytes()), str(value)[:60])
     return None
-
-
-def _numbers(value: Any) -> Any:
-    if not isinstance(value, list | tuple) or len(value) > _SMALL:
-        return None
-    if any(type(item) not in (bool, int, float, str) for item in value):
-        return None
-    return (len(value), tuple(value)) if value else None
 
 
 def _tensor(value: torch.Tensor) -> Value | None:

@@ -18,7 +18,7 @@ from cgtool.observe.effects import UNINITIALISED, Uninitialised, written_by
 from cgtool.observe.frames import Site, chain_of, is_internal, package_part
 from cgtool.observe.host_reads import HostReads, Snapshot
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import has_shape, on_host
+from cgtool.observe.tensors import has_shape, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import pytree, storage_key
 
@@ -105,7 +105,7 @@ class _Recorder(OpRecorder):
             # A constant of the code: created in C++, and passed to this op first.
             new = self._note_storages(result)
         self._storages |= new
-        if (op is None and _all_on_host(result)) or (op is not None and op.host):
+        if (op is None and all(map(on_host, tensors_in(result)))) or (op is not None and op.host):
             self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
             self._empty.allocated(call.index, result)
@@ -168,18 +168,8 @@ class _Recorder(OpRecorder):
 
 def storages_in(value: Any) -> dict[int, torch.UntypedStorage]:
     """The storages of all tensors in a nested value, by key."""
-    storages = (
-        leaf.untyped_storage()
-        for leaf in pytree.tree_leaves(value)
-        if isinstance(leaf, torch.Tensor) and _is_plain(leaf)
-    )
+    storages = (tensor.untyped_storage() for tensor in tensors_in(value) if _is_plain(tensor))
     return {storage_key(storage): storage for storage in storages}
-
-
-def _all_on_host(value: Any) -> bool:
-    return all(
-        on_host(leaf) for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)
-    )
 
 
 def _inside(frame: types.FrameType | None, part: str) -> bool:

@@ -6,6 +6,7 @@ Reads the source of functions and runs nothing.
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,9 +47,8 @@ class Use:
 @cache
 def tree_of(file: str) -> ast.Module | None:
     """The syntax tree of a source file; None when it cannot be read."""
-    lines = linecache.getlines(file)
     try:
-        return ast.parse("".join(lines))
+        return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return None
 
@@ -127,27 +127,11 @@ class _Uses(ast.NodeVisitor):
         self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
         return True
 
-    def _condition(self, node: ast.expr) -> None:
-        before, self.tested = self.tested, True
-        self.visit(node)
-        self.tested = before
-
-    def _path(self, node: ast.expr) -> None:
-        context = getattr(node, "ctx", None)
-        if not self._use(node, written=isinstance(context, ast.Store)):
+    def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
+        if not self._use(node, written=isinstance(node.ctx, ast.Store)):
             self.generic_visit(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self._path(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self._path(node)
-        if not isinstance(node.slice, ast.Constant):
-            return
-        self.visit(node.slice)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self._path(node)
+    visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self._use(node.target)
@@ -156,36 +140,26 @@ class _Uses(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
-        if isinstance(function, ast.Attribute):
-            if function.attr in _CHANGES:
-                if not self._use(function.value, written=True):
-                    self.visit(function.value)
-            elif not self._use(function, called=True):
-                self.visit(function)
-            else:
-                self._use(function.value)
+        if isinstance(function, ast.Attribute) and function.attr in _CHANGES:
+            if not self._use(function.value, written=True):
+                self.visit(function.value)
         elif not self._use(function, called=True):
             self.visit(function)
-        for argument in node.args:
+        elif isinstance(function, ast.Attribute):
+            self._use(function.value)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(argument)
-        for keyword in node.keywords:
-            self.visit(keyword.value)
 
-    def visit_If(self, node: ast.If | ast.While) -> None:
-        self._condition(node.test)
-        for statement in (*node.body, *node.orelse):
-            self.visit(statement)
-
-    visit_While = visit_If  # noqa: N815
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._condition(node.test)
-        self.visit(node.body)
-        self.visit(node.orelse)
-
-    def visit_For(self, node: ast.For) -> None:
-        self._condition(node.iter)
-        for statement in (*node.body, *node.orelse):
+    def generic_visit(self, node: ast.AST) -> None:
+        parts = _branches(node)
+        if parts is None:
+            super().generic_visit(node)
+            return
+        condition, branches = parts
+        before, self.tested = self.tested, True
+        self.visit(condition)
+        self.tested = before
+        for statement in itertools.chain(*branches):
             self.visit(statement)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:

@@ -191,7 +191,7 @@ def _interleaved(number: int, task: dict[str, Any], loads: dict[str, Any]) -> di
             pairs.Entry(side, slowed(loads[name], cycles), CaptureOptions())
             for side, cycles in (("base", BASE_CYCLES), ("again", BASE_CYCLES), ("head", longer))
         ]
-        pads = pairs.Pads(0, number)
+        pads = pairs.AddressShifter(0, number)
         gc.collect()
         gc.freeze()
         gc.disable()

@@ -33,7 +33,7 @@ from cgtool.model.jobs import (
     ProfileJob,
     ScriptJob,
     VerifyJob,
-    capture_beside,
+    capture_path_for,
     check_job,
 )
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions, VerifyOptions
@@ -65,7 +65,7 @@ def report_of(
         saved = Path(folder) / "report.json"
         _run(job, saved, timeout=timeout, quiet=quiet)
         report = read_report(saved)
-        if (captured := capture_beside(saved)).exists():
+        if (captured := capture_path_for(saved)).exists():
             more = graph_findings(read(captured))
             report = structs.replace(report, findings=(*report.findings, *more))
     return report

@@ -24,7 +24,7 @@ from cgtool.model.failure import usage
 from cgtool.model.files import JsonFormat, is_file, read_bytes
 from cgtool.model.finding import REPORT_VERSION, Report
 
-_ALIKE = 80
+_MIN_SIMILARITY = 80
 """Similarity of names out of 100 (``fuzz.ratio``); swapping two letters leaves more than this."""
 _REPORTS = {"cgtool-check": "check", "cgtool-verify": "verify"}
 """The schemas of reports, and the command that writes each."""
@@ -144,7 +144,7 @@ def _misspelt(path: Path, content: dict[str, Any]) -> None:
         if isinstance(value, dict):
             tables |= {f"{name}.{inner}": table for inner, table in value.items()}
     for name, table in tables.items():
-        near = name == "cgtool" or fuzz.ratio(name.lower(), "tool.cgtool") >= _ALIKE
+        near = name == "cgtool" or fuzz.ratio(name.lower(), "tool.cgtool") >= _MIN_SIMILARITY
         if near and name != "tool.cgtool" and isinstance(table, dict) and "gate" in table:
             raise usage(
                 f"{path}: [{name[:80]}.gate] is ignored: cgtool does not read it",
@@ -168,7 +168,7 @@ def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, 
         if any(same_entry(spec, name, folder) for spec in specs):
             continue
         missing = _missing(folder, name)
-        near = process.extractOne(name, without, scorer=fuzz.ratio, score_cutoff=_ALIKE)
+        near = process.extractOne(name, without, scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
         where = f"{project.path}: [{section(name)}]"
         if near is not None and missing and not _missing(Path(), near[0]):
             raise usage(

@@ -34,7 +34,7 @@ from cgtool.model.jobs import (
     Request,
     ScriptJob,
     VerifyJob,
-    capture_beside,
+    capture_path_for,
 )
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.observe import call_sites
@@ -61,7 +61,7 @@ def run(request: Request, progress: Progress) -> None:
     captured, report = RUN[type(job)](job, context)
     progress("write")
     if captured is not None:
-        capture_file.write(output if report is None else capture_beside(output), *captured)
+        capture_file.write(output if report is None else capture_path_for(output), *captured)
     if report is not None:
         with atomic(output) as temporary:
             temporary.write_bytes(msgspec.json.encode(report))

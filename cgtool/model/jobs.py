@@ -115,6 +115,6 @@ def check_job(
     return CheckJob(spec, capture)
 
 
-def capture_beside(report: Path) -> Path:
+def capture_path_for(report: Path) -> Path:
     """Where a job that writes a Report leaves the capture that it made, for the analyses."""
     return report.with_suffix(".cgt")

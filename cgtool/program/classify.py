@@ -102,11 +102,15 @@ class Classifier:
     def frames(self) -> tuple[Frame, ...]:
         return (Frame(self.file, self.line or 1, self.name),) if self.file else ()
 
-    def _usage(self, text: str, *, why: str | None = None, fix: str | None = None) -> CgtoolError:
+    def _usage_error(
+        self, text: str, *, why: str | None = None, fix: str | None = None
+    ) -> CgtoolError:
         failure = Failure(f"{self.spec}{text}", EXIT_USAGE, self.frames, why, fix, "load")
         return CgtoolError(failure)
 
-    def _wrong(self, text: str, *, why: str | None = FORMS, fix: str | None = None) -> CgtoolError:
+    def _user_error(
+        self, text: str, *, why: str | None = FORMS, fix: str | None = None
+    ) -> CgtoolError:
         """The error for what the user's code returned."""
         failure = Failure(f"{self.spec}{text}", EXIT_USER_CODE, self.frames, why, fix, "load")
         return CgtoolError(failure)
@@ -134,17 +138,17 @@ class Classifier:
             return self._class(value)
         if not callable(value):
             kind = "a module" if is_a(value, ModuleType) else callables.kind(value)
-            raise self._usage(f" is {kind}, which cannot be called", why=FORMS)
+            raise self._usage_error(f" is {kind}, which cannot be called", why=FORMS)
         if refusal := callables.cannot_run(value):
-            raise self._usage(f" is {refusal}, which cgtool does not run", why=FORMS)
+            raise self._usage_error(f" is {refusal}, which cgtool does not run", why=FORMS)
         return self._function(value)
 
     def _class(self, kind: type) -> Workload:
         if not issubclass(kind, torch.nn.Module):
-            raise self._usage(" is a class, but not an nn.Module", why=FORMS)
+            raise self._usage_error(" is a class, but not an nn.Module", why=FORMS)
         call = callables.factory_call(kind, self.device)
         if call is None or call[2] not in (None, "device"):
-            raise self._usage(
+            raise self._usage_error(
                 f" cannot be created without {', '.join(callables.required(kind))}",
                 fix="write a factory that creates it, or name an instance",
             )
@@ -168,7 +172,7 @@ class Classifier:
             )
             if names[:1] == ["self"]:
                 fix = "it is a method: name an instance's method, or a factory that returns one"
-            raise self._usage(
+            raise self._usage_error(
                 f" takes {', '.join(names) or 'arguments'}, but no inputs are given", fix=fix
             )
         args, kwargs, parameter = call
@@ -200,14 +204,14 @@ class Classifier:
         if function is None:
             if not callables.required(value):
                 return (), {}
-            raise self._usage(
+            raise self._usage_error(
                 f"{callables.signature_text(value)}: no inputs are given",
                 fix=f"give --input for each parameter, or write {self.name}_inputs(device)",
             )
         call = callables.factory_call(function, self.device)
         if call is None:
             signature = callables.signature_text(function)
-            raise self._wrong(
+            raise self._user_error(
                 f": {self.name}_inputs{signature} takes more parameters than a device",
                 why=None,
                 fix=f"write it as {self.name}_inputs(device)",
@@ -222,7 +226,7 @@ class Classifier:
             if len(inputs) == 2 and is_a(inputs[0], tuple | list) and is_a(inputs[1], dict):
                 return tuple(inputs[0]), dict(inputs[1])
             return tuple(inputs), {}
-        raise self._wrong(
+        raise self._user_error(
             f": {self.name}_inputs returned {callables.kind(inputs)}, {short(inputs)}",
             why="it returns a tuple of arguments, a dict of keyword arguments, or (args, kwargs)",
         )
@@ -234,8 +238,10 @@ class Classifier:
             return self._callable(value, args, kwargs)
         message = f"{callables.signature_text(value)}: {mismatch}"
         if self.inputs:
-            raise self._usage(message, fix="give the inputs the names of its parameters")
-        raise self._wrong(message, why=None, fix=f"return its arguments from {self.name}_inputs")
+            raise self._usage_error(message, fix="give the inputs the names of its parameters")
+        raise self._user_error(
+            message, why=None, fix=f"return its arguments from {self.name}_inputs"
+        )
 
     # --- what a factory returned
 
@@ -269,11 +275,11 @@ class Classifier:
         why = FORMS
         if hint != NO_HINT:
             why, fix = f"{hint[0]}\n{FORMS}", hint[1]
-        return self._wrong(f" returned {shown}", why=why, fix=fix)
+        return self._user_error(f" returned {shown}", why=why, fix=fix)
 
     def _refuse_inputs(self, result: Any) -> None:
         if self.inputs:
-            raise self._usage(
+            raise self._usage_error(
                 f" returned {callables.kind(result)}, which takes no --input",
                 fix="leave out --input, or name a function with parameters, or a factory that "
                 "returns only the callable",
@@ -281,7 +287,7 @@ class Classifier:
 
     def _check_runs(self, function: Any, prefix: str) -> None:
         if refusal := callables.cannot_run(function):
-            raise self._wrong(f"{prefix} {refusal}, which cgtool does not run")
+            raise self._user_error(f"{prefix} {refusal}, which cgtool does not run")
 
     def _returned_callable(self, function: Any) -> Workload:
         self._check_runs(function, " returned")
@@ -289,7 +295,7 @@ class Classifier:
             return self._with_inputs(function)
         names = callables.required(function)
         if names:
-            raise self._wrong(
+            raise self._user_error(
                 f" returned a callable that takes {', '.join(names)}, and no arguments for it",
                 fix=f"return (callable, args), or give --input '{names[0]}=float32[4,128]'",
             )
@@ -302,19 +308,19 @@ class Classifier:
             args = (args,)
         if not is_a(args, tuple | list):
             form = "(), {'name': value}" if is_a(args, dict) else "(argument, ...)"
-            raise self._wrong(
+            raise self._user_error(
                 f" returned arguments of type {type_name(args)}", fix=f"return (callable, {form})"
             )
         kwargs = more[0] if more else {}
         if not is_a(kwargs, dict) or not all(is_a(key, str) for key in kwargs):
-            raise self._wrong(
+            raise self._user_error(
                 f" returned keyword arguments of type {type_name(kwargs)}",
                 fix="return (callable, args, {'name': value})",
             )
         mismatch = callables.mismatch(function, tuple(args), kwargs)
         if mismatch:
             name = callables.name_of(function)
-            raise self._wrong(
+            raise self._user_error(
                 f" returned arguments that {name} does not take: {mismatch}",
                 why=f"it is {name}{callables.signature_text(function)}",
             )
@@ -325,12 +331,12 @@ class Classifier:
     def _calls(self, factory: Any, functions: Any, arguments: Any, *more: Any) -> Workload:
         """``((f1, ...), (args1, ...))``, by the rules of ``torch.cuda.make_graphed_callables``."""
         if more or not is_a(arguments, tuple | list):
-            raise self._wrong(
+            raise self._user_error(
                 " returned several callables without their arguments, or with keyword arguments",
                 fix="return ((f1, f2, ...), (args1, args2, ...))",
             )
         if len(functions) != len(arguments):
-            raise self._wrong(
+            raise self._user_error(
                 f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
             )
         parts = []
@@ -344,10 +350,12 @@ class Classifier:
     def _check_shared(self, name: str, function: Any, args: Any) -> None:
         self._check_runs(function, f": {name} is")
         if not is_a(args, tuple | list):
-            raise self._wrong(f": the arguments of {name} are {callables.kind(args)}, not a tuple")
+            raise self._user_error(
+                f": the arguments of {name} are {callables.kind(args)}, not a tuple"
+            )
         for index, value in enumerate(args):
             if not is_a(value, torch.Tensor):
-                raise self._wrong(
+                raise self._user_error(
                     f": argument {index} of {name} is {callables.kind(value)}, not a tensor",
                     why="callables that share a pool take only tensors, as in "
                     "torch.cuda.make_graphed_callables",
@@ -355,7 +363,7 @@ class Classifier:
                 )
         mismatch = callables.mismatch(function, tuple(args), {})
         if mismatch:
-            raise self._wrong(
+            raise self._user_error(
                 f": {name} does not take its arguments: {mismatch}",
                 why=f"it is {name}{callables.signature_text(function)}",
             )

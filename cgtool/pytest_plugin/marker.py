@@ -70,8 +70,8 @@ class CheckArguments(msgspec.Struct, frozen=True):
 
 T = TypeVar("T", Options, GateArguments, VerifyArguments, CheckArguments)
 
-_CALL = [name for name in Options.__struct_fields__ if name != "requires_gpu"]
-_BUDGETS = [*(name.replace("-", "_") for name in NAMES), "max_increase", "max_regression"]
+_OPTION_NAMES = [name for name in Options.__struct_fields__ if name != "requires_gpu"]
+_BUDGET_NAMES = [*(name.replace("-", "_") for name in NAMES), "max_increase", "max_regression"]
 
 
 # --- arguments
@@ -81,13 +81,15 @@ def options_of(
     where: str, arguments: Mapping[str, object], before: Options | None = None
 ) -> Options:
     """``before``, overridden by the arguments. Raises CgtoolError (exit 2)."""
-    _check_names(where, arguments, _CALL, "option", (_BUDGETS, "budgets belong in graph.gate()"))
+    _check_names(
+        where, arguments, _OPTION_NAMES, "option", (_BUDGET_NAMES, "budgets belong in graph.gate()")
+    )
     return _overridden(where, arguments, before or Options())
 
 
 def of_marker(where: str, arguments: Mapping[str, object]) -> tuple[dict[str, object], Budgets]:
     """The options that a marker names, and its budgets. Raises CgtoolError (exit 2)."""
-    _check_names(where, arguments, [*_BUDGETS, *Options.__struct_fields__], "budget or option")
+    _check_names(where, arguments, [*_BUDGET_NAMES, *Options.__struct_fields__], "budget or option")
     options = {
         name: value for name, value in arguments.items() if name in Options.__struct_fields__
     }
@@ -137,7 +139,9 @@ def _check_names(
 def budgets_of(where: str, arguments: Mapping[str, object]) -> Budgets:
     """Budgets by the names of ``cgtool gate``: ``max_nodes=400``, ``max_nodes={"backward": 300}``,
     ``max_increase={"nodes": "2%"}``, ``max_regression="3%"``. Raises CgtoolError (exit 2)."""
-    _check_names(where, arguments, _BUDGETS, "budget", (_CALL, "options belong in cudagraph()"))
+    _check_names(
+        where, arguments, _BUDGET_NAMES, "budget", (_OPTION_NAMES, "options belong in cudagraph()")
+    )
     limits: list[Budget] = []
     increases: list[Increase] = []
     for name, value in arguments.items():

@@ -67,7 +67,7 @@ class Workers(Measuring):
     def capture(self, spec: str) -> Capture:
         """Raises CgtoolError."""
         if self._is_next("capture", self._captures):
-            with self._beside_captures():
+            with self._gpu_lock():
                 self._captures.append(self._named(super().capture(self.entry.spec)))
         return self._captures[self._used["capture"] - 1]
 
@@ -88,18 +88,18 @@ class Workers(Measuring):
     def check(self, spec: str) -> Report:
         """Raises CgtoolError."""
         if "check" not in self.reports:
-            with self._beside_captures():
+            with self._gpu_lock():
                 self.reports["check"] = self._named(super().check(self.entry.spec))
         return self.reports["check"]
 
     def verify(self, spec: str, options: VerifyOptions | None = None) -> Report:
         """Anew with ``options``; else the report that there is. Raises CgtoolError."""
         if options is not None or "verify" not in self.reports:
-            with self._beside_captures():
+            with self._gpu_lock():
                 self.reports["verify"] = self._named(super().verify(self.entry.spec, options))
         return self.reports["verify"]
 
-    def _beside_captures(self) -> AbstractContextManager[None]:
+    def _gpu_lock(self) -> AbstractContextManager[None]:
         # The simulated device does not use the GPU.
         simulated = self.options.device == "simulated"
         return contextlib.nullcontext() if simulated else gpu_shared()

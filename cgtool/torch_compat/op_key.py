@@ -87,17 +87,17 @@ class _Dispatch:
             if argument.type.kind() == "TensorType"
         ]
         """Positions of arguments for which the dispatcher hands over a number as it is."""
-        self.ways: dict[int, tuple[Any, bool, bool]] = {}
+        self.routes: dict[int, tuple[Any, bool, bool]] = {}
         """By number of the key set: the keys below, whether the op only calls other ops, and
         whether a mode or a tensor subclass runs it. Kept, because each question to a key set is a
         call into C++."""
 
-    def way(self, keyset: Any) -> tuple[Any, bool, bool]:
+    def route(self, keyset: Any) -> tuple[Any, bool, bool]:
         below = keyset.remove(_KEY)
         is_composite = _is_composite(self.op.name(), below.highestPriorityTypeId().name)
         is_pythons = _IS_ABOVE_PYTHON and below.has(_PYTHON)
-        way = self.ways[keyset.raw_repr()] = below, is_composite, is_pythons
-        return way
+        route = self.routes[keyset.raw_repr()] = below, is_composite, is_pythons
+        return route
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
         """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
@@ -118,7 +118,9 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     dispatch = _dispatches.get(id(op))
     if dispatch is None:
         dispatch = _dispatches[id(op)] = _Dispatch(op)
-    below, is_composite, is_pythons = dispatch.ways.get(keyset.raw_repr()) or dispatch.way(keyset)
+    below, is_composite, is_pythons = dispatch.routes.get(keyset.raw_repr()) or dispatch.route(
+        keyset
+    )
     if is_pythons:
         return _dispatch_to_python(op, args, kwargs)
     if is_composite or _observer is None:

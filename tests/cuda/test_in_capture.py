@@ -7,14 +7,14 @@ import pytest
 pytest.importorskip("cuda.bindings.driver")
 
 from cgtool.devices.cuda.provenance import makers, times_ns
-from cgtool.devices.cuda.stamps import Ran
+from cgtool.devices.cuda.stamps import OpTiming
 from cgtool.observe.ops import OpCall
 
 
 def call(index, launches, start_ns, end_ns):
     return OpCall(
         index, f"aten::{index}", (), None, None, (), 0, launches=launches,
-        extra=Ran(start_ns, end_ns, 7),
+        extra=OpTiming(start_ns, end_ns, 7),
     )  # fmt: skip
 
 

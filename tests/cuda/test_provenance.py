@@ -14,7 +14,7 @@ import torch
 
 from cgtool.devices.cuda import provenance
 from cgtool.devices.cuda.session import CudaGraph, Recorded
-from cgtool.devices.cuda.stamps import LaunchLog, LaunchOutsideOps, Ran, Stamp
+from cgtool.devices.cuda.stamps import LaunchLog, LaunchOutsideOps, OpTiming, Stamp
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder, Record
 from cgtool.observe.origins import OriginTable
@@ -93,7 +93,11 @@ def test_recorded_in_the_capture_each_node_has_the_stream_and_time_of_its_op():
         x.cos()
         x.exp()
     record: Record = recorder.record
-    places = [((0, 1), Ran(10, 20, HOME)), ((1, 2), Ran(30, 40, SIDE)), ((3, 4), Ran(50, 60, HOME))]
+    places = [
+        ((0, 1), OpTiming(10, 20, HOME)),
+        ((1, 2), OpTiming(30, 40, SIDE)),
+        ((3, 4), OpTiming(50, 60, HOME)),
+    ]
     for call, (launches, ran) in zip(record.calls, places, strict=True):
         call.launches, call.extra = launches, ran
     capture = captured(exact=record, exact_calls=record.calls)

@@ -112,7 +112,7 @@ def against_limit(values: Baseline, budget: Budget, *, shares: int) -> Verdict:
     by: looks, times the times that are judged."""
     metric = BY_NAME[budget.metric]
     if not metric.exact:
-        return _time_against_limit(values, metric, budget, shares)
+        return _judge_time_limit(values, metric, budget, shares)
     figure = values.counts[key(metric.name, budget.phase)]
     over = figure - budget.limit if budget.bound == "max" else budget.limit - figure
     side = "over" if budget.bound == "max" else "short"
@@ -139,7 +139,7 @@ def undecided_limit(budget: Budget, text: str = "") -> Verdict:
     )
 
 
-def _time_against_limit(values: Baseline, metric: Metric, budget: Budget, shares: int) -> Verdict:
+def _judge_time_limit(values: Baseline, metric: Metric, budget: Budget, shares: int) -> Verdict:
     """Compare an interval with a limit; undecided if the limit is inside it."""
     runs = runs_of(values, metric, budget.phase)
     logs = [math.log(median(run)) for run in runs]

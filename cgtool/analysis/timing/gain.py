@@ -161,7 +161,7 @@ _PADDED = 0.5
 """Share of an input's rows that look like padding, from which that is a finding."""
 _MOVES = 0.4
 """Share of the nodes' time in copies, casts and fills, from which that is a finding."""
-_COULD, _DID = 0.2, 0.25
+_MIN_POSSIBLE_OVERLAP, _MAX_ACTUAL_OVERLAP = 0.2, 0.25
 """Overlap is lost if it could cover the first share of the work, and covered less than the
 second share of that."""
 _MOVING_OPS = frozenset(
@@ -280,7 +280,11 @@ def _lost_concurrency(
     """Branches that did not overlap although the edges allow it."""
     for line, path in zip(lines, paths, strict=True):
         could, did = line.work_ns - path.length_ns, line.work_ns - line.busy_ns
-        if line.span_ns is None or could < _COULD * line.work_ns or did > _DID * could:
+        if (
+            line.span_ns is None
+            or could < _MIN_POSSIBLE_OVERLAP * line.work_ns
+            or did > _MAX_ACTUAL_OVERLAP * could
+        ):
             continue
         yield Finding(
             CONCURRENCY_LOST_OR_FALSE_DEPENDENCY,

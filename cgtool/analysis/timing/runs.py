@@ -13,7 +13,7 @@ from cgtool.model.measurements import Clock, Samples
 
 N = TypeVar("N", bound=float)
 
-APART = 0.03
+CLOCK_TOLERANCE = 0.03
 """Relative difference of typical SM clocks above which times are not compared."""
 
 _STEADY = frozenset(("power cap",))
@@ -30,19 +30,19 @@ _HOST = (("cpu", "processor"), ("cpus", "number of processors"))
 class Reasons(NamedTuple):
     """Why two times cannot be compared, one sentence each; empty if they can."""
 
-    lasting: tuple[str, ...] = ()
+    permanent: tuple[str, ...] = ()
     """Reasons that further runs cannot remove."""
-    passing: tuple[str, ...] = ()
+    temporary: tuple[str, ...] = ()
     """Reasons that may not apply to the next run."""
 
     @property
     def all(self) -> tuple[str, ...]:
-        return self.lasting + self.passing
+        return self.permanent + self.temporary
 
     @property
     def pass_over(self) -> bool:
         """Whether further runs may be comparable, although these are not."""
-        return bool(self.passing) and not self.lasting
+        return bool(self.temporary) and not self.permanent
 
 
 def why_incomparable(
@@ -55,35 +55,35 @@ def why_incomparable(
 ) -> Reasons:
     """Why times of ``base`` (the baseline) and of ``head`` (this measurement) cannot be compared;
     with ``host``, times that are host-dependent. What is unknown on a side is not a reason."""
-    lasting = []
+    permanent = []
     for field, name in _SAME + (_HOST if host else ()):
         default = "default" if field == "allocator_config" else None
         was, now = getattr(base, field) or default, getattr(head, field) or default
         if was and now and was != now:
-            lasting.append(f"different {name}: {was} in the baseline, {now} here")
+            permanent.append(f"different {name}: {was} in the baseline, {now} here")
     base_clock, head_clock = base_clock or Clock(), head_clock or Clock()
     # A GPU at its power limit in both is compared: the clocks below say whether it may be.
     shared = _STEADY.intersection(base_clock.throttle_reasons, head_clock.throttle_reasons)
-    lasting += disturbances(base_clock, "while the baseline was recorded", besides=shared)
-    passing = disturbances(head_clock, "here", besides=shared)
+    permanent += disturbances(base_clock, "while the baseline was recorded", ignored=shared)
+    temporary = disturbances(head_clock, "here", ignored=shared)
     if base_clock.sm_mhz and head_clock.sm_mhz:
         was, now = (round(median(_busy(clock.sm_mhz))) for clock in (base_clock, head_clock))
-        if was and now and abs(now - was) > APART * was:
+        if was and now and abs(now - was) > CLOCK_TOLERANCE * was:
             # What disturbs a GPU changes its clock too.
-            (passing or lasting).append(
+            (temporary or permanent).append(
                 f"different SM clock: {was} MHz in the baseline, {now} MHz here"
             )
-    return Reasons(tuple(lasting), tuple(passing))
+    return Reasons(tuple(permanent), tuple(temporary))
 
 
 def disturbances(
-    clock: Clock | None, where: str, *, besides: frozenset[str] = frozenset()
+    clock: Clock | None, where: str, *, ignored: frozenset[str] = frozenset()
 ) -> list[str]:
     """What slowed the GPU down, other than the code: one sentence each."""
     if clock is None:
         return []
     sentences = []
-    slowed = [reason for reason in clock.throttle_reasons if reason not in besides]
+    slowed = [reason for reason in clock.throttle_reasons if reason not in ignored]
     if slowed:
         sentences.append(f"the GPU was throttled {where}: {', '.join(slowed)}")
     processes = clock.other_processes

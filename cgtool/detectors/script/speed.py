@@ -19,12 +19,12 @@ PROFILER_BLIND_INSIDE_GRAPH = code("profiler-blind-inside-graph")
 REPLAY_PLUS_HOST_SYNC_STALL = code("replay-plus-host-sync-stall")
 TOO_MANY_SMALL_GRAPHS = code("too-many-small-graphs")
 
-_WAITS = 10
+_MIN_WAITS = 10
 """Replays, each followed by a host wait at one line."""
 _RECAPTURES = 5
 _SMALL_OPS = 8
 """A graph of so few ops costs as much to launch as it saves."""
-_SMALL_IN_A_ROW = 16
+_MIN_SMALL = 16
 
 
 class Waits(Detector):
@@ -48,7 +48,7 @@ class Waits(Detector):
             return
         frames = self.script.place()
         self._count[frames] += 1
-        if self._count[frames] == _WAITS:
+        if self._count[frames] == _MIN_WAITS:
             self.report(
                 REPLAY_PLUS_HOST_SYNC_STALL
                 if graph.has_op("c10d::")
@@ -56,7 +56,7 @@ class Waits(Detector):
                 f"the host waits for the device after every replay (`{event.call}`): the device is "
                 "idle until the next launch",
                 frames,
-                evidence=(f"{_WAITS} back-to-back replays",),
+                evidence=(f"{_MIN_WAITS} back-to-back replays",),
             )
 
 
@@ -97,13 +97,13 @@ class Launches(Detector):
             self._row.clear()
         if graph.device_ops <= _SMALL_OPS:
             self._row.append(graph)
-        if len(self._row) == _SMALL_IN_A_ROW:
+        if len(self._row) == _MIN_SMALL:
             self._rounds[graph.frames] += 1
             if self._rounds[graph.frames] == 2:
                 largest = max(small.device_ops for small in self._row)
                 self.report(
                     TOO_MANY_SMALL_GRAPHS,
-                    f"{_SMALL_IN_A_ROW} graphs of at most {largest} ops are replayed back to back",
+                    f"{_MIN_SMALL} graphs of at most {largest} ops are replayed back to back",
                     graph.frames,
                 )
 

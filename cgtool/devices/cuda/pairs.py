@@ -104,7 +104,7 @@ def measure(
     Raises CgtoolError: exit 2 for a phase that an entry does not have, 4 for what its code raises.
     """
     stream = torch.cuda.Stream(device.index)
-    pads, clock, order = Pads(device.index), ClockWatch(device.index), random.Random(0)
+    pads, clock, order = AddressShifter(device.index), ClockWatch(device.index), random.Random(0)
     deadline = time.monotonic() + options.max_seconds
     with without_collector():
         # Existing objects stay: each collection looks only at those that a pair has left.
@@ -204,7 +204,7 @@ def _error(entry: Entry, against: Entry) -> float:
     return stdev(ratios) / math.sqrt(len(ratios)) if len(ratios) > 1 else math.inf
 
 
-class Pads:
+class AddressShifter:
     """Allocations of random sizes, which shift the addresses of what is allocated next."""
 
     def __init__(self, device: int, seed: int = 0) -> None:

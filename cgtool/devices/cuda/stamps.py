@@ -180,7 +180,7 @@ def watch_capture(annotations: Annotations, device: int) -> Iterator[list[Stamp]
     stamps.extend(map(Stamp._make, created))
 
 
-class Ran(NamedTuple):
+class OpTiming(NamedTuple):
     """When an op ran, and on which stream."""
 
     start_ns: int
@@ -191,7 +191,7 @@ class Ran(NamedTuple):
 
 
 class InCaptureRecorder(OpRecorder):
-    """Each call has its nodes as ``launches`` and a ``Ran`` as ``extra``."""
+    """Each call has its nodes as ``launches`` and a ``OpTiming`` as ``extra``."""
 
     def __init__(
         self,
@@ -213,4 +213,4 @@ class InCaptureRecorder(OpRecorder):
         try:
             return super().execute(call, func, args, kwargs)
         finally:
-            call.extra = Ran(start, time.time_ns(), stream)
+            call.extra = OpTiming(start, time.time_ns(), stream)

@@ -79,7 +79,7 @@ class CudaVerifyTarget(VerifyTarget):
         return [
             finding
             for recorder in recorders
-            for finding in findings_of(recorder, sure_only=not differs)
+            for finding in findings_of(recorder, certain_only=not differs)
         ]
 
     def _again(self) -> CudaSession:
@@ -219,12 +219,12 @@ class MissedRecorder(OpRecorder):
             self._look(None)
 
 
-def findings_of(recorder: MissedRecorder, *, sure_only: bool) -> Iterator[Finding]:
-    """``sure_only``: without findings that rest on counts alone."""
+def findings_of(recorder: MissedRecorder, *, certain_only: bool) -> Iterator[Finding]:
+    """``certain_only``: without findings that rest on counts alone."""
     for launch in recorder.missed:
         # On a capturing stream only an op without any node is certain: cuDNN makes calls there that
         # count as launches and add no node.
-        if launch.capturing and (sure_only or launch.nodes):
+        if launch.capturing and (certain_only or launch.nodes):
             continue
         name = launch.call.name if launch.call is not None else "a kernel outside any op"
         finding_code, where = KERNEL_ON_STREAM_ZERO, "the default stream"

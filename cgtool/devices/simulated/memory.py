@@ -48,10 +48,10 @@ def predict(
     allocations: list[Allocation] = []
     moments = itertools.count()
 
-    def pool_of(life: Life) -> int:
+    def pool_of(life: Lifetime) -> int:
         return life.graph if separate_pools else 0
 
-    def allocate(life: Life, size: int, label: str | None, stream: int) -> PoolBlock:
+    def allocate(life: Lifetime, size: int, label: str | None, stream: int) -> PoolBlock:
         pool = pool_of(life)
         block = pools[pool].allocate(size, stream)
         allocations.append(
@@ -229,7 +229,7 @@ class PrivatePool:
 
 
 @dataclass(slots=True)
-class Life:
+class Lifetime:
     """The lifetime of one storage that an op allocated."""
 
     call: OpCall
@@ -252,10 +252,10 @@ class LifetimeRecorder(OpRecorder):
     def __init__(self, roots: Any, annotations: Any, device: DeviceModel) -> None:
         super().__init__(roots, annotations)
         self.device = device
-        self.lives: list[Life] = []
+        self.lives: list[Lifetime] = []
         self.graph = 0
         self.events = 0
-        self._open: dict[int, tuple[StorageWeakRef, Life]] = {}
+        self._open: dict[int, tuple[StorageWeakRef, Lifetime]] = {}
 
     def sweep(self) -> None:
         """Note which storages were freed since the last call."""
@@ -280,7 +280,7 @@ class LifetimeRecorder(OpRecorder):
             key = storage_key(storage)
             if key in before or key in self._open or storage.nbytes() == 0:
                 continue
-            life = Life(
+            life = Lifetime(
                 call, self.graph, storage.nbytes(), stream, self.events, address=storage.data_ptr()
             )
             self.events += 1

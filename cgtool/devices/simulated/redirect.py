@@ -60,7 +60,7 @@ _NAMES_DEVICES = frozenset((torch.device, parse_to))
 """Functions that return the device they are given: ``Module.to`` passes it on."""
 
 
-def _ask(func: Any, tensor: torch.Tensor) -> Any:
+def _device_property(func: Any, tensor: torch.Tensor) -> Any:
     host = on_host(tensor)
     if func == _IS_CUDA:
         return not host
@@ -87,7 +87,7 @@ class FunctionMode(TorchFunctionMode):
         if func in _NAMES_DEVICES:
             return call_op(func, args, kwargs)
         if func in _GETTERS:
-            return _ask(func, args[0])
+            return _device_property(func, args[0])
         if self.device.capturing:
             check = rules.FUNCTIONS.get(func)
             if check is not None:

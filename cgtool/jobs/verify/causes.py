@@ -75,7 +75,7 @@ class Eager:
             findings = kept(self.consecutive(trial, skipped), FROZEN)
             findings += self._optimizers(trial, skipped)
             if findings:
-                return self._of_chance(findings, trial)
+                return self._explain_host_randomness(findings, trial)
         return kept(self.restarted(captured, trial), FROZEN)
 
     def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
@@ -103,7 +103,7 @@ class Eager:
                 ]
         return findings
 
-    def _of_chance(self, findings: list[Finding], trial: Trial) -> list[Finding]:
+    def _explain_host_randomness(self, findings: list[Finding], trial: Trial) -> list[Finding]:
         """``findings``, with a specific reason if a host random generator made the number."""
         self.runner.begin_eager(trial)
         before = host_random_state(self.runner.start)

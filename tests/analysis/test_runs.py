@@ -107,7 +107,7 @@ HERE = builders.environment()
 )
 def test_what_is_not_the_same_is_named_with_both_sides(field, value, word):
     other = replace(HERE, **{field: value})
-    (reason,) = runs.why_incomparable(other, QUIET, HERE, QUIET).lasting
+    (reason,) = runs.why_incomparable(other, QUIET, HERE, QUIET).permanent
     assert word in reason
 
 
@@ -129,7 +129,7 @@ def test_unknown_values_are_not_a_reason():
 )
 def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values, word):
     there, here = (replace(HERE, **{field: value}) for value in values)
-    (reason,) = runs.why_incomparable(there, QUIET, here, QUIET, host=True).lasting
+    (reason,) = runs.why_incomparable(there, QUIET, here, QUIET, host=True).permanent
     assert word in reason
     assert runs.why_incomparable(there, QUIET, here, QUIET).all == ()
     assert runs.why_incomparable(there, QUIET, there, QUIET, host=True).all == ()
@@ -139,7 +139,7 @@ def test_another_host_is_a_reason_for_times_that_it_has_a_part_in(field, values,
 def test_typical_clocks_further_apart_than_3_percent_are_a_reason(mhz, apart):
     # One odd sample is not typical, and the first is of an idle GPU.
     other = Clock((345, mhz, mhz, 1200, mhz))
-    reasons = runs.why_incomparable(HERE, QUIET, HERE, other).lasting
+    reasons = runs.why_incomparable(HERE, QUIET, HERE, other).permanent
     assert bool(reasons) == apart
     if apart:
         assert reasons[0] == "different SM clock: 1980 MHz in the baseline, 1755 MHz here"
@@ -161,7 +161,7 @@ def test_a_throttled_or_shared_gpu_is_reported_with_the_side():
 def test_what_disturbs_a_gpu_passes_and_its_clock_with_it():
     slowed = Clock((345, 1200, 1200), throttle_reasons=("hardware slowdown",))
     reasons = runs.why_incomparable(HERE, QUIET, HERE, slowed)
-    assert (reasons.lasting, len(reasons.passing)) == ((), 2)
+    assert (reasons.permanent, len(reasons.temporary)) == ((), 2)
     assert reasons.pass_over
     other = runs.why_incomparable(replace(HERE, driver="570.1"), QUIET, HERE, slowed)
     assert not other.pass_over
@@ -249,7 +249,7 @@ def test_pairs_on_a_gpu_that_was_shared_are_not_judged():
 
 def test_times_under_another_profiler_are_not_compared():
     watched = Clock((1980,), profiled=True)
-    (reason,) = runs.why_incomparable(HERE, QUIET, HERE, watched).passing
+    (reason,) = runs.why_incomparable(HERE, QUIET, HERE, watched).temporary
     assert "profiler" in reason
-    (reason,) = runs.why_incomparable(HERE, watched, HERE, QUIET).lasting
+    (reason,) = runs.why_incomparable(HERE, watched, HERE, QUIET).permanent
     assert "profiler" in reason

@@ -126,5 +126,5 @@ def test_a_side_without_times_has_no_row(empty):
 
 
 def test_a_capture_without_timings_is_an_error():
-    with pytest.raises(ValueError, match="no timings"):
+    with pytest.raises(ValueError, match="no times"):
         bench_report(Capture(Entry("x", "callable"), Environment("gpu"), "", ""))

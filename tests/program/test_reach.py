@@ -71,7 +71,7 @@ def test_a_module_elsewhere_is_left_out(loaded):
         "x=f32[1,2]",
     )
     assert list(workload.parts[0].modules) == ["net"]
-    assert any("teacher, which is not on cpu" in note for note in workload.notes)
+    assert any("the module teacher, which is left out" in note for note in workload.notes)
 
 
 def test_only_parameters_that_outputs_reach_are_differentiated(loaded):

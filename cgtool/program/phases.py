@@ -138,15 +138,15 @@ def grads(surface: Surface, allow_unused: bool) -> tuple[torch.Tensor | None, ..
         shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
         raise user_code(
             f"the outputs do not depend on {shown or 'some of the inputs'}",
-            why="backward is captured to every input and parameter that requires grad, and there "
-            "is no gradient for these",
+            why="backward is captured for every input and parameter that requires grad, and these "
+            "get no gradient",
             fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
             "them, or use them",
             phase="backward",
         ) from error
 
 
-# --- all of them
+# --- the phases of a workload
 
 Run = Callable[[Part, str, int, Callable[[], Any]], Any]
 """Runs one phase: (callable, ``forward`` | ``backward`` | ``step``, its index, the work)."""

@@ -44,8 +44,8 @@ _MARKS = {PASS: "✅", FAIL: "❌", UNKNOWN: "❔", ERROR: "❌"}
 
 
 def github_commands(report: GateReport, root: Path) -> str:
-    """``::error`` for what was not measured and what failed, ``::warning`` for what cannot be told;
-    nothing for the rest.
+    """``::error`` for figures that failed or could not be measured, ``::warning`` for those that
+    are undecided; nothing for the rest.
 
     ``root`` is the top of the checkout, which annotations name their files from.
     """

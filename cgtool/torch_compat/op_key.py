@@ -5,13 +5,13 @@ active, ATen takes other code paths (``isTensorSubclassLike``), and under ``infe
 composite ops whole. Kernels on an unused key see what plain eager runs. The key lies below all
 that changes or replaces ops: autocast, autograd, functorch, modes and tensor subclasses. So a
 result is complete before autograd's hooks run (checkpointing stops its recomputation by raising in
-one), and of an op on a subclass the ops are seen that it runs on its parts. It lies above
-BackendSelect, so a factory has no backend yet. It is switched on by thread, and autograd's threads
+one), and for a tensor subclass the ops on its inner tensors are seen. The key lies above
+BackendSelect, so a factory has no backend yet. It is switched on per thread, and autograd's threads
 inherit it.
 
-An op with a composite kernel is let through, and the ops that it is made of are seen; the ops
-inside another op's kernel are not. So the same ops are seen as by a mode, but for
-those that plain eager does not run. Where a PyTorch has no such key, a mode takes its place.
+Composite ops are not reported; the ops that they call are. The ops inside another op's kernel are
+not seen. So this sees what a mode sees, except ops that plain eager never runs. If PyTorch has no
+such key, a mode takes its place.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class _Dispatch:
     def route(self, keyset: Any) -> tuple[Any, bool, bool]:
         below = keyset.remove(_KEY)
         is_composite = _is_composite(self.op.name(), below.highestPriorityTypeId().name)
-        is_pythons = _IS_ABOVE_PYTHON and below.has(_PYTHON)
-        route = self.routes[keyset.raw_repr()] = below, is_composite, is_pythons
+        runs_in_python = _IS_ABOVE_PYTHON and below.has(_PYTHON)
+        route = self.routes[keyset.raw_repr()] = below, is_composite, runs_in_python
         return route
 
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,10 +118,10 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     dispatch = _dispatches.get(id(op))
     if dispatch is None:
         dispatch = _dispatches[id(op)] = _Dispatch(op)
-    below, is_composite, is_pythons = dispatch.routes.get(keyset.raw_repr()) or dispatch.route(
+    below, is_composite, runs_in_python = dispatch.routes.get(keyset.raw_repr()) or dispatch.route(
         keyset
     )
-    if is_pythons:
+    if runs_in_python:
         return _dispatch_to_python(op, args, kwargs)
     if is_composite or _observer is None:
         return dispatch.run(below, *args, **kwargs)

@@ -123,10 +123,10 @@ def test_forward_and_backward_share_storages():
 def test_reused_memory_is_another_storage():
     storages, addresses = [], set()
     # Larger than what the recorder allocates itself, so that no record takes the place of a tensor.
-    large = torch.ones(1 << 14)
+    large = torch.ones(1 << 18)
 
     def again():
-        for _ in range(50):
+        for _ in range(100):
             y = large * 2
             addresses.add(y.data_ptr())
             del y
@@ -134,8 +134,8 @@ def test_reused_memory_is_another_storage():
     for call in record(again):
         if call.name == "aten::mul.Tensor":
             storages += call.access.writes
-    assert len(set(storages)) == 50
-    assert len(addresses) < 50
+    assert len(set(storages)) == 100
+    assert len(addresses) < 100
 
 
 def test_nothing_is_kept_alive():

@@ -55,12 +55,46 @@ def _enter(standard: Sequence[int], passed: dict[int, int]) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
 
 
+def _measure_coverage() -> Callable[[], None]:
+    """Measure this forked process if ``COVERAGE_PROCESS_START`` names coverage's configuration.
+
+    Coverage's own support for forks writes no data in a process that ends with ``os._exit``.
+    Returns what writes the data.
+    """
+    configuration = os.environ.get("COVERAGE_PROCESS_START")
+    if configuration is None:
+        return lambda: None
+    import coverage
+
+    if (of_parent := coverage.Coverage.current()) is not None:
+        of_parent.stop()
+    measured = coverage.Coverage(config_file=configuration, data_suffix=True)
+    measured.start()
+
+    def write() -> None:
+        measured.stop()
+        measured.save()
+
+    return write
+
+
 def _run_worker(arguments: Sequence[str]) -> None:
     """Be what ``python -P -m cgtool.worker.child ARGUMENTS`` is."""
     sys.path[:] = [folder for folder in sys.path if folder]
     sys.argv = [_CHILD, *arguments]
+    write_coverage = _measure_coverage()
     from cgtool.worker import child
 
+    run = child._do
+
+    def run_and_write(*arguments: Any) -> None:
+        # Before the answer: the supervisor ends a worker that has answered.
+        try:
+            run(*arguments)
+        finally:
+            write_coverage()
+
+    child._do = run_and_write
     child.main()
 
 
@@ -218,6 +252,7 @@ def _command(
     _enter([os.open(os.devnull, os.O_RDONLY), os.open(out, flags), os.open(err, flags)], {})
     sys.path[:] = [folder for folder in sys.path if folder]
     sys.argv = ["cgtool", *arguments]
+    write_coverage = _measure_coverage()
     from cgtool.cli.app import main
 
     code = 0
@@ -232,6 +267,7 @@ def _command(
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
+    write_coverage()
     os._exit(code)
 
 

@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping
+from types import FunctionType
 from typing import Any
 
 _MISSING = object()
@@ -34,9 +35,14 @@ class Patches(contextlib.ExitStack):
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """``set`` where ``owner`` has the attribute; else nothing, for names that not every
-        PyTorch has."""
-        if hasattr(owner, name):
-            self.set(owner, name, value)
+        PyTorch has. A function keeps the ``__wrapped__`` of the one that it replaces: Dynamo reads
+        it of many of PyTorch's."""
+        original = getattr(owner, name, _MISSING)
+        if original is _MISSING:
+            return
+        if isinstance(value, FunctionType) and hasattr(original, "__wrapped__"):
+            functools.update_wrapper(value, original.__wrapped__, assigned=(), updated=())
+        self.set(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Calls of ``owner.name`` go to ``wrapper(original, *args, **kwargs)``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
@@ -134,3 +135,14 @@ def test_deleting_inside_the_block_is_not_an_error() -> None:
         patches.set(Child, "limit", 3)
         del Child.limit
     assert Child.limit == 1
+
+
+def test_a_replacement_is_unwrapped_as_the_original_would_be() -> None:
+    # Dynamo reads torch.cuda.use_mem_pool.__wrapped__ when it is imported, which the first
+    # optimizer of PyTorch 2.15 does.
+    owner, inner = types.SimpleNamespace(), lambda: 1
+    owner.function = functools.wraps(inner)(lambda: 2)
+    with Patches() as patches:
+        patches.replace(owner, "function", lambda: 3)
+        assert (owner.function(), owner.function.__wrapped__) == (3, inner)
+    assert owner.function() == 2

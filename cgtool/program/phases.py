@@ -7,9 +7,10 @@ outputs that require grad to the inputs and parameters that do, with static inco
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ from cgtool.program.workload import (
     inputs_of,
     named_tensors,
 )
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import BACKWARD, running_autograd_node
 
 
 def seed_all(seed: int | None) -> None:
@@ -167,6 +170,10 @@ def wants_backward(phases: Phases) -> bool:
     return phases.options.backward and phases.workload.kind != "step"
 
 
+def forward_phase(phases: Phases) -> str:
+    return "step" if phases.workload.kind == "step" else "forward"
+
+
 def name_of(phases: Phases, phase: str, index: int) -> str:
     """``forward``, or ``forward 1`` if there are several callables."""
     return phase if len(phases.workload.parts) == 1 else f"{phase} {index}"
@@ -178,7 +185,7 @@ def run_phases(phases: Phases, run: Run) -> None:
     Raises CgtoolError when a backward has nothing to differentiate with respect to.
     """
     parts = phases.workload.parts
-    first = "step" if phases.workload.kind == "step" else "forward"
+    first = forward_phase(phases)
     for index, part in enumerate(parts):
         result = run(part, first, index, partial(call, part))
         phases.outputs[index] = flatten_outputs(result)
@@ -213,6 +220,22 @@ def iterate(phases: Phases, part: Part) -> None:
             grads(surface, phases.options.allow_unused_input)
 
 
+@contextlib.contextmanager
+def recognised_steps(workload: Workload, part: Part) -> Iterator[None]:
+    """While entered, a callable that calls ``backward()`` makes the workload a step: its graph
+    contains the backward already, and there is nothing left to differentiate."""
+
+    def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # torch.autograd.grad accumulates nothing; reentrant checkpointing is inside a backward.
+        if kwargs.get("accumulate_grad") and running_autograd_node() is None:
+            workload.becomes_step(part.name)
+        return call_user(original, *args, **kwargs)
+
+    with Patches() as patches:
+        patches.wrap(*BACKWARD, run_backward)
+        yield
+
+
 def warm_up(
     phases: Phases,
     iterations: int,
@@ -227,7 +250,10 @@ def warm_up(
     for part in phases.workload.parts:
         for iteration in range(iterations):
             progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-            with user_errors(part, "warm-up", explain):
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(user_errors(part, "warm-up", explain))
+                if iteration == 0:
+                    stack.enter_context(recognised_steps(phases.workload, part))
                 if last is not None and iteration == iterations - 1:
                     last(part)
                 else:

@@ -44,19 +44,27 @@ class Part:
         return list(parameters.values())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Workload:
     """Everything that the backends need to know; built by ``cgtool.program.load``."""
 
     spec: str
     kind: str
     """``callable`` (one, forward and maybe backward), ``callables`` (several that share a pool,
-    forward in order, backward in reverse) or ``step`` (captured as it is, no arguments)."""
+    forward in order, backward in reverse) or ``step`` (captured as it is)."""
     parts: tuple[Part, ...]
     file: str | None = None
     line: int | None = None
     notes: tuple[str, ...] = ()
     """What the reader must know: which globals were used, where inputs came from."""
+
+    def becomes_step(self, name: str) -> None:
+        """Called when the callable ``name`` calls ``backward()`` itself."""
+        if self.kind != "step":
+            self.kind = "step"
+            self.notes += (
+                f"{name} calls backward() itself: it is captured as it is, as a whole step",
+            )
 
     def entry_frame(self) -> Frame | None:
         """Where the entry point is defined."""

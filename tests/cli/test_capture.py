@@ -90,6 +90,25 @@ def test_no_backward(tmp_path):
     assert [graph.phase for graph in read(tmp_path / "out.cgt").graphs] == ["forward"]
 
 
+def test_a_training_step_with_arguments_is_one_graph(tmp_path):
+    body = """
+def train(x):
+    loss = net(x)
+    loss.backward()
+    return loss
+
+net = Net()
+
+def step(device):
+    return (net.to(device), train)[1], (torch.randn(4, 8, device=device),)
+"""
+    done = attempt(tmp_path, body, "-o", "out.cgt", name="step")
+    assert done.returncode == 0, done.stderr
+    capture = read(tmp_path / "out.cgt")
+    assert [graph.name for graph in capture.graphs] == ["step"]
+    assert capture.entry.kind == "step"
+
+
 def test_inputs_from_the_command_line(tmp_path):
     body = "def function(x, scale):\n    return (x * scale).sum()\n"
     done = attempt(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.phases import call
+from cgtool.program.phases import Phases, call, warm_up
 
 NET = """
 class Net(nn.Module):
@@ -107,6 +108,39 @@ def test_a_function_that_is_a_step(loaded, result):
     assert workload.kind == "step"
     assert "ran once while loading" in workload.notes[0]
     assert workload.parts[0].function.__globals__["CALLS"] == [1]
+
+
+TRAIN = """
+def build(device):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(x, y):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        {backward}
+        optimizer.step()
+        return loss
+    return train, (torch.ones(2, 4), torch.zeros(2, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("backward", "kind"),
+    [
+        ("loss.backward()", "step"),
+        ("loss.backward(retain_graph=True)", "step"),
+        ("torch.autograd.backward([loss])", "step"),
+        ("loss = loss + torch.autograd.grad(loss, model[0].weight, create_graph=True)[0].sum()",
+         "callable"),
+    ],
+)  # fmt: skip
+def test_a_function_with_arguments_that_calls_backward_is_a_step(loaded, backward, kind):
+    workload = loaded(TRAIN.format(backward=backward))
+    warm_up(Phases(workload, CaptureOptions()), 2, lambda _: None, lambda _error, _phase: None)
+    assert workload.kind == kind
+    assert any("train calls backward() itself" in note for note in workload.notes) == (
+        kind == "step"
+    )
 
 
 def test_a_step_that_returns_a_dataclass(loaded):

@@ -31,7 +31,14 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import call, differentiable, grads, wants_backward, warm_up
+from cgtool.program.phases import (
+    call,
+    differentiable,
+    forward_phase,
+    grads,
+    wants_backward,
+    warm_up,
+)
 from cgtool.program.workload import Part, flatten_outputs
 
 
@@ -118,7 +125,6 @@ class CudaSession(Session[CudaGraph]):
         log = LaunchLog()
         recorder = OpRecorder(part.modules, annotations, log.count, self.accesses)
         log.recorder = recorder
-        forward_phase = "step" if self.workload.kind == "step" else "forward"
         phases: dict[str, Recorded] = {}
         with contextlib.ExitStack() as stack:
             try:
@@ -134,7 +140,7 @@ class CudaSession(Session[CudaGraph]):
                         begin = log.count()
                         grads(surface, self.options.allow_unused_input)
                         phases["backward"] = Recorded(recorder.record, log.launches[begin:])
-        phases[forward_phase] = Recorded(recorder.record, log.launches[:split])
+        phases[forward_phase(self)] = Recorded(recorder.record, log.launches[:split])
         self.recorded.append(phases)
 
     def new_graph(self, name: str, phase: str, index: int, part: Part) -> CudaGraph:

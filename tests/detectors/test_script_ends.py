@@ -23,6 +23,12 @@ def _process_as_it_was() -> Iterator[None]:
     os.chdir(folder)
 
 
+_CAPTURE = (
+    "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+    "with torch.cuda.graph(g):\n    y = x + 1\n"
+)
+
+
 def _check(folder: Path, text: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
     path = folder / "one.py"
     path.write_text(text)
@@ -40,7 +46,7 @@ def test_arguments_name_and_folder(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("")
     codes, _ = _check(
         tmp_path,
-        "import sys\nassert sys.argv[1:] == ['--steps', '3'], sys.argv\n"
+        f"{_CAPTURE}import sys\nassert sys.argv[1:] == ['--steps', '3'], sys.argv\n"
         "assert __name__ == '__main__'\nimport beside\n",
         "--steps",
         "3",
@@ -51,8 +57,7 @@ def test_arguments_name_and_folder(tmp_path: Path) -> None:
 def test_what_was_looked_at(tmp_path: Path) -> None:
     _, looked = _check(
         tmp_path,
-        "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
-        "with torch.cuda.graph(g):\n    y = x + 1\ng.replay()\ng.replay()\n",
+        f"{_CAPTURE}g.replay()\ng.replay()\n",
     )
     assert looked == ("the script (1 capture, 2 replays)",)
 
@@ -84,15 +89,60 @@ def test_an_exception_that_a_finding_explains_is_not_a_failure(tmp_path: Path) -
     assert "AcceleratorError" in looked[-1] or "RuntimeError" in looked[-1]
 
 
+def test_an_exception_in_a_capture_is_a_failure_with_its_line(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, _CAPTURE + "    {}['hidden']\n").failure
+    assert failure.exit_code == 4
+    assert "KeyError: 'hidden'" in failure.what
+    assert failure.frames[0].line == 6
+
+
+def test_a_capture_in_an_except_block(tmp_path: Path) -> None:
+    capture = "".join(f"    {line}\n" for line in _CAPTURE.splitlines())
+    codes, _ = _check(
+        tmp_path, f"try:\n    raise KeyError\nexcept KeyError:\n{capture}    print(y.tolist())\n"
+    )
+    assert codes == ["capture-does-not-execute"]
+
+
+def test_a_script_that_captures_nothing_was_not_checked(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, "import torch\ntorch.ones(2, device='cuda').relu()\n").failure
+    assert failure.exit_code == 5
+    assert "captured no CUDA graph" in failure.what
+    assert "one.py:NAME" in failure.fix
+
+
 @pytest.mark.parametrize("code", ["0", "None", ""])
 def test_exit_without_an_error(code: str, tmp_path: Path) -> None:
-    codes, looked = _check(tmp_path, f"import sys\nsys.exit({code})\n")
+    codes, looked = _check(tmp_path, f"{_CAPTURE}import sys\nsys.exit({code})\n")
     assert codes == []
     assert len(looked) == 1
 
 
-def test_exit_with_an_error_is_reported(tmp_path: Path) -> None:
-    _, looked = _check(tmp_path, "import sys\nsys.exit(3)\n")
+def test_exit_with_an_error_is_a_failure(tmp_path: Path) -> None:
+    failure = _failure(tmp_path, f"{_CAPTURE}import sys\nsys.exit('no data')\n").failure
+    assert failure.exit_code == 4
+    assert "sys.exit('no data')" in failure.what
+    assert failure.frames[0].line == 7
+
+
+def test_invalid_arguments_are_a_failure(tmp_path: Path) -> None:
+    failure = _failure(
+        tmp_path,
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--steps', required=True)\nparser.parse_args()\n",
+    ).failure
+    assert failure.exit_code == 4
+    assert failure.frames[0].line == 4
+    assert "-- ..." in failure.fix
+
+
+def test_exit_because_of_what_a_finding_explains(tmp_path: Path) -> None:
+    refused = _CAPTURE.replace("x + 1", "x.sum().item()")
+    handled = "".join(f"    {line}\n" for line in refused.splitlines())
+    codes, looked = _check(
+        tmp_path, f"import sys\ntry:\n{handled}except RuntimeError:\n    sys.exit(3)\n"
+    )
+    assert codes == ["sync-item"]
     assert looked[-1] == "it ended with sys.exit(3)"
 
 
@@ -135,7 +185,7 @@ def _patched_owners() -> list[dict[str, object]]:
 
 
 def test_everything_that_is_patched_is_restored(tmp_path: Path) -> None:
-    source = "import torch\ng = torch.cuda.CUDAGraph()\n"
+    source = _CAPTURE
     _check(tmp_path, source)  # imports what is imported at the first use
     before = _patched_owners()
     _check(tmp_path, source)

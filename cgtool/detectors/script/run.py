@@ -23,7 +23,7 @@ from cgtool.detectors.script import (
     speed,
 )
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, usage
+from cgtool.model.failure import CgtoolError, cannot_tell, usage, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
@@ -32,6 +32,7 @@ from cgtool.observe.ops import left_alone
 from cgtool.observe.script import calls, events, graphs
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
+from cgtool.program.objects import short
 from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
@@ -53,6 +54,10 @@ _DETECTORS: tuple[type[Detector], ...] = (
 """In the order in which they are called."""
 
 
+_USAGE_ERROR = 2
+"""The exit status of argparse for invalid arguments."""
+
+
 class Errors(Detector):
     """What the exceptions of ``CUDAGraph`` and of captured code mean."""
 
@@ -67,7 +72,9 @@ class Errors(Detector):
             self.explain(inside, "capture")
         elif not event.graph.disturbed:
             self.explain(event.end_error, "capture", self.script.place())
-        mark_reported(event.end_error)
+        if event.end_error is not inside:
+            # It says only that there was an error before it.
+            mark_reported(event.end_error)
 
     def explain(self, error: BaseException, phase: str, frames: tuple[Frame, ...] = ()) -> bool:
         """Report what an exception means; False if it does not speak of a capture.
@@ -104,8 +111,9 @@ def run(
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings, what was checked).
 
-    Raises CgtoolError (exit 2 for a file that cannot be read, 4 for an exception of the script's
-    own that no finding explains; the findings so far are in its failure).
+    Raises CgtoolError: exit 2 for a file that cannot be read; 4 for an exception or an exit status
+    of the script's own that no finding explains, with the findings so far; 5 if it captured no
+    graph.
     """
     code = _source(path)
     ended: tuple[str, ...] = ()
@@ -119,7 +127,7 @@ def run(
             module = _execute(code, path, arguments)
         except SystemExit as error:
             if error.code not in (None, 0):
-                ended = (f"it ended with sys.exit({error.code!r})",)
+                ended = (_exited(path, error, findings),)
         except CgtoolError as error:
             failure = error.failure
             kept = (*failure.findings, *findings.all())
@@ -128,6 +136,8 @@ def run(
             ended = (_ended(path, error, errors),)
         script.finish()
     del module
+    if not script.graphs and not findings:
+        raise _nothing_captured(path)
     replays = sum(graph.replays for graph in script.graphs)
     counts = count_text(len(script.graphs), "capture"), count_text(replays, "replay")
     return findings.all(), (f"the script ({', '.join(counts)})", *ended)
@@ -154,6 +164,31 @@ def _execute(code: types.CodeType, path: str, arguments: tuple[str, ...]) -> typ
     sys.path.insert(0, str(Path(code.co_filename).parent))
     call_user(exec, code, module.__dict__)
     return module
+
+
+def _nothing_captured(path: str) -> CgtoolError:
+    return cannot_tell(
+        f"{path} captured no CUDA graph, so there was nothing to check",
+        fix="name a function or module that should be captured: `cgtool check "
+        f"{Path(path).name}:NAME`; if the script captures only with certain arguments, pass them "
+        "behind `--`",
+        phase="script",
+    )
+
+
+def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
+    """What to say of a script that ended with an exit status because of what findings explain."""
+    if error.__context__ is not None and is_reported(innermost(error.__context__)):
+        return f"it ended with sys.exit({error.code!r})"
+    raise user_code(
+        f"{path} ended with sys.exit({short(error.code)})",
+        frames=exception_frames(error),
+        fix=f"pass the arguments of the script behind `--`: `cgtool check {path} -- ...`"
+        if error.code == _USAGE_ERROR
+        else None,
+        phase="script",
+        findings=findings.all(),
+    ) from None
 
 
 def _ended(path: str, error: BaseException, errors: Errors) -> str:

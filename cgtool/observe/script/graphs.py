@@ -58,9 +58,11 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         script.begin_capture(graph, pool, mode)
 
     def capture_end(original: Any, graph: Any) -> None:
-        code_error = sys.exc_info()[1]
         watched = script.graph_of(graph)
         ending = watched if watched is script.capture else None
+        code_error = sys.exc_info()[1]
+        if watched is not None and id(code_error) == watched.handled_error:
+            code_error = None
         if ending is not None:
             # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
             ending.device_ops = max(ending.device_ops, script.device.captured_nodes())

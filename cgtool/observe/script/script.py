@@ -175,6 +175,7 @@ class ObservedScript(events.Publisher):
         """``capture_begin`` has returned."""
         stack = stack_of(self.frame())
         innermost = next(iter(stack.values()), None)
+        handled = sys.exc_info()[1]
         graph = WatchedGraph(
             number=len(self.graphs) + 1,
             graph=weakref.ref(cuda_graph, lambda _: self.drop(graph)),
@@ -184,6 +185,7 @@ class ObservedScript(events.Publisher):
             mode=mode,
             stream=self.device.stream(),
             began=self.clock,
+            handled_error=None if handled is None else id(handled),
             outer_frames={number: frame.f_lasti for number, frame in stack.items()},
             lines=(0, 0) if innermost is None else region_of(innermost),
         )

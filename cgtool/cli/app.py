@@ -15,7 +15,7 @@ from cgtool import __version__
 
 try:
     import typer
-    from typer.core import TyperGroup
+    from typer.core import TyperCommand, TyperGroup
 except KeyboardInterrupt:
     # Ctrl-C during imports exits as quietly as later.
     sys.exit(130)
@@ -41,6 +41,16 @@ _MODULES = {"profile": "capture", "verify": "check", "explain": "check", "pools"
 """Commands that share the module of another command."""
 
 
+class Command(TyperCommand):
+    """A command for which everything after ``--`` is an argument of the user's program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args and any(param.name == "argument" for param in self.params):
+            at = args.index("--")
+            args = [*args[:at], *(f"--argument={text}" for text in args[at + 1 :])]
+        return super().parse_args(ctx, args)
+
+
 class LazyGroup(TyperGroup):
     """Lists its commands from a table and imports only the one that runs."""
 
@@ -60,6 +70,7 @@ class LazyGroup(TyperGroup):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(
             cmd_name,
+            cls=Command,
             context_settings={"help_option_names": ["-h", "--help"]},
             epilog=epilog,
         )(command)

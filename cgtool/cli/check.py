@@ -42,7 +42,7 @@ def check(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script.")
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the program.")
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = FindingsFormat.TABLE,
@@ -51,6 +51,8 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
+    from msgspec import structs
+
     from cgtool.analysis.reports import explain_findings, is_hazard
     from cgtool.cli.attempts import report_of
     from cgtool.cli.output import check_place
@@ -58,7 +60,8 @@ def check(
     from cgtool.render.report_table import render_check
 
     check_place(output, entry)
-    job = check_job(entry, capture_options, tuple(arguments or ()))
+    given = (*(arguments or ()), *capture_options.argument)
+    job = check_job(entry, structs.replace(capture_options, argument=given))
     report = report_of(job, timeout=timeout, quiet=quiet)
     _print(report, format_, output, render_check, quiet=quiet)
     raise typer.Exit(int(any(map(is_hazard, explain_findings(report.findings)))))

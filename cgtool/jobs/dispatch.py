@@ -82,8 +82,13 @@ class Context:
 
     def load_spec(self, spec: str, options: CaptureOptions) -> Workload:
         """Without reporting it."""
-        device = self.device.factory_device
-        return load(spec, device=device, inputs=options.input, seed=options.seed)
+        return load(
+            spec,
+            device=self.device.factory_device,
+            inputs=options.input,
+            seed=options.seed,
+            arguments=options.argument,
+        )
 
     def report(self, command: str, entry: Entry, checked: Checked) -> Report:
         """``elapsed_ns`` counts from ``started_ns``."""
@@ -119,7 +124,7 @@ def _check(job: CheckJob, context: Context) -> Answer:
 
 def _check_script(job: ScriptJob, context: Context) -> Answer:
     seed_all(job.capture.seed)
-    checked = context.device.check_script(job.spec, job.arguments, context.progress)
+    checked = context.device.check_script(job.spec, job.capture.argument, context.progress)
     entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
     return Answer(None, context.report("check", entry, checked))
 

@@ -52,9 +52,6 @@ class CheckJob(Job, frozen=True, omit_defaults=True, tag="check"):
 class ScriptJob(Job, frozen=True, omit_defaults=True, tag="script"):
     """Run a script, and watch the graphs that it captures itself. Writes a Report."""
 
-    arguments: tuple[str, ...] = ()
-    """``sys.argv[1:]`` of the script."""
-
 
 class VerifyJob(Job, frozen=True, omit_defaults=True, tag="verify"):
     """Compare replays of an ENTRY with eager. Writes a Report."""
@@ -106,12 +103,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """A traceback of cgtool's own."""
 
 
-def check_job(
-    spec: str, capture: CaptureOptions, arguments: tuple[str, ...] = ()
-) -> CheckJob | ScriptJob:
+def check_job(spec: str, capture: CaptureOptions) -> CheckJob | ScriptJob:
     """The job of ``cgtool check``: ``train.py`` is a script, ``train.py:build`` is an ENTRY."""
     if ":" not in spec or is_file(Path(spec)):
-        return ScriptJob(spec, capture, arguments)
+        return ScriptJob(spec, capture)
     return CheckJob(spec, capture)
 
 

@@ -29,6 +29,14 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
             extra={"metavar": "SPEC", "expected": "text, or several texts"},
         ),
     ] = ()
+    argument: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="An argument of the program, as in `python FILE ARGUMENT...`; repeatable. "
+            "Everything after -- is one too.",
+            extra={"metavar": "TEXT", "expected": "text, or several texts"},
+        ),
+    ] = ()
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(simulated|cuda(:[0-9]{1,4})?)\Z")] | None,
         Meta(

@@ -263,7 +263,9 @@ def load_error(
         why, fix = why or None, None
     elif isinstance(error, SystemExit):
         message = f"{who} ended with sys.exit({short(error.code)})"
-        fix = fix or "move code that only a script runs under `if __name__ == '__main__':`"
+        move = "move code that only a script runs under `if __name__ == '__main__':`"
+        # 2 is how argparse ends a program whose arguments it does not accept.
+        fix = fix or (f"give its arguments after `--`; or {move}" if error.code == 2 else move)
     elif lines:
         message += f": {lines[0]}"
     if why is None and len(lines) > 1 and not isinstance(error, SyntaxError):

@@ -34,14 +34,19 @@ from cgtool.program.objects import is_a
 from cgtool.program.phases import seed_all
 from cgtool.program.spec import FORMS, EntrySpec, parse_entry, parse_inputs
 from cgtool.program.workload import Part, Workload, tensors_in
-from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import is_fake, pytree
 
 
 def load(
-    spec: str, *, device: str, inputs: tuple[str, ...] = (), seed: int | None = None
+    spec: str,
+    *,
+    device: str,
+    inputs: tuple[str, ...] = (),
+    seed: int | None = None,
+    arguments: tuple[str, ...] = (),
 ) -> Workload:
-    """Load an entry point on ``device`` (``cpu``, ``cuda``, ``cuda:1``).
+    """Load an entry point on ``device`` (``cpu``, ``cuda``, ``cuda:1``). From now on ``sys.argv``
+    is that of ``python FILE ARGUMENTS``: the code may read it in any call.
 
     Raises CgtoolError: exit 2 for a wrong ENTRY or --input, 4 for what the user's code raises or
     returns, with the user's frames. KeyboardInterrupt passes.
@@ -50,20 +55,19 @@ def load(
     input_specs = parse_inputs(inputs)
     seed_all(seed)
     install_annotations()
-    with Patches() as patches:
-        patches.set(sys, "argv", [entry.target])
-        module, owner, value = find(entry)
-        classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
-        try:
-            workload = classifier.classify(value)
-            notes = _check_devices(workload, device)
-        except CgtoolError:
+    sys.argv = [entry.target, *arguments]
+    module, owner, value = find(entry)
+    classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
+    try:
+        workload = classifier.classify(value)
+        notes = _check_devices(workload, device)
+    except CgtoolError:
+        raise
+    except Exception as error:
+        # Raised by a __len__ or a property of the user's that was read to classify the object.
+        if own_fault(error):
             raise
-        except Exception as error:
-            # Raised by a __len__ or a property of the user's that was read to classify the object.
-            if own_fault(error):
-                raise
-            raise load_error(spec, error, otherwise=classifier.frames) from error
+        raise load_error(spec, error, otherwise=classifier.frames) from error
     return dataclasses.replace(workload, notes=(*workload.notes, *notes))
 
 

@@ -109,6 +109,30 @@ def step(device):
     assert capture.entry.kind == "step"
 
 
+def test_the_program_gets_its_own_arguments(tmp_path):
+    body = """
+import argparse
+
+def width():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int)
+    return parser.parse_args().width
+
+def late(device):
+    return lambda x: x * width(), (torch.ones(3, device=device),)
+
+WIDTH = width()
+"""
+    done = attempt(tmp_path, body, "-q", "--", "--width", "5", name="late")
+    assert done.returncode == 0, done.stderr
+    capture = read(tmp_path / "model-late.cgt")
+    assert capture.graphs[0].calls
+    assert "('--width', '5')" in [option.value for option in capture.entry.options]
+    refused = attempt(tmp_path, body, "-q", "--", "--height", "5", name="late")
+    assert refused.returncode == 4
+    assert "fix: give its arguments after `--`" in refused.stderr
+
+
 def test_inputs_from_the_command_line(tmp_path):
     body = "def function(x, scale):\n    return (x * scale).sum()\n"
     done = attempt(

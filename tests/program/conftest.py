@@ -17,7 +17,9 @@ from cgtool.program.workload import Workload
 @pytest.fixture(autouse=True)
 def _import_state() -> Iterator[None]:
     path, finders, modules = list(sys.path), list(sys.meta_path), dict(sys.modules)
+    argv = sys.argv
     yield
+    sys.argv = argv
     sys.path[:], sys.meta_path[:] = path, finders
     for name in set(sys.modules) - set(modules):
         file = getattr(sys.modules[name], "__file__", None)

@@ -1,4 +1,4 @@
-"""The figures that need a GPU: `python benchmarks/gpu.py [nodes|recorder|whole|bench ...]`.
+"""The figures that need a GPU: `python benchmarks/gpu.py [nodes|ops|recorder|whole ...]`.
 
 Every figure is a ratio or a count within this one run; nothing here is compared with a time from
 another run. Results are printed as a table and written to gpu-figures.json (or $OUT).
@@ -21,10 +21,9 @@ from statistics import median
 import torch
 from cuda.bindings import driver as cu
 
-from cgtool.devices.cuda import bench
 from cgtool.devices.cuda import capture as cuda_capture
 from cgtool.devices.cuda.device import CudaDevice
-from cgtool.model.options import BenchOptions, CaptureOptions
+from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.program.load import load
 from cgtool.program.phases import call, differentiable, grads
@@ -286,58 +285,11 @@ def whole() -> list[dict[str, object]]:
     return rows
 
 
-def bench_accuracy() -> list[dict[str, object]]:
-    """bench's replay time against a plain loop between two CUDA events, same graph, same run."""
-    rows = []
-    for name in ("mlp", "transformer", "convnet", "train_step"):
-        spec = str(ROOT / "samples" / f"{name}.py:build")
-        session = cuda_capture.prepare(
-            CudaDevice(), load(spec, device="cuda"), CaptureOptions(), quiet
-        )
-        phases = bench.sides_of(session)
-        phase = "step" if "step" in phases else "both"
-        graphs = [part.graph for part in session.captured]
-        options = BenchOptions(rounds=20, min_round_ms=10.0)
-        ours, theirs = [], []
-        for _ in range(5):
-            measure = bench.measure(session, {phase: phases[phase]}, options, quiet)
-            replay = next(sample for sample in measure.samples if sample.name == "replay")
-            ours.append(median(replay.device_ns))
-            for side in phases[phase]:
-                side.device_ns.clear()
-                side.host_ns.clear()
-            loop = []
-            with torch.cuda.stream(session.stream):
-                for _ in range(20):
-                    start = torch.cuda.Event(enable_timing=True)
-                    end = torch.cuda.Event(enable_timing=True)
-                    torch.cuda.synchronize()
-                    start.record()
-                    for _ in range(replay.iterations):
-                        for graph in graphs:
-                            graph.replay()
-                    end.record()
-                    torch.cuda.synchronize()
-                    loop.append(start.elapsed_time(end) * 1e6 / replay.iterations)
-            theirs.append(median(loop))
-        rows.append(
-            {
-                "sample": name,
-                "phase": phase,
-                "bench_us": median(ours) / 1e3,
-                "loop_us": median(theirs) / 1e3,
-                "difference": median(a / b for a, b in zip(ours, theirs, strict=True)) - 1,
-            }
-        )
-    return rows
-
-
 FIGURES = {
     "nodes": nodes,
     "ops": ops,
     "recorder": recorder,
     "whole": whole,
-    "bench": bench_accuracy,
 }
 
 

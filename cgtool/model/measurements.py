@@ -35,7 +35,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     device_ns: tuple[MeasuredNs, ...] = ()
     """Per round: mean device time of one iteration, between two CUDA events."""
     host_ns: tuple[MeasuredNs, ...] = ()
-    """Per round: mean host time to enqueue one iteration."""
+    """Per round: mean host time to enqueue one iteration while the GPU's queue is short."""
     iterations: Positive = 1
     """Iterations inside each pair of events."""
     pairs: Positive = 1
@@ -48,6 +48,9 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many captures the rounds are spread over, in equal parts, one after the other: two
     captures of the same code differ by their memory layout. The captures of ``replay`` and
     ``against`` with the same number were made and measured one right after the other."""
+    lead_in: Count = 0
+    """Iterations that ran right before the timed ones of a round, so that these began on a busy
+    GPU; 0: on an idle one, as files from before this field have it."""
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -465,6 +465,20 @@ def test_another_machine_serves_for_counts_and_not_for_times(
     assert (value in "".join(notes)) == (field != "driver")
 
 
+def test_times_that_begin_on_an_idle_gpu_are_not_compared_with_others() -> None:
+    """Earlier versions measured so, and a replay took up to 6 % longer."""
+    here = measure([timed(30, runs=10)])
+    later = tuple(replace(sample, lead_in=20) for sample in here.values.samples)
+    here = replace(here, values=replace(here.values, samples=later))
+    base = measure([timed(31, runs=10)]).values
+    by_metric = {verdict.metric: verdict for verdict in judge(here, Budgets(), base).verdicts}
+    assert by_metric["replay-us"].verdict == UNKNOWN
+    assert "idle GPU" in by_metric["replay-us"].text
+    assert by_metric["nodes"].verdict == PASS
+    after = replace(base, samples=later)
+    assert {verdict.verdict for verdict in judge(here, Budgets(), after).verdicts} == {PASS}
+
+
 @pytest.mark.parametrize(
     ("field", "there", "here"), [("cpu", "AMD EPYC 9654", "AMD EPYC 7402P"), ("cpus", 64, 16)]
 )

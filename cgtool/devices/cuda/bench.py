@@ -1,10 +1,21 @@
-"""Eager and replay, timed in interleaved rounds between pairs of CUDA events.
+"""Eager and replay as a training loop gets them, timed in interleaved rounds.
 
-A round repeats the work until its events are far enough apart for the timer. Each round runs the
-two sides in a random order, so that clock drift affects both. Device time is the time between the
-events, host time the time to enqueue. A backward is timed directly after its forward, in eager and
-in replay alike, each iteration between its own pair of events: neither side begins on an idle GPU,
-and neither profits from a queue of backwards alone, which no program has.
+The figure is the period of a loop: so many iterations one after the other, without a synchronize.
+So a round first runs a few iterations that are not timed, and puts its events behind these: neither
+the start of an idle GPU counts, nor what the other side left in the caches, and one iteration takes
+as long as fifty back to back. Where the GPU is the bottleneck, the host is ahead of it by then, and
+the time between the events is that of the work alone. Where the host is, the GPU waits for it
+between the events as it does in the loop, and the time is that of the launches. (A kernel that
+spins while the sample is enqueued would hide these waits, and lets the clock rise.)
+
+A backward is timed between the forward before it and the one after it, each between its own pair of
+events, in eager and in replay alike: no program has a queue of backwards alone.
+
+A round repeats the work until its events are far enough apart for the timer, and eager, whose time
+differs from one iteration to the next with what else the host does, at least
+``EAGER_ITERATIONS`` times. Each round runs the sides in a random order, so that clock drift affects
+all of them. The host's time to enqueue is that of the first iterations of a round: the driver makes
+the host wait once about a thousand launches are queued.
 
 All rounds use the first capture of the process. On an H200, first captures of different processes
 differed by 0.2 to 0.6 %, and captures made later in a process by up to 7 %, in steps of 0.17 us a
@@ -15,11 +26,13 @@ to be compared are measured in fresh processes (``--runs``).
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -44,6 +57,13 @@ TIMER_GRAIN_NS = 500.0
 STEADY = 0.005
 STEADY_SECONDS = 3.0
 MAX_ITERATIONS = 20_000
+EAGER_ITERATIONS = 10
+"""In a round, as far as ``EAGER_SHARE`` of ``max_seconds`` is enough for them."""
+EAGER_SHARE = 0.25
+LEAD_IN = 0.2
+"""Iterations before the timed ones, as a share of these."""
+FEWEST_LEAD_IN = 2
+"""The first of them begins on an idle GPU and with the caches of the other side."""
 
 Once = Callable[[], None]
 """Runs one iteration."""
@@ -59,15 +79,29 @@ class Side:
     before: Once | None = None
     """Runs before each iteration and is not timed: the forward before a backward."""
     repeats: int = 1
-    """Iterations in a round."""
+    """Timed iterations of a round."""
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
+    _events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    """Pairs of events. They are kept, because creating one delays the host."""
+
+    @property
+    def lead_in(self) -> int:
+        """Iterations of a round that run before the timed ones."""
+        return max(FEWEST_LEAD_IN, round(self.repeats * LEAD_IN))
 
     def measure(self, device: int) -> None:
         """Time one more round."""
         device_ns, host_ns = measure_round(self, device)
         self.device_ns.append(device_ns)
         self.host_ns.append(host_ns)
+
+    def pairs(self, count: int) -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:
+        """So many pairs of events, the same ones in each round."""
+        while len(self._events) < count:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self._events.append((start, end))
+        return self._events[:count]
 
     def samples(self, captures: int = 1) -> Samples:
         """All rounds, which are spread over ``captures``."""
@@ -81,49 +115,61 @@ class Side:
             pairs=1 if behind is None else self.repeats,
             captures=captures,
             behind=behind,
+            lead_in=self.lead_in,
         )
 
 
 def measure_round(side: Side, device: int) -> tuple[float, float]:
-    """(device ns, host ns) of one iteration, as the mean over one pair of events."""
-    start = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
-    if side.before is None:
-        # One unmeasured iteration: the other side ran last, and the caches hold its data.
-        side.once()
-        torch.cuda.synchronize(device)
-        start.record()
+    """(device ns, host ns) of one iteration of a loop: the mean of a round."""
+    once, before = side.once, side.before
+    host: list[int] = []
+    torch.cuda.synchronize(device)
+    for _ in range(side.lead_in):
+        if before is not None:
+            before()
         clock = time.perf_counter_ns()
+        once()
+        host.append(time.perf_counter_ns() - clock)
+    if before is None:
+        pairs = side.pairs(1)
+        [(start, end)] = pairs
+        start.record()
         for _ in range(side.repeats):
-            side.once()
-        host = time.perf_counter_ns() - clock
+            once()
         end.record()
-        torch.cuda.synchronize(device)
-        return start.elapsed_time(end) * 1e6 / side.repeats, host / side.repeats
-    device_total = host_total = 0.0
-    for _ in range(side.repeats):
-        side.before()
-        start.record()
-        clock = time.perf_counter_ns()
-        side.once()
-        host_total += time.perf_counter_ns() - clock
-        end.record()
-        torch.cuda.synchronize(device)
-        device_total += start.elapsed_time(end) * 1e6
-    return device_total / side.repeats, host_total / side.repeats
+    else:
+        pairs = side.pairs(side.repeats)
+        for start, end in pairs:
+            before()
+            start.record()
+            once()
+            end.record()
+    torch.cuda.synchronize(device)
+    device_ns = 1e6 * sum(start.elapsed_time(end) for start, end in pairs)
+    return device_ns / side.repeats, fmean(host[: len(host) // 2])
 
 
-def repeats_for(side: Side, device: int, min_round_ms: float) -> int:
-    """The number of iterations that take ``min_round_ms``."""
+def repeats_for(
+    side: Side, device: int, min_round_ms: float, *, fewest: int = 1, max_round_ms: float = math.inf
+) -> int:
+    """The number of iterations that take ``min_round_ms``, and at least ``fewest`` of them, as far
+    as these take no longer than ``max_round_ms``."""
     side.repeats = 3
     device_ns, host_ns = measure_round(side, device)
-    iteration_ns = max(device_ns, host_ns, 1.0)
-    return max(1, min(MAX_ITERATIONS, round(min_round_ms * 1e6 / iteration_ns)))
+    iteration_ms = max(device_ns, host_ns, 1.0) / 1e6
+    round_ms = max(min_round_ms, min(fewest * iteration_ms, max_round_ms))
+    return max(1, min(MAX_ITERATIONS, round(round_ms / iteration_ms)))
 
 
-def _settle(side: Side, device: int, min_round_ms: float) -> None:
+def _settle(side: Side, device: int, options: BenchOptions, sides: int) -> None:
     """Choose the number of repeats, then run until two consecutive medians agree."""
-    side.repeats = repeats_for(side, device, min_round_ms)
+    side.repeats = repeats_for(
+        side,
+        device,
+        options.min_round_ms,
+        fewest=EAGER_ITERATIONS if side.name == "eager" else 1,
+        max_round_ms=EAGER_SHARE * options.max_seconds * 1e3 / options.rounds / sides,
+    )
     deadline = time.monotonic() + STEADY_SECONDS
     last = 0.0
     while time.monotonic() < deadline:
@@ -228,7 +274,7 @@ def measure(
     with without_collector(), user_errors(part, "bench", explain), stream:
         for side in sides:
             progress(f"settle {side.name} {side.phase}")
-            _settle(side, session.device.index, options.min_round_ms)
+            _settle(side, session.device.index, options, len(sides))
         for number in range(options.rounds):
             progress(f"round {number + 1}/{options.rounds}")
             clock.sample()

@@ -153,21 +153,26 @@ def _driver_version() -> str | None:
 
 
 ROUNDS = 7
-BUSY_CYCLES = 200_000
-"""The device spins for 0.1 ms while a replay is enqueued."""
+_LEAST_BUSY_NS = 100_000
+_CYCLES_A_NS = 4
+"""No GPU has a clock of 4 GHz, so a spin of so many cycles lasts longer than a nanosecond: on an
+H200, twice as long."""
 
 
-def busy() -> None:
-    """Keep the device busy, so that the next launch is complete before its work begins."""
-    spin(BUSY_CYCLES)
+def busy(launch_ns: float = 0.0) -> None:
+    """Keep the device busy for longer than the host needs for the next launch, so that the launch
+    is complete before its work begins."""
+    spin(_CYCLES_A_NS * round(max(launch_ns, _LEAST_BUSY_NS / 2)))
 
 
-def once_ns(once: Callable[[], object]) -> float:
-    """Device time of one call in ns, between two events, launched while the device is busy."""
+def once_ns(once: Callable[[], object], launch_ns: float = 0.0) -> float:
+    """Device time of one call in ns, between two events, launched while the device is busy: as long
+    as in a loop that never waits. ``launch_ns`` is what the host needs to launch it, if that is
+    more than 50 us."""
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
-    busy()
+    busy(launch_ns)
     start.record()
     once()
     end.record()

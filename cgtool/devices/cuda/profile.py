@@ -138,7 +138,7 @@ def _times(
         empty = empty_ns(replays)
         for _ in range(replays):
             for number, graph in enumerate(session.captured):
-                alone[number].append(once_ns(graph.graph.replay))
+                alone[number].append(once_ns(graph.graph.replay, graph.typical_launch_ns))
         for _ in range(replays):
             for number, graph in enumerate(session.captured):
                 clock = time.perf_counter_ns()

@@ -58,12 +58,13 @@ def collect(session: CudaSession) -> list[Replays]:
 
 
 def _replayed(session: CudaSession, number: int) -> list[Record]:
-    for earlier in session.captured[:number]:
+    *before, graph = session.captured[: number + 1]
+    for earlier in before:
         earlier.graph.replay()
     session.device.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        busy()
-        session.captured[number].graph.replay()
+        busy(graph.typical_launch_ns)
+        graph.graph.replay()
         session.device.synchronize()
     launches: dict[int, list[Record]] = defaultdict(list)
     for event in profile.profiler.kineto_results.events():

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -70,6 +71,11 @@ class CudaGraph(CapturedGraph):
     exec_bytes: int | None = None
     launch_ns: list[int] = field(default_factory=list)
     """Host times of single replays on an idle device."""
+
+    @property
+    def typical_launch_ns(self) -> float:
+        """0 if its launches were not timed."""
+        return median(self.launch_ns or (0,))
 
     @property
     def template(self) -> Any:

@@ -1,0 +1,272 @@
+"""`bench` and `profile` compared with 50 replays in a loop: `benchmarks/back_to_back.py [NAME...]`.
+
+Nothing of cgtool is in the loop: 50 replays between one pair of CUDA events, enqueued while a
+kernel spins, and taken only if the device began them after the last one was enqueued. `bench` gets
+its figure in another way, from a few replays behind others. The loop replays the graphs that
+`bench` timed, since two captures of the same code differ by half a percent (their memory is
+elsewhere); one that is captured by hand with plain PyTorch is shown too.
+
+`off` is `bench` less the loop, and LIMIT is the most that it should be. The other percentages are
+also of the loop: one replay timed as the fifty are, the sum of the graphs in `profile`, and the
+capture by hand. The last one compares eager in `bench` with the wall time of a plain loop. NAME is
+a model of this file or of `model_zoo.py`. It needs a GPU; all models share one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import model_zoo  # noqa: E402
+from gpu import plain_capture  # noqa: E402
+
+REPLAYS = 50
+ROUNDS = 15
+LIMIT = 0.003
+EAGER_SECONDS = 0.5
+MOST_CYCLES = 1_000_000_000
+"""Half a second: what is not enqueued by then does not fit into the driver's queue."""
+
+# --- models of more than a few small kernels, for replays of 0.5 to 6 ms
+
+
+def language_model(model, device, batch=4, length=128):
+    model.config.use_cache = False
+    model = model.to(device).train()
+    ids = torch.randint(3, 1000, (batch, length), device=device)
+    return (lambda ids: model(input_ids=ids, labels=ids).loss), (ids,)
+
+
+def bert_base(device):
+    from transformers import BertConfig, BertForMaskedLM
+
+    return language_model(BertForMaskedLM(BertConfig(vocab_size=1000)), device)
+
+
+def gpt2_small(device):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return language_model(GPT2LMHeadModel(GPT2Config(vocab_size=1000, n_positions=128)), device)
+
+
+def llama_24_layers(device):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=512, intermediate_size=1024, num_hidden_layers=24,
+        num_attention_heads=8,
+    )  # fmt: skip
+    return language_model(LlamaForCausalLM(config), device, batch=1, length=64)
+
+
+def qwen3_inference(device):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=1000, hidden_size=512, intermediate_size=1024, num_hidden_layers=8,
+        num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).to(device).eval()
+    model.config.use_cache = False
+
+    def logits(ids):
+        with torch.no_grad():
+            return model(input_ids=ids).logits
+
+    return logits, (torch.randint(3, 1000, (1, 32), device=device),)
+
+
+def convnext_tiny(device):
+    import timm
+
+    return timm.create_model("convnext_tiny").to(device), (model_zoo.images(device, 128),)
+
+
+def efficientnet_training(device):
+    import timm
+
+    return timm.create_model("efficientnet_b0").to(device), (model_zoo.images(device, 128),)
+
+
+def resnet50_training(device):
+    from torchvision.models import resnet50
+
+    return resnet50().to(device), (torch.randn(8, 3, 128, 128, device=device),)
+
+
+LARGER = (
+    bert_base, gpt2_small, llama_24_layers, qwen3_inference, convnext_tiny, efficientnet_training,
+    resnet50_training,
+)  # fmt: skip
+SMALL = ("gcn", "static_cache", "timm_mixer", "tv_resnet50", "llama", "t5", "training_step")
+PACKAGES = ("torch_geometric", "transformers", "timm", "torchvision")
+
+
+def specs(wanted: Sequence[str]) -> list[str]:
+    """ENTRY of every model that is wanted and installed, the short ones first."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"not installed: {', '.join(missing)}: their models are left out")
+    without = {name for package in missing for name in model_zoo.PACKAGES[package]}
+    names = wanted or [name for name in SMALL if name not in without]
+    larger = {model.__name__ for model in LARGER}
+    if not wanted and not missing:
+        names = [*names, *(model.__name__ for model in LARGER)]
+    return [
+        f"{HERE / ('back_to_back' if name in larger else 'model_zoo')}.py:{name}" for name in names
+    ]
+
+
+# --- by hand
+
+
+def loop_ns(replays: Sequence[Callable[[], None]], count: int) -> float:
+    """Device time of one iteration of so many, of which the last is enqueued before the device
+    begins the first."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    cycles = 2_000_000
+    while True:
+        torch.cuda.synchronize()
+        torch.cuda._sleep(cycles)
+        start.record()
+        for _ in range(count):
+            for replay in replays:
+                replay()
+        end.record()
+        in_time = not start.query()
+        torch.cuda.synchronize()
+        if in_time or cycles > MOST_CYCLES:
+            return start.elapsed_time(end) * 1e6 / count
+        cycles *= 2
+
+
+def eager_ns(iterate: Callable[[], None]) -> float:
+    """Wall time of one iteration of a training loop that never waits."""
+    for _ in range(3):
+        iterate()
+    torch.cuda.synchronize()
+    start, count = time.perf_counter_ns(), 0
+    while time.perf_counter_ns() - start < EAGER_SECONDS * 1e9:
+        iterate()
+        count += 1
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start) / count
+
+
+# --- by cgtool, and both
+
+
+def row_of(spec: str) -> dict[str, Any]:
+    """One model: `bench` and the loop on the same graphs, in turn."""
+    from cgtool.analysis.timing.gaps import own_time
+    from cgtool.devices.cuda import bench, profile
+    from cgtool.devices.cuda.capture import prepare, time_launches
+    from cgtool.devices.cuda.device import CudaDevice
+    from cgtool.model.measurements import whole
+    from cgtool.model.options import BenchOptions, CaptureOptions
+    from cgtool.program.load import load
+
+    def quiet(_text: str) -> None: ...
+
+    session = prepare(CudaDevice(), load(spec, device="cuda"), CaptureOptions(seed=0), quiet)
+    time_launches(session)
+    phases = bench.sides_of(session)
+    phase = whole(phases)
+    eager, replay = phases[phase]
+    graphs = [graph.graph.replay for graph in session.captured]
+    options = BenchOptions(rounds=ROUNDS, max_seconds=10.0)
+    fifty, single = [], []
+    measured = bench.measure(session, {phase: [eager, replay]}, options, quiet)
+    with torch.cuda.stream(session.stream):
+        for _ in range(5):
+            fifty.append(loop_ns(graphs, REPLAYS))
+            single += [loop_ns(graphs, 1) for _ in range(9)]
+            # As often again as before, between the loops.
+            for _ in range(3):
+                replay.measure(session.device.index)
+        by_hand = eager_ns(eager.once)
+    profiled = profile._times(session, [None] * len(graphs), 20)
+    alone = sum(own_time(times) or 0.0 for times in profiled)
+    row = {
+        "model": spec.rpartition(":")[2],
+        "nodes": sum(graph.node_count() for graph in session.captured),
+        "phase": phase,
+        "bench_ns": median(replay.device_ns),
+        "loop_ns": median(fifty),
+        "single_ns": median(single),
+        "profile_ns": alone,
+        "launch_ns": sum(graph.typical_launch_ns for graph in session.captured),
+        "iterations": measured.samples[1].iterations,
+        "eager_ns": median(eager.device_ns),
+        "eager_loop_ns": by_hand,
+    }
+    row["off"] = row["bench_ns"] / row["loop_ns"] - 1
+    del session, phases, eager, replay, graphs, measured, profiled
+    gc.collect()
+    torch.cuda.empty_cache()
+    captured = [graph for _, graph in plain_capture(load(spec, device="cuda"))]
+    row["by_hand_ns"] = median(
+        loop_ns([graph.replay for graph in captured], REPLAYS) for _ in range(5)
+    )
+    return row
+
+
+COLUMNS = ("bench_ns", "loop_ns", "single_ns", "profile_ns", "by_hand_ns")
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """A line: microseconds, and what differs from the loop in percent."""
+    loop = row["loop_ns"]
+    cells = [
+        f"{row['model']:22} {row['nodes']:>5} {row['bench_ns'] / 1e3:>9.1f} {loop / 1e3:>9.1f}"
+    ]
+    cells += [f"{row[name] / loop - 1:>+8.2%}" for name in COLUMNS if name != "loop_ns"]
+    eager = row["eager_ns"] / row["eager_loop_ns"] - 1
+    cells.append(f"{row['launch_ns'] / 1e3:>9.1f} {row['eager_ns'] / 1e3:>9.1f} {eager:>+8.1%}")
+    return " ".join(cells)
+
+
+HEADING = (
+    f"{'model':22} {'nodes':>5} {'bench us':>9} {'loop us':>9} {'off':>8} {'single':>8} "
+    f"{'profile':>8} {'by hand':>8} {'launch us':>9} {'eager us':>9} {'eager':>8}"
+)
+
+
+def main() -> int:
+    """1 when a figure of `bench` is further off than LIMIT."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    arguments = parser.parse_args()
+    print(HEADING)
+    rows = []
+    for spec in specs(arguments.names):
+        try:
+            rows.append(row_of(spec))
+        except Exception as error:
+            # One model of a library that changed does not end the others.
+            print(f"{spec.rpartition(':')[2]:22} {type(error).__name__}: {error}", flush=True)
+            continue
+        print(text_of(rows[-1]), flush=True)
+    (arguments.out / "back-to-back.json").write_text(json.dumps(rows, indent=1))
+    within = sum(abs(row["off"]) <= LIMIT for row in rows)
+    print(f"\n{within} of {len(rows)} models within {LIMIT:.1%} of {REPLAYS} replays back to back")
+    return 0 if rows and within == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -343,6 +343,20 @@ def unobserved() -> Iterator[None]:
             exclude_key(_KEY, False)
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Ops of this thread are not observed, and its keys are those of a plain run: Dynamo's guards
+    see them, and its fake tensors fail under the key."""
+    if _KEY is None or not included_keys().has(_KEY):
+        yield
+        return
+    include_key(_KEY, False)
+    try:
+        yield
+    finally:
+        include_key(_KEY, True)
+
+
 @functools.cache
 def is_supported() -> bool:
     """Whether this PyTorch has the key: tried on a few ops, once per process."""

@@ -10,6 +10,7 @@ A test fails on a private name anywhere else in cgtool.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
@@ -268,6 +269,23 @@ def load_dynamo() -> None:
     importlib.import_module("torch._dynamo")
 
 
+def compile_context() -> Any:
+    """The class whose objects wrap what ``torch.compile`` compiles; importing it takes a second."""
+    return importlib.import_module("torch._dynamo.eval_frame")._TorchDynamoContext
+
+
+def stand_in_for_compiled(function: Callable[..., Any], compiled: Callable[..., Any]) -> None:
+    """Let ``function`` be called in place of what ``torch.compile`` returned: Dynamo unwraps it."""
+    functools.update_wrapper(function, compiled)
+    function._torchdynamo_wrapper_id = id(function)  # type: ignore[attr-defined]
+
+
+def compilation_runs() -> PatchPoint:
+    """The context that is entered for each compilation, on the thread that compiles."""
+    callbacks = importlib.import_module("torch._dynamo.callback")
+    return PatchPoint(callbacks.CompilationCallbackHandler, "install_callbacks")
+
+
 def pins_memory(thread: threading.Thread) -> bool:
     """Whether a thread is the one of a DataLoader that pins memory."""
     target = repr(getattr(thread, "_target", ""))
@@ -319,10 +337,11 @@ FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` makes of a module: the module itself."""
-CALL_MODULE = "_call_impl"
-"""Name of the function that runs a module's hooks and ``forward``."""
 APPLY = _patch_point("torch.nn.Module._apply", _MODULES, "moved modules are not noticed")
-_private(f"torch.nn.Module.{CALL_MODULE}", _MODULES, "the module that calls is unknown")
+CALL_MODULE_CODE = _private(
+    "torch.nn.Module._call_impl", _MODULES, "the module that calls is unknown"
+).__code__
+"""Of the function that runs a module's hooks and ``forward``."""
 Dropout: Any = _private(
     "torch.nn.modules.dropout._DropoutNd", _MODULES, "train() and eval() are not compared"
 )

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.memory import set_at
 from cgtool.detectors.script.run import observe
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.ops import OpRecorder
+from cgtool.observe.ops import OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.patches import Patches
@@ -312,3 +313,51 @@ def test_only_work_of_another_thread_disturbs_a_capture(
     assert [event.thread for event in published if isinstance(event, events.ThreadWorked)] == [
         "side"
     ]
+
+
+def _train_compiled() -> tuple[list[float], dict[str, dict[str, int]]]:
+    """Losses, and what Dynamo counted, of a program that compiles a module and a function."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.BatchNorm1d(4))
+    compiled = torch.compile(model, backend="aot_eager")
+
+    @torch.compile(backend="aot_eager")
+    def loss_of(output: torch.Tensor) -> torch.Tensor:
+        return output.square().mean()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for batch_size in (2, 2, 3):
+        loss = loss_of(compiled(torch.randn(batch_size, 4)))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, {name: dict(counts) for name, counts in counters.items()}
+
+
+def test_compiled_code_runs_as_without_observers(
+    findings: FindingLog, recwarn: pytest.WarningsRecorder
+) -> None:
+    plain = _train_compiled()
+    with Patches() as patches:
+        annotations = patches.enter_context(watch_annotations())
+        script = ObservedScript(GPU(), annotations)
+        observe(script, findings, patches)
+        names: list[str] = []
+        patches.set(script, "eager_op", lambda op, *_: names.append(op_name(op)))
+        assert _train_compiled() == plain
+    assert plain[1]["stats"]["unique_graphs"] > 1
+    assert "aten::add_.Tensor" in names, "the optimizer, which is not compiled, is observed"
+    assert not any("global hooks" in str(warning.message) for warning in recwarn)
+
+
+def test_compilation_in_a_capture(script: ObservedScript, published: list[Any]) -> None:
+    script.subscribe(events.CompiledInCapture, published.append)
+    function = torch.compile(lambda tensor: tensor * 2, backend="aot_eager")
+    with Captured(script.device.graph_class()):
+        function(torch.ones(2))
+        function(torch.ones(2))
+    assert [type(event) for event in published].count(events.CompiledInCapture) == 1

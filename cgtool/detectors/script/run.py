@@ -28,7 +28,6 @@ from cgtool.model.finding import Finding
 from cgtool.model.options import Progress
 from cgtool.observe.call_sites import recorded
 from cgtool.observe.frames import call_user, exception_frames
-from cgtool.observe.ops import left_alone
 from cgtool.observe.script import calls, events, graphs
 from cgtool.observe.script.script import ObservedScript
 from cgtool.program.boundary import first_line, innermost, load_error, own_fault
@@ -120,7 +119,6 @@ def run(
     progress("run the script")
     module: Any = None
     with Patches() as patches:
-        patches.enter_context(left_alone())
         patches.enter_context(recorded())
         errors = observe(script, findings, patches)
         try:
@@ -136,10 +134,14 @@ def run(
             ended = (_ended(path, error, errors),)
         script.finish()
     del module
-    if not script.graphs and not findings:
+    captures, replays = len(script.graphs), sum(graph.replays for graph in script.graphs)
+    if not captures and not script.compiled_captures and not len(findings):
         raise _nothing_captured(path)
-    replays = sum(graph.replays for graph in script.graphs)
-    counts = count_text(len(script.graphs), "capture"), count_text(replays, "replay")
+    counts = [count_text(captures, "capture"), count_text(replays, "replay")]
+    if script.compiled_captures:
+        own = count_text(script.compiled_captures, "capture")
+        replayed = count_text(script.compiled_replays, "replay")
+        counts.append(f"{own} and {replayed} of torch.compile's own, which are not looked into")
     return findings.all(), (f"the script ({', '.join(counts)})", *ended)
 
 

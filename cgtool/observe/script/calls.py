@@ -2,7 +2,7 @@
 
 Modes see the ops and the reads on the host. Patches see what no op shows: optimizers, modules,
 autocast, generators, collectives, the driver, ``torch.compile`` and the allocator; each costs some
-Python for each call, and none disturbs the program except ``observe_compile``.
+Python for each call, and none disturbs the program.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -21,13 +21,21 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from cgtool.observe.frames import call_op, call_user
-from cgtool.observe.ops import left_alone, op_name
+from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import APPLY, load_dynamo, no_torch_function
+from cgtool.torch_compat.private import (
+    APPLY,
+    compilation_runs,
+    compile_context,
+    dynamo_is_loaded,
+    load_dynamo,
+    no_torch_function,
+    stand_in_for_compiled,
+)
 
 _READS = frozenset(
     (
@@ -59,8 +67,8 @@ class OpObserver:
     ones that touch a buffer of some graph are published, and so is work that a thread of the script
     does while another one captures.
 
-    Cost: some Python for each op, and what the recorder costs for a captured one. Disturbs: code of
-    ``torch.compile`` runs eagerly (``torch_compat.op_key``).
+    Cost: some Python for each op, and what the recorder costs for a captured one. Does not disturb
+    the program (``torch_compat.op_key``, ``observe_compile``).
     """
 
     def __init__(self, script: ObservedScript) -> None:
@@ -77,7 +85,7 @@ class OpObserver:
             return recorder.observe(op, args, kwargs, run, caller)
         if script.capture is None:
             result = call_op(run, args, kwargs)
-            script.eager_op(op, args, kwargs)
+            script.eager_op(op, args, kwargs, result)
             return result
         if is_started and threading.get_ident() != script.capture_thread:
             # Before the op: it may end the capture, and raise here too.
@@ -146,7 +154,8 @@ class FunctionObserver(TorchFunctionMode):
 
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
     """Ops and host reads of the script's threads: ``FunctionObserver``, ``OpObserver``."""
-    patches.enter_context(FunctionObserver(script))
+    if script.device.simulated:
+        patches.enter_context(FunctionObserver(script))
     observer = OpObserver(script)
     # Older PyTorch does not warn of gradients that are added on a stream of the past: there the
     # `detach` of AccumulateGrad shows its stream.
@@ -187,8 +196,7 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     """Forwards in captures, and calls that change a module's mode or exchange its tensors."""
 
     def runs(module: torch.nn.Module, _args: Any) -> None:
-        if script.capture is not None:
-            script.publish(events.ModuleRuns(module))
+        script.publish(events.ModuleRuns(module))
 
     inside = False
 
@@ -205,7 +213,19 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
         finally:
             inside = False
 
-    patches.callback(register_module_forward_pre_hook(runs).remove)
+    hooks: list[Any] = []
+
+    def begin(_event: events.CaptureBegan) -> None:
+        hooks.append(register_module_forward_pre_hook(runs))
+
+    def end(_event: events.CaptureEnded | events.CaptureFailed) -> None:
+        while hooks:
+            hooks.pop().remove()
+
+    # In captures only: torch.compile warns of global hooks.
+    script.subscribe(events.CaptureBegan, begin)
+    script.subscribe(events.CaptureEnded, end)
+    script.subscribe(events.CaptureFailed, end)
     for owner, method in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
         patches.wrap(owner, method, functools.partial(change, method))
 
@@ -255,36 +275,49 @@ def observe_driver(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_compile(script: ObservedScript, patches: Patches) -> None:
-    """First calls in a capture of functions of ``torch.compile``; nothing on the simulated device.
+    """Compilations in a capture; nothing on the simulated device, where nothing is compiled.
 
-    Disturbs: code that is compiled while the script runs stays eager, because under a dispatch
-    mode it would be compiled to other kernels.
+    Does not disturb the program: while Dynamo or compiled code runs, this thread's ops are not
+    observed, so that guards and fake tensors see the keys of a plain run.
     """
     if script.device.simulated:
         return
+    if dynamo_is_loaded():
+        _pause_for_dynamo(script, patches)
+        return
 
-    def compile_(original: Any, model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return lambda function: compile_(original, function, **options)
-        load_dynamo()
-        patches.enter_context(left_alone())
-        compiled = call_user(original, model, **options)
-        return compiled if isinstance(model, torch.nn.Module) else first_call(compiled)
-
-    def first_call(function: Callable[..., Any]) -> Callable[..., Any]:
-        warm = False
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal warm
-            if not warm and script.capture is not None:
-                script.publish(events.CompiledInCapture())
-            warm = True
-            return call_user(function, *args, **kwargs)
-
-        return call
+    def compile_(original: Any, *args: Any, **kwargs: Any) -> Any:
+        if not dynamo_is_loaded():
+            load_dynamo()
+            _pause_for_dynamo(script, patches)
+        return call_user(original, *args, **kwargs)
 
     patches.wrap(torch, "compile", compile_)
+
+
+def _pause_for_dynamo(script: ObservedScript, patches: Patches) -> None:
+    def wrap(original: Any, context: Any, function: Any) -> Any:
+        compiled = call_user(original, context, function)
+        if not isinstance(compiled, FunctionType):  # a module, whose forward comes here too
+            return compiled
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with op_key.paused():
+                return call_user(compiled, *args, **kwargs)
+
+        stand_in_for_compiled(call, compiled)
+        return call
+
+    @contextlib.contextmanager
+    def compile_(original: Any, *args: Any) -> Iterator[None]:
+        if script.capture is not None:
+            script.publish(events.CompiledInCapture())
+        # The backward of compiled code is compiled on autograd's thread, behind no wrapper.
+        with op_key.paused(), original(*args):
+            yield
+
+    patches.wrap(compile_context(), "__call__", wrap)
+    patches.wrap(*compilation_runs(), compile_)
 
 
 def observe_allocator(script: ObservedScript, patches: Patches) -> None:

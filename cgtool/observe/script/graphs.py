@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from cgtool.observe.frames import call_user
 from cgtool.observe.script import events
-from cgtool.observe.script.script import ObservedScript, called_by_pytorch
+from cgtool.observe.script.script import (
+    ObservedScript,
+    called_by_pytorch,
+    captured_by_compiled_code,
+    running_modules,
+)
 from cgtool.observe.script.state import GraphedCallable, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
@@ -55,7 +56,10 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         guarded("script", original, graph, *args, **kwargs)
         pool = args[0] if args else kwargs.get("pool")
         mode = args[1] if len(args) > 1 else kwargs.get("capture_error_mode", "global")
-        script.begin_capture(graph, pool, mode)
+        if captured_by_compiled_code():
+            script.compiled_captures += 1
+        else:
+            script.begin_capture(graph, pool, mode)
 
     def capture_end(original: Any, graph: Any) -> None:
         watched = script.graph_of(graph)
@@ -88,6 +92,8 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         if watched is not None:
             instantiated(watched, graph, by_script=False)
             script.end_replay(watched)
+        else:
+            script.compiled_replays += 1
 
     def reset(original: Any, graph: Any) -> None:
         watched = script.graph_of(graph)
@@ -121,11 +127,8 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
 class _Running(threading.local):
     """What runs on this thread."""
 
-    def __init__(self) -> None:
-        self.modules: list[torch.nn.Module] = []
-        """Those whose ``__call__`` is running, outermost first."""
-        self.call: tuple[GraphedCallable, tuple[Any, ...]] | None = None
-        """The innermost call of a graphed callable, and its arguments."""
+    call: tuple[GraphedCallable, tuple[Any, ...]] | None = None
+    """The innermost call of a graphed callable, and its arguments."""
 
 
 class _Callables:
@@ -217,16 +220,9 @@ class _Callables:
             return
         graphed, arguments = running.call
         self._calls[graphed] = self._calls.get(graphed, 0) + 1
-        called = running.modules[-1] if running.modules else None
+        called = next(running_modules(sys._getframe(1)), None)
         leaves = tuple(pytree.tree_leaves(arguments))
         self.script.publish(events.GraphedCall(graphed, leaves, called))
-
-    def module_begins(self, module: torch.nn.Module, _args: Any) -> None:
-        self._running.modules.append(module)
-
-    def module_ends(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
-        if self._running.modules:
-            self._running.modules.pop()
 
     def _described(self, target: Any, samples: Any) -> GraphedCallable:
         leaves = list(tensors_in(samples))
@@ -245,19 +241,14 @@ class _Callables:
 def observe_callables(script: ObservedScript, patches: Patches) -> None:
     """``make_graphed_callables``, calls of what it returns, and their backwards.
 
-    Cost: two global module hooks; for each call of a graphed callable a look at its arguments and
-    a hook on its autograd node. Does not disturb the program: the graphs are PyTorch's own.
+    Cost: for each call of a graphed callable a look at its arguments and a hook on its autograd
+    node. Does not disturb the program: the graphs are PyTorch's own.
     """
     callables = _Callables(script)
     for owner in (torch.cuda, torch.cuda.graphs):
         patches.wrap(owner, "make_graphed_callables", callables.make)
     script.subscribe(events.CaptureBegan, callables.capture_began)
     script.subscribe(events.ReplayBegins, callables.replay_begins)
-    for handle in (
-        register_module_forward_pre_hook(callables.module_begins),
-        register_module_forward_hook(callables.module_ends, always_call=True),
-    ):
-        patches.callback(handle.remove)
 
 
 def observe_backward_warnings(script: ObservedScript, patches: Patches) -> None:

@@ -25,7 +25,7 @@ from cgtool.observe.effects import overwrites
 from cgtool.observe.frames import Site, chain_of, frames_of, is_internal, package_part
 from cgtool.observe.ops import OpCall, OpRecorder, op_name
 from cgtool.observe.script import events
-from cgtool.observe.script.names import region_of, stack_of
+from cgtool.observe.script.names import locals_of, region_of, stack_of
 from cgtool.observe.script.state import (
     Access,
     Buffers,
@@ -35,7 +35,7 @@ from cgtool.observe.script.state import (
     WatchedGraph,
 )
 from cgtool.observe.tensors import key_of, storage_of, tensors_in
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_key
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called with call, func, args, kwargs and result of every op of a capture."""
@@ -47,6 +47,9 @@ _SYNCS = frozenset(
     )
 )  # fmt: skip
 """Ops that wait for the device to read a value."""
+
+
+_COPIES = ("aten::copy_", "aten::_to_copy")
 
 
 class Device(Protocol):
@@ -123,6 +126,9 @@ class ObservedScript(events.Publisher):
         self.order = StreamOrder()
         self.buffers = Buffers()
         self.graphs: list[WatchedGraph] = []
+        self.compiled_captures = 0
+        """Captures that ``torch.compile`` makes itself; their graphs have no ``WatchedGraph``."""
+        self.compiled_replays = 0
         self._by_object: weakref.WeakKeyDictionary[Any, WatchedGraph] = weakref.WeakKeyDictionary()
         self.capture: WatchedGraph | None = None
         """In progress."""
@@ -288,7 +294,9 @@ class ObservedScript(events.Publisher):
 
     # Between captures.
 
-    def eager_op(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def eager_op(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """An op outside captures has run."""
         if self.closed or self.capture is not None or not len(self.buffers):
             return
@@ -300,8 +308,21 @@ class ObservedScript(events.Publisher):
                 write = self._access(None)
                 for buffer in written:
                     buffer.last_write = write
-        if op.name.partition(".")[0] in _SYNCS and not self.device.on_host:
+        if self.device.on_host:
+            return
+        base = op.name.partition(".")[0]
+        if base in _SYNCS:
             self.host_waited(op.name, next(tensors_in(args), None))
+        elif base in _COPIES and not self.device.simulated:
+            self._copied(op, args[0] if base == "aten::copy_" else result)
+
+    def _copied(self, op: Op, target: torch.Tensor) -> None:
+        """The host waits for a copy to its memory, unless that is pinned and it need not wait."""
+        source = op.args[1 if target is op.args[0] else 0]
+        place = self.device.place(target)
+        need_not_wait = place == "pinned" and (True in op.args[2:] or op.kwargs.get("non_blocking"))
+        if place != "device" and not need_not_wait and self.device.place(source) == "device":
+            self.host_waited(op.name, source)
 
     def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:
         """The host has waited for the current stream, to read ``tensor``."""
@@ -333,6 +354,25 @@ def _storages_of(
         storage = storage_of(tensor)
         if storage is not None:
             yield storage_key(storage), storage, tensor
+
+
+def captured_by_compiled_code() -> bool:
+    """True when code of ``torch.compile(mode="reduce-overhead")`` begins the capture."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = package_part(frame.f_code.co_filename)
+        if not file.startswith(("/cgtool/", "/torch/cuda/")):
+            return file.startswith("/torch/_inductor/")
+        frame = frame.f_back
+    return False
+
+
+def running_modules(frame: FrameType | None) -> Iterator[torch.nn.Module]:
+    """The modules whose ``__call__`` is running in ``frame`` or its callers, innermost first."""
+    while frame is not None:
+        if frame.f_code is CALL_MODULE_CODE:
+            yield locals_of(frame)["self"]
+        frame = frame.f_back
 
 
 def called_by_pytorch() -> bool:

@@ -1,0 +1,63 @@
+"""`check SCRIPT` on a GPU: the program runs as it does without cgtool."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+
+captures = 0
+begin = torch.cuda.CUDAGraph.capture_begin
+
+
+def capture_begin(graph, *args, **kwargs):
+    global captures
+    captures += 1
+    return begin(graph, *args, **kwargs)
+
+
+torch.cuda.CUDAGraph.capture_begin = capture_begin
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)
+).cuda()
+compiled = torch.compile(model, mode="reduce-overhead")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for batch_size in (8, 8, 8, 8, 16, 16, 16, 16):
+    torch.compiler.cudagraph_mark_step_begin()
+    loss = compiled(torch.randn(batch_size, 64, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+with torch.no_grad():
+    for _ in range(4):
+        losses.append(compiled(torch.randn(8, 64, device="cuda")).sum().item())
+print(losses)
+print(captures)
+print({name: dict(counters[name]) for name in ("stats", "frames", "graph_break", "recompiles")})
+"""
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+
+def test_compiled_code_is_captured_as_without_cgtool(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(COMPILED)
+    plain = run(str(script))
+    checked = run("-m", "cgtool.cli.app", "check", "-q", str(script))
+    losses, captures, counts = plain.stdout.splitlines()
+    assert int(captures) > 1
+    assert checked.stdout.splitlines()[:3] == [losses, captures, counts]
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -31,7 +31,7 @@ from tests.forked_workers import in_fork
 
 SECONDS = 60
 _WARM_UP, _FIRST, _MORE, _DAY = 3, 6, 2000, 86_400
-_MORE_SECONDS = 3.0
+_MORE_SECONDS = 1.0
 _EAGER = re.compile(r"# eager: (.+?)(?:  #.*)?$", re.MULTILINE)
 _CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
 

@@ -20,6 +20,7 @@ from cgtool.model.schema import (
     UNLISTED,
     Address,
     AllocationIndex,
+    ArgumentListIndex,
     Byte,
     Bytes,
     Count,
@@ -165,6 +166,25 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
 
 
+class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One argument of an op."""
+
+    name: str
+    """As in the op's schema."""
+    value: str
+    """``2.0``; ``float32[16,4]``, with ``strides (1,16)`` if it is not contiguous and ``offset 3``
+    if it does not begin where its storage does, both in elements; the value of a number on the
+    host; several in brackets."""
+    operands: Count = 0
+    """How many tensors with a storage it has: so many of ``Call.operands``, in order."""
+
+
+class ArgumentList(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The arguments of an op call: interned, so that equal calls share them."""
+
+    arguments: tuple[Argument, ...]
+
+
 class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one op call did, as the recorder saw its arguments and results."""
 
@@ -181,6 +201,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     it has no formula for."""
     dtype: str | None = None
     """Of its first floating-point result: ``float32``, ``bfloat16``."""
+    arguments: ArgumentListIndex | None = None
+    operands: tuple[Count, ...] = ()
+    """Storages of the tensors among its arguments, in order."""
 
 
 class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -307,6 +330,8 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: Bytes
     shape: tuple[Count, ...] = ()
     dtype: str = ""
+    storage: Count | None = None
+    """Its number in ``Call.reads``, ``writes`` and ``operands``."""
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -397,6 +422,7 @@ class Capture(Head, frozen=True, omit_defaults=True):
     graphs: tuple[Graph, ...] = ()
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
+    argument_lists: tuple[ArgumentList, ...] = ()
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
     memory: Memory = Memory()

@@ -27,6 +27,7 @@ import msgspec
 
 from cgtool.model.capture import (
     SCHEMA_VERSION,
+    ArgumentList,
     Capture,
     Frame,
     Function,
@@ -93,6 +94,7 @@ class Tables(msgspec.Struct, frozen=True):
 
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
+    argument_lists: tuple[ArgumentList, ...] = ()
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
 
@@ -110,7 +112,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         has_profile=capture.profile is not None,
         **{name: getattr(capture, name) for name in Head.__struct_fields__},
     )
-    tables = Tables(capture.frames, capture.origins, capture.functions, capture.streams)
+    tables = Tables(**{name: getattr(capture, name) for name in Tables.__struct_fields__})
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         parts: dict[str, object] = {"manifest": manifest, "tables": tables}
         parts |= {f"graphs/{index}": graph for index, graph in enumerate(capture.graphs)}

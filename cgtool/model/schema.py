@@ -56,6 +56,7 @@ PerSecond = Annotated[float, Meta(ge=1.0, le=MAX_MEASURE)]
 
 FrameIndex = Annotated[int, _index("Capture.frames")]
 OriginIndex = Annotated[int, _index("Capture.origins")]
+ArgumentListIndex = Annotated[int, _index("Capture.argument_lists")]
 FunctionIndex = Annotated[int, _index("Capture.functions")]
 StreamIndex = Annotated[int, _index("Capture.streams")]
 GraphIndex = Annotated[int, _index("Capture.graphs")]

@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections import ChainMap, Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
 
-from cgtool.model.capture import Call
+from cgtool.model.capture import Argument, ArgumentList, Call
 from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
-from cgtool.observe.tensors import listed_tensors, strided_parts
-from cgtool.torch_compat.private import free_weak_storage, packet_of, storage_key, weak_storage
+from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import (
+    free_weak_storage,
+    packet_of,
+    schema_of,
+    storage_key,
+    weak_storage,
+)
 
 UNKNOWN = Call()
 """For calls that nothing is known of: every op that owns a node writes something."""
@@ -76,6 +83,8 @@ _FLOATING = {
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 
+_SHOWN = frozenset((int, float, bool, complex, str, torch.dtype))
+"""Types of arguments that are part of what an op computes, next to tensors and lists."""
 
 _Sum = tuple[dict[int, torch.Tensor], int]
 """Storages, in order, each with a tensor on it, and bytes."""
@@ -92,6 +101,29 @@ class _Plan:
     overwrites: bool
     """It reads nothing of what it changes."""
     partly: Callable[[Sequence[Any]], float] | None
+    names: tuple[str, ...]
+    """Of its arguments."""
+
+
+def _described(value: Any) -> tuple[str, int]:
+    """``Argument.value`` and ``operands``; "" for what does not change what an op computes."""
+    if isinstance(value, list | tuple):
+        texts, counts = zip(*map(_described, value), strict=True) if value else ((), ())
+        return f"[{', '.join(text or 'None' for text in texts)}]", sum(counts)
+    if not isinstance(value, torch.Tensor):
+        text = str(value) if type(value) in _SHOWN else ""
+        return text.removeprefix("torch."), 0
+    if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested:
+        return type(value).__name__, 0
+    if value.dim() == 0 and on_host(value):
+        with unobserved():
+            return str(value.item()), 0
+    text = f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
+    if not value.is_contiguous():
+        text += f" strides ({','.join(map(str, value.stride()))})"
+    if value.storage_offset():
+        text += f" offset {value.storage_offset()}"
+    return text, 1
 
 
 class AccessLog:
@@ -106,6 +138,9 @@ class AccessLog:
         self._numbers: dict[int, int] = {}
         self._plans: dict[Any, _Plan] = {}
         self._flops = FlopCounter()
+        self._argument_lists: dict[Any, tuple[int, ArgumentList]] = {}
+        self._recent: dict[int, int] = {}
+        """Numbers of the storages of one call's tensors, by id of the tensor."""
 
     def __del__(self) -> None:
         for shell in self._shells:
@@ -128,7 +163,9 @@ class AccessLog:
                 may_write(func),
                 overwrites(name),
                 _PARTLY.get(name.partition(".")[0]),
+                tuple(argument.name for argument in schema_of(func).arguments),
             )
+        self._recent.clear()
         given = listed_tensors(args)
         if kwargs:
             given += listed_tensors(kwargs.values())
@@ -156,11 +193,75 @@ class AccessLog:
             max(0, writes[1] - saved) + fresh[1],
             self._flops.count(func, args, kwargs, result),
             _floating(results) or _floating(written),
+            *self._arguments(name, plan, args, kwargs),
         )
+
+    def _arguments(
+        self, name: str, plan: _Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int, tuple[int, ...]]:
+        """Index of an argument list, and the storages of the tensors in it."""
+        key: list[Any] = [name, *kwargs]
+        operands: list[int] = []
+        self._add(key, operands, args)
+        self._add(key, operands, kwargs.values())
+        lists = self._argument_lists
+        known = lists.get(tuple(key))
+        if known is None:
+            values = {**dict(zip(plan.names, args, strict=False)), **kwargs}
+            arguments = tuple(
+                Argument(argument, text, count)
+                for argument, value in values.items()
+                for text, count in [_described(value)]
+                if text
+            )
+            known = lists[tuple(key)] = len(lists), ArgumentList(arguments)
+        return known[0], tuple(operands)
+
+    def _add(self, key: list[Any], operands: list[int], values: Iterable[Any]) -> None:
+        """Append what identifies each value: on the path of every op, so without any text."""
+        recent = self._recent
+        for value in values:
+            kind = type(value)
+            if kind in _PLAIN and value.layout is _STRIDED and not value.is_nested:
+                if value.dim() == 0 and on_host(value):
+                    with unobserved():
+                        key.append(repr(value.item()))
+                    continue
+                key += value.dtype, value.shape, value.stride(), value.storage_offset()
+                number = recent.get(id(value))
+                operands.append(self._number(value) if number is None else number)
+            elif kind in _SHOWN:
+                # 1, 1.0 and True are equal.
+                key += kind, value
+            elif kind is list or kind is tuple:
+                key.append(len(value))
+                self._add(key, operands, value)
+            else:
+                key.append(kind)
+
+    def argument_lists(self) -> tuple[ArgumentList, ...]:
+        """What ``Call.arguments`` refers to."""
+        return tuple(arguments for _, arguments in self._argument_lists.values())
+
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage, if an op has used it."""
+        if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
+            return None
+        return self._numbers.get(storage_key(tensor.untyped_storage()))
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's storage, a new one if it has none."""
+        storage = tensor.untyped_storage()
+        key = storage_key(storage)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            self._shells.append(weak_storage(storage))
+        return number
 
     def _sum(self, tensors: Sequence[torch.Tensor], without: Container[int] = ()) -> _Sum:
         """Storages and bytes of some tensors, each once."""
-        all_numbers, storages, total = self._numbers, dict[int, torch.Tensor](), 0
+        storages, total = dict[int, torch.Tensor](), 0
         places: set[tuple[Any, ...]] = set()
         for tensor in tensors:
             if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
@@ -170,12 +271,7 @@ class AccessLog:
                 total += size
                 continue
             size = tensor.nbytes if tensor.is_contiguous() else _bytes(tensor)
-            storage = tensor.untyped_storage()
-            key = storage_key(storage)
-            number = all_numbers.get(key)
-            if number is None:
-                number = all_numbers[key] = len(all_numbers)
-                self._shells.append(weak_storage(storage))
+            number = self._recent[id(tensor)] = self._number(tensor)
             if not size or number in without:
                 continue
             if number not in storages:

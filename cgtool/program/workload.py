@@ -109,7 +109,7 @@ def make_part(
         f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
         for key, value in (*enumerate(args), *kwargs.items())
         for path, leaf in pytree.tree_flatten_with_path(value)[0]
-        if leaf is not None and not is_a(leaf, torch.Tensor | torch.Generator)
+        if leaf is not None and not is_a(leaf, torch.Tensor)
     ]
     if frozen:
         more = f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else ""
@@ -167,26 +167,6 @@ def inputs_of(part: Part) -> list[Named]:
         for key, argument in (*enumerate(part.args), *part.kwargs.items())
         for path, tensor in tensors_in(argument)
     ]
-
-
-def generators_of(workload: Workload) -> dict[str, torch.Generator]:
-    """The user's random generators on a GPU that the callables reach, by name: in variables, in
-    attributes of objects and modules, and among the arguments."""
-    generators: dict[int, tuple[str, torch.Generator]] = {}
-    for part in workload.parts:
-        reached = list(reach(part.function).generators.items())
-        for prefix, root in part.modules.items():
-            for path, module in root.named_modules(prefix=prefix):
-                reached += [
-                    (f"{path}.{key}".lstrip("."), value) for key, value in vars(module).items()
-                ]
-        for key, argument in (*enumerate(part.args), *part.kwargs.items()):
-            for path, leaf in pytree.tree_flatten_with_path(argument)[0]:
-                reached.append((f"argument {key}{pytree.keystr(path)}", leaf))
-        for name, value in reached:
-            if is_a(value, torch.Generator) and value.device.type == "cuda":
-                generators.setdefault(id(value), (name, value))
-    return dict(generators.values())
 
 
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -262,7 +242,7 @@ def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
     )
 
 
-def describe_tensor(name: str, kind: str, value: torch.Tensor) -> Tensor:
+def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | None) -> Tensor:
     """A tensor with a storage; its bytes are the storage from its first element on."""
     offset = int(value.storage_offset()) * value.itemsize
     return Tensor(
@@ -272,14 +252,17 @@ def describe_tensor(name: str, kind: str, value: torch.Tensor) -> Tensor:
         int(value.untyped_storage().nbytes()) - offset,
         tuple(value.shape),
         str(value.dtype).removeprefix("torch."),
+        storage,
     )
 
 
 def describe_tensors(
-    workload: Workload, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+    workload: Workload,
+    storage_of: Callable[[torch.Tensor], int | None],
+    wanted: Callable[[torch.Tensor], bool] = lambda _value: True,
 ) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory, each range once under its first name, and caveats on tensors that
-    have none."""
+    have none. ``storage_of``: the number of a tensor's storage in ``Graph.calls``."""
     described: dict[tuple[int, int], Tensor] = {}
     caveats: list[Caveat] = []
     for name, kind, value in named_tensors(workload):
@@ -295,6 +278,6 @@ def describe_tensors(
                 )
             )
         elif start != 0:
-            tensor = describe_tensor(name, kind, value)
+            tensor = describe_tensor(name, kind, value, storage_of(value))
             described.setdefault((tensor.address, tensor.bytes), tensor)
     return list(described.values()), caveats

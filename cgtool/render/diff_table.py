@@ -122,23 +122,26 @@ GRAPHS: Sequence[Column[GraphRow]] = (
 
 
 def _change(row: ChangeRow) -> str:
-    """``kernel gemm_128 → gemm_64, grid 8 → 16``; of a node that came or went, what it does."""
+    """``kernel gemm_128 → gemm_64, grid 8 → 16``; of a node that came or went, what it does.
+    Nodes of the row that have other values are counted."""
     if row.change == MOVED:
         return "in another order"
+    others = count_text(row.variants - 1, "other") if row.variants > 1 else ""
     if row.change != CHANGED:
         values = [
             (attribute.name, attribute.b or attribute.a or "") for attribute in row.attributes
         ]
         names = [value if name in ("kernel", "kind", "shape") else "" for name, value in values]
-        sizes = [value for name, value in values if name == "bytes" and not row.vary]
-        return " ".join(cut(word, _LONGEST) for word in (*names, *sizes) if word)
+        sizes = [value for name, value in values if name == "bytes"]
+        text = " ".join(cut(word, _LONGEST) for word in (*names, *sizes) if word)
+        return f"{text} and {others}" if text and others else text
     words = []
     for attribute in row.attributes:
         a, b = attribute.a or "none", attribute.b or "none"
         if attribute.name == "shape":
             a, b = _first_that_differs(a, b)
         words.append(f"{attribute.name} {cut(a, _LONGEST)} → {cut(b, _LONGEST)}")
-    return ", ".join(words) + (", and others" if row.vary else "")
+    return ", ".join(words) + (f", and {others}" if others else "")
 
 
 def _first_that_differs(a: str, b: str) -> tuple[str, str]:

@@ -322,12 +322,12 @@ def test_an_op_that_took_the_place_of_another():
     after = Builder().node("relu", "mlp.0", 1, MUL).node("relu", "mlp.1", 1, MUL)
     report = compare(before.capture(), after.capture())
     assert counts(report) == (2, 2, 0, 0)
-    assert report.summary == "Same number of nodes: 2 kernels of gelu at model.py:1 became relu"
+    assert report.summary == "Same number of nodes: gelu at model.py:1 became relu in 2 places"
     after = Builder().node("gelu.out", "mlp.0", 1, MUL).node("gelu.out", "mlp.1", 1, MUL)
     report = compare(before.capture(), after.capture())
     assert (
         report.summary
-        == "Same number of nodes: 2 kernels of gelu at model.py:1 became aten::gelu.out"
+        == "Same number of nodes: gelu at model.py:1 became aten::gelu.out in 2 places"
     )
 
 
@@ -360,7 +360,10 @@ def test_another_op_for_the_same_kernel():
     before, after = Builder().node("add", "a", 1), Builder().node("add_", "a", 1)
     report = compare(before.capture(), after.capture())
     assert counts(report) == (0, 0, 1, 0)
-    assert report.summary == "Same number of nodes: add_ at model.py:1 in a changed its op"
+    assert (
+        report.summary
+        == "Same number of nodes: add_ at model.py:1 in a changed op from aten::add to aten::add_"
+    )
 
 
 def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_node():
@@ -369,7 +372,8 @@ def test_another_shape_is_a_change_and_another_op_of_that_shape_is_not_the_same_
 
     report = compare(with_op("gelu", "float32[4]"), with_op("gelu", "float32[8]"))
     assert counts(report) == (0, 0, 1, 0)
-    assert report.summary == "Same number of nodes: gelu at model.py:1 in a changed its shape"
+    change = "gelu at model.py:1 in a changed shape from float32[4] to float32[8]"
+    assert report.summary == f"Same number of nodes: {change}"
     report = compare(with_op("gelu", "float32[4]"), with_op("relu", "float32[4]"))
     assert counts(report) == (1, 1, 0, 0)
 
@@ -381,7 +385,10 @@ def test_a_stream_that_changed():
     (row,) = report.changes
     (attribute,) = row.attributes
     assert (attribute.name, attribute.a, attribute.b) == ("stream", "capture stream", "side")
-    assert report.summary == "Same number of nodes: add at model.py:2 in b changed its stream"
+    assert (
+        report.summary
+        == "Same number of nodes: add at model.py:2 in b changed stream from capture stream to side"
+    )
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,44 @@ def test_docs_show_what_it_prints_of_an_edited_model(tmp_path):
     assert shown.splitlines() == [line.rstrip() for line in done.stdout.splitlines()]
 
 
+PAIRS = """
+import torch
+
+def entry(function):
+    def build(device):
+        torch.manual_seed(0)
+        x, y = torch.randn(4, 4, device=device), torch.randn(4, 4, device=device)
+        return lambda x, y: function(torch.relu(x), y), (x, y)
+    return build
+
+"""
+DIFFERENT = {
+    "x * 2": ("x * 3", "other"),
+    "x.sum(0)": ("x.sum(1)", "dim"),
+    "x - y": ("y - x", "self", "other"),
+    "x.exp() - y.exp()": ("y.exp() - x.exp()", "self"),
+    "x @ y": ("x @ y.t()", "mat2"),
+    "torch.dropout(x, 0.1, True)": ("torch.dropout(x, 0.9, True)", "p", "other"),
+    "x.clamp(0, 1)": ("x.clamp(0, 2)", "max"),
+    "x[0] + y[0]": ("x[3] + y[0]", "self"),
+    "x.to(torch.float16)": ("x.to(torch.bfloat16)", "shape"),
+    "torch.cat([x, y])": ("torch.cat([y, x])", "tensors"),
+}
+
+
+@pytest.mark.parametrize("before", DIFFERENT)
+def test_what_an_op_is_given_is_part_of_what_a_replay_does(run, tmp_path, before):
+    after, *names = DIFFERENT[before]
+    file = tmp_path / "two.py"
+    file.write_text(f"{PAIRS}a = entry(lambda x, y: {before})\nb = entry(lambda x, y: {after})\n")
+    code, out, _ = run(f"{file}:a", f"{file}:b", "--format", "json")
+    attributes = {
+        attribute["name"] for row in json.loads(out)["changes"] for attribute in row["attributes"]
+    }
+    assert code == 1
+    assert attributes >= set(names)
+
+
 def test_an_entry_is_captured_where_the_other_was(run, tmp_path):
     path = tmp_path / "a.cgt"
     entry = f"{ROOT / 'samples' / 'mlp.py'}:build"

@@ -10,7 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from cgtool.model.capture import Capture, Copy, Edge, Function, Graph, KernelLaunch, Node
+from cgtool.model.capture import (
+    ArgumentList,
+    Call,
+    Capture,
+    Copy,
+    Edge,
+    Function,
+    Graph,
+    KernelLaunch,
+    Node,
+)
 from cgtool.model.capture_file import read, write
 from cgtool.model.failure import CgtoolError
 from cgtool.model.measurements import GraphTimes, Profile, Samples
@@ -99,7 +109,16 @@ def kinds(struct: type[msgspec.Struct]) -> Iterator[str]:
 
 def test_every_reference_out_of_range_is_reported_with_its_path() -> None:
     profile = Profile("cupti", (GraphTimes(0),))
-    capture = filled(msgspec.structs.replace(small(), profile=profile))
+    forward, *others = small().graphs
+    with_calls = msgspec.structs.replace(forward, calls=(Call(),) * len(forward.nodes))
+    capture = filled(
+        msgspec.structs.replace(
+            small(),
+            profile=profile,
+            argument_lists=(ArgumentList(()),),
+            graphs=(with_calls, *others),
+        )
+    )
     met = set()
     for path in references(capture):
         met.add(next(part for part in reversed(path) if isinstance(part, str)))

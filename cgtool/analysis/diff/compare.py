@@ -18,7 +18,7 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.diff.graphs import Matched, match
-from cgtool.analysis.diff.pairing import Reader
+from cgtool.analysis.diff.pairing import ArgumentNumbers, Reader
 from cgtool.analysis.diff.rows import (
     ADDED,
     CHANGED,
@@ -97,10 +97,12 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
             fix="capture both on the same: `cgtool capture ENTRY --device simulated` works "
             "everywhere",
         )
-    reader_a, reader_b = Reader(a), Reader(b)
+    # Files of earlier versions have no arguments.
+    numbers: ArgumentNumbers | None = {} if a.argument_lists and b.argument_lists else None
+    reader_a, reader_b = Reader(a, numbers), Reader(b, numbers)
     graphs = match(a, b, reader_a, reader_b)
     changes = find_changes(graphs)
-    lines = Lines(a, b, changes)
+    lines = Lines(a, b, changes, list(numbers or ()))
     rows = lines.rows(changes)
     figures = _memory(a, b)
     return Diff(
@@ -173,6 +175,9 @@ def _notes(
             settings.append(f"{name} {before or 'unknown'} in A, {after or 'unknown'} in B")
     if settings:
         yield f"{'; '.join(settings)}: kernels and sizes may differ because of that"
+    without = [name for name, side in zip("AB", (a, b), strict=True) if not side.argument_lists]
+    if any(side.argument_lists for side in (a, b)) and without:
+        yield f"arguments of ops are not compared: {' and '.join(without)} does not record them"
     yield from _options(a, b)
     yield from _elsewhere(graphs)
     for matched in graphs:

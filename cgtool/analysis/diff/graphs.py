@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from msgspec.structs import astuple
 
+from cgtool.analysis.diff.operands import OperandChange, changed_operands
 from cgtool.analysis.diff.pairing import Fact, Facts, Pair, Pairing, Reader, pair
 from cgtool.analysis.graph.places import part_of
 from cgtool.model.capture import Capture, Edge, Graph
@@ -50,6 +51,8 @@ class Matched:
     nodes: Pairing = field(default_factory=Pairing)
     changed: list[Pair] = field(default_factory=list)
     """Matched nodes whose work differs."""
+    operands: dict[Pair, list[OperandChange]] = field(default_factory=dict)
+    """Of those, the nodes whose op reads other tensors than before."""
     elsewhere: list[Pair] = field(default_factory=list)
     """Matched nodes that do the same work, from another module or function."""
     streams: set[_Streams] = field(default_factory=set)
@@ -94,6 +97,7 @@ def match(a: Capture, b: Capture, reader_a: Reader, reader_b: Reader) -> list[Ma
         if before is not None and after is not None:
             matched.facts_a, matched.facts_b = reader_a.facts(before), reader_b.facts(after)
             nodes = matched.nodes = pair(matched.facts_a, matched.facts_b)
+            matched.operands = changed_operands(a, b, before, after, nodes)
             _judge(matched)
             kept = [*nodes.same, *nodes.alike]
             matched.edges = rewired(before.edges, after.edges, kept, nodes.moved)
@@ -145,10 +149,12 @@ def _judge(matched: Matched) -> None:
     if any(before != after for before, after in pairs):
         pairs.update((ours[a].stream, theirs[b].stream) for a, b in nodes.same)
         matched.streams = _one_to_one(pairs)
-    work = attrgetter("op", "type", "name", "sizes")
+    work = attrgetter("op", "type", "name", "sizes", "arguments")
     for a, b in nodes.alike:
         same = work(ours[a]) == work(theirs[b]) and not matched.turned(ours[a], theirs[b])
+        same = same and (a, b) not in matched.operands
         (matched.elsewhere if same else matched.changed).append((a, b))
+    matched.changed = sorted({*matched.changed, *matched.operands})
 
 
 def _one_to_one(pairs: Counter[_Streams]) -> set[_Streams]:

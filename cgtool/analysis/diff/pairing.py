@@ -1,8 +1,9 @@
 """Which node of one graph is which node of another.
 
-A node is known by what it does (type, kernel, sizes, stream) and where it comes from (module, op,
-function), and by its place in the order of creation: never by its id, an address or a handle. Line
-numbers and folders do not count, because a comment above shifts the one and a checkout the other.
+A node is known by what it does (type, kernel, sizes, stream, arguments) and where it comes from
+(module, op, function), and by its place in the order of creation: never by its id, an address or a
+handle. Line numbers and folders do not count, because a comment above shifts the one and a checkout
+the other.
 
 1. Nodes that are equal in all of that are matched in order (``common``). Where equal nodes are
    next to each other and one of them is gone, their lines tell which.
@@ -30,7 +31,17 @@ from msgspec import Struct
 
 from cgtool.analysis.graph.kernel_names import same_in_every_build
 from cgtool.analysis.graph.places import Places
-from cgtool.model.capture import Capture, Copy, Fill, Frame, Graph, KernelLaunch, Node
+from cgtool.model.capture import (
+    ArgumentList,
+    Call,
+    Capture,
+    Copy,
+    Fill,
+    Frame,
+    Graph,
+    KernelLaunch,
+    Node,
+)
 from cgtool.model.schema import Field, fields
 
 _TABLE_BITS = 400_000_000
@@ -61,6 +72,12 @@ class Fact(NamedTuple):
     """Values of ``size_fields``."""
     stream: int | None
     """Index into ``Capture.streams``."""
+    arguments: int | None
+    """Number of the op's arguments in ``ArgumentNumbers``; None if they are not compared."""
+
+
+ArgumentNumbers = dict[ArgumentList, int]
+"""A number for each argument list of two captures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +114,13 @@ def size_fields(type_: str) -> list[Field]:
 class Reader:
     """Builds the facts of a capture; each origin and each function is read once."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, numbers: ArgumentNumbers | None = None) -> None:
+        """``numbers``: of both captures, if their arguments are to be compared; it grows."""
         self.places = Places(capture)
+        self._arguments: Sequence[int] | None = None
+        if numbers is not None:
+            lists = capture.argument_lists
+            self._arguments = [numbers.setdefault(each, len(numbers)) for each in lists]
         self._kernels = [same_in_every_build(function.name) for function in capture.functions]
         self._from: dict[int | None, tuple[str | None, str | None, str | None, str | None]] = {}
         self._lines: dict[int | None, Frame | None] = {}
@@ -110,11 +132,11 @@ class Reader:
 
     def facts(self, graph: Graph) -> Facts:
         return Facts(
-            [self._fact(node) for node in graph.nodes],
+            [self._fact(node, graph.calls) for node in graph.nodes],
             [self._lines[node.origin] for node in graph.nodes],
         )
 
-    def _fact(self, node: Node) -> Fact:
+    def _fact(self, node: Node, calls: Sequence[Call]) -> Fact:
         name: str | None = None
         if node.kernel is not None:
             name = self._kernels[node.kernel.function]
@@ -124,7 +146,11 @@ class Reader:
         part = getattr(node, attribute)
         sizes = [getattr(part, name, None) for name in part_names]
         sizes += [getattr(node, name) for name in _OWN_NAMES]
-        return Fact(*self._from[node.origin], node.type, name, tuple(sizes), node.stream)
+        arguments = None
+        if self._arguments is not None and node.call is not None and calls:
+            index = calls[node.call].arguments
+            arguments = None if index is None else self._arguments[index]
+        return Fact(*self._from[node.origin], node.type, name, tuple(sizes), node.stream, arguments)
 
 
 @dataclass(slots=True)

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.pairing import Fact, size_fields
+from cgtool.analysis.diff.operands import OperandChange
+from cgtool.analysis.diff.pairing import Fact, Facts, size_fields
 from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line, module_at_depth, part_of, short_op
 from cgtool.analysis.units import dimensions_text
-from cgtool.model.capture import Capture, Frame
+from cgtool.model.capture import ArgumentList, Capture, Frame
 
 REMOVED, ADDED, CHANGED, MOVED = "removed", "added", "changed", "moved"
 _MODULE_ROWS = 8
@@ -28,8 +29,8 @@ class Attribute(msgspec.Struct, frozen=True):
     """One attribute of a node: both values if it changed, else that of the side that has it."""
 
     name: str
-    """``kernel``, ``kind``, ``op``, ``stream``, or a field that is ``COMPARED``: ``grid``,
-    ``dynamic shared bytes``."""
+    """``kernel``, ``kind``, ``op``, ``stream``, a field that is ``COMPARED`` (``grid``, ``dynamic
+    shared bytes``), or an argument of the op (``other``)."""
     a: str | None
     b: str | None
 
@@ -48,8 +49,9 @@ class ChangeRow(msgspec.Struct, frozen=True):
     """One module, or a pattern that all of them match (``layers.*.linear``)."""
     attributes: tuple[Attribute, ...]
     """Attributes of the first of these nodes."""
-    vary: bool
-    """Whether the other nodes have different values."""
+    variants: int
+    """How many different values these nodes have of sizes and arguments: 1 if all have those of the
+    first."""
     a: tuple[int, ...]
     """Ids of the nodes."""
     b: tuple[int, ...]
@@ -156,6 +158,13 @@ class Change(NamedTuple):
     """Of the node in ``b`` if it is there, else in ``a``."""
 
     @property
+    def operands(self) -> list[OperandChange]:
+        """The tensors that its op reads and did not read before."""
+        if self.a is None or self.b is None:
+            return []
+        return self.matched.operands.get((self.a, self.b), [])
+
+    @property
     def fact(self) -> Fact:
         """Of the node in ``b`` if it is there, else in ``a``."""
         fact = self.after or self.before
@@ -183,7 +192,15 @@ def find_changes(graphs: Iterable[Matched]) -> list[Change]:
 class Lines:
     """Groups changes by line; knows the names of kernels and streams of both captures."""
 
-    def __init__(self, a: Capture, b: Capture, changes: Iterable[Change]) -> None:
+    def __init__(
+        self,
+        a: Capture,
+        b: Capture,
+        changes: Iterable[Change],
+        argument_lists: Sequence[ArgumentList],
+    ) -> None:
+        """``argument_lists``: by ``Fact.arguments``."""
+        self._arguments = argument_lists
         self._streams = a.streams, b.streams
         # Only names that are shown must be distinguishable.
         kernels = {
@@ -207,10 +224,13 @@ class Lines:
 
     def _row(self, members: Sequence[Change]) -> ChangeRow:
         first = members[0]
-        sizes = [
-            (change.before and change.before.sizes, change.after and change.after.sizes)
+        variants = {
+            tuple(
+                fact and (fact.name, fact.sizes, fact.arguments)
+                for fact in (change.before, change.after)
+            )
             for change in members
-        ]
+        }
         return ChangeRow(
             first.matched.graph.name,
             first.change,
@@ -220,7 +240,7 @@ class Lines:
             file_line(first.line) or None,
             _pattern({change.fact.module for change in members}),
             tuple(self._attributes(first)),
-            any(pair != sizes[0] for pair in sizes),
+            len(variants),
             tuple(change.a for change in members if change.a is not None),
             tuple(change.b for change in members if change.b is not None),
         )
@@ -238,12 +258,31 @@ class Lines:
             return
         if before.op != after.op:
             yield Attribute("op", before.op, after.op)
+        yield from self._argument_changes(before, after)
+        for operand in change.operands:
+            a_text = _source_text(operand.a, change.matched.facts_a)
+            yield Attribute(operand.name, a_text, _source_text(operand.b, change.matched.facts_b))
         if change.matched.turned(before, after):
             names = (
                 None if fact.stream is None else streams[fact.stream].name
                 for fact, streams in zip((before, after), self._streams, strict=True)
             )
             yield Attribute("stream", *names)
+
+    def _argument_changes(self, before: Fact, after: Fact) -> Iterator[Attribute]:
+        """The arguments that differ: of one op, and without the sizes of tensors if the node's own
+        size differs."""
+        if before.arguments is None or after.arguments is None or before.op != after.op:
+            return
+        old, new = (
+            {argument.name: argument for argument in self._arguments[number].arguments}
+            for number in (before.arguments, after.arguments)
+        )
+        for name in old | new:
+            a, b = old.get(name), new.get(name)
+            is_tensor = any(side is not None and side.operands for side in (a, b))
+            if a != b and not (is_tensor and before.sizes != after.sizes):
+                yield Attribute(name, a.value if a else None, b.value if b else None)
 
     def _values(self, fact: Fact) -> Iterator[tuple[str, str]]:
         if fact.name is not None and fact.type == "kernel":
@@ -266,7 +305,18 @@ def _kind(change: Change) -> tuple[object, ...]:
     ops = () if before.op == after.op else (before.op,)
     pairs = zip(before.sizes, after.sizes, strict=False)
     sizes = tuple(size != new_size for size, new_size in pairs)
-    return names, ops, sizes, change.matched.turned(before, after)
+    arguments = before.arguments != after.arguments
+    operands = tuple(operand.name for operand in change.operands)
+    return names, ops, sizes, arguments, operands, change.matched.turned(before, after)
+
+
+def _source_text(source: int | str, facts: Facts) -> str:
+    """``input x``; ``output of relu at model.py:12``."""
+    if isinstance(source, str):
+        return source
+    fact, line = facts.of[source], file_line(facts.lines[source])
+    name = fact.type if fact.op is None else short_op(fact.op)
+    return f"output of {name} at {line}" if line else f"output of {name}"
 
 
 def _text(value: object, unit: str | None) -> str:

@@ -23,6 +23,7 @@ from cgtool.model.capture import KernelLaunch
 from cgtool.model.schema import fields
 
 _NAMED = 3
+_SHORT = 60
 _INDEX = re.compile(r"[0-9]{1,9}")
 _DEEPEST = 12
 """Module levels to name; everything deeper counts as one module."""
@@ -105,7 +106,9 @@ def _nodes(
         replaced |= {id(before), id(after)}
         old, new = short_op(before.op or ""), short_op(after.op or "")
         name = new if new != old else after.op
-        yield before.nodes + after.nodes, f"{_nodes_of(before, before.nodes)} became {name}"
+        line = f" at {before.line}" if before.line else ""
+        places = f" in {before.nodes:,} places" if before.nodes > 1 else ""
+        yield before.nodes + after.nodes, f"{old}{line} became {name}{places}"
     for change, word in words.items():
         rest = [row for row in one_sided[change] if id(row) not in replaced]
         yield from _clauses(rest, f"is {word}", f"are {word}")
@@ -114,6 +117,9 @@ def _nodes(
         if row.change == CHANGED:
             by_aspect[_aspect(row)].append(row)
     for aspect, changed in by_aspect.items():
+        if len(changed) == 1 and (values := _new_values(changed[0])):
+            yield changed[0].nodes, f"{_nodes_of(changed[0], changed[0].nodes)} changed {values}"
+            continue
         yield from _clauses(changed, f"changed its {aspect}", f"changed their {aspect}")
     moved = sum(row.nodes for row in rows if row.change == MOVED)
     if moved:
@@ -123,11 +129,13 @@ def _nodes(
 def _replaced(
     removed: Sequence[ChangeRow], added: Sequence[ChangeRow]
 ) -> Iterator[tuple[ChangeRow, ChangeRow]]:
-    """Rows with the same number of nodes in the same modules, where nothing else changed."""
+    """Rows with the same number of nodes in the same modules, where nothing else changed; outside
+    modules, at the same line."""
     by_place: dict[tuple[object, ...], list[ChangeRow]] = defaultdict(list)
     for row in (*removed, *added):
-        if row.op is not None and row.module not in ("", "(root)"):
-            by_place[row.graph, row.module, row.type].append(row)
+        line = row.line if row.module in ("", "(root)", "(no module)") else None
+        if row.op is not None:
+            by_place[row.graph, row.module, line, row.type].append(row)
     for rows in by_place.values():
         if [row.change for row in rows] == [REMOVED, ADDED] and rows[0].nodes == rows[1].nodes:
             yield rows[0], rows[1]
@@ -203,6 +211,16 @@ def _nodes_of(row: ChangeRow, count: int) -> str:
 def _kernel(row: ChangeRow) -> str:
     values = {attribute.name: attribute.b or attribute.a for attribute in row.attributes}
     return values.get("kernel") or ""
+
+
+def _new_values(row: ChangeRow) -> str:
+    """``other from 2 to 3``, if that is short and all of the row's nodes changed so."""
+    if row.variants > 1 or any(attribute.name in _LAUNCH for attribute in row.attributes):
+        return ""
+    text = " and ".join(
+        f"{attribute.name} from {attribute.a} to {attribute.b}" for attribute in row.attributes
+    )
+    return text if len(text) <= _SHORT else ""
 
 
 def _aspect(row: ChangeRow) -> str:

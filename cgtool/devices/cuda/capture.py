@@ -204,6 +204,7 @@ def assemble(session: CudaSession) -> Captured:
         graphs=tuple(graphs),
         frames=table.frames,
         origins=table.origins,
+        argument_lists=session.accesses.argument_lists(),
         functions=tuple(reader.functions.functions),
         streams=tuple(
             Stream(handle, "capture stream" if index == 0 else f"stream {index}")
@@ -256,12 +257,14 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
 def _named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
     memory that has no name."""
-    tensors, caveats = describe_tensors(session.workload, _on_gpu)
+    tensors, caveats = describe_tensors(session.workload, session.accesses.number_of, _on_gpu)
     for surface in session.surfaces.values():
         for (name, _), tensor in zip(surface.outputs, surface.incoming, strict=True):
             if address_of(tensor) is not None:
                 label = f"incoming gradient of {name}"
-                tensors.append(describe_tensor(label, "gradient", tensor))
+                tensors.append(
+                    describe_tensor(label, "gradient", tensor, session.accesses.number_of(tensor))
+                )
     return tensors, caveats
 
 

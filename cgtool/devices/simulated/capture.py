@@ -53,7 +53,8 @@ class SimulatedSession(Session[CapturedOps]):
 
     model: DeviceModel
     record: Record = field(default_factory=Record)
-    """One record for all captures: a backward op finds its forward call in it, and storages."""
+    """One record for all captures: a backward op finds its forward call in it."""
+    accesses: AccessLog = field(default_factory=AccessLog)
     stream: SimulatedStream = field(init=False)
     """The stream of the last ``capture``."""
     lifetimes: LifetimeRecorder = field(init=False)
@@ -92,12 +93,12 @@ class SimulatedSession(Session[CapturedOps]):
         """Record every graph of the workload. Raises CgtoolError for what the user's code
         raises."""
         self.stream = self.model.stream_class(name="capture stream")
-        states, accesses = RandomStates(), AccessLog()
+        states = RandomStates()
 
         @contextlib.contextmanager
         def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
             roots = roots_of(self.workload)
-            recorder = CaptureRecorder(roots, annotations, self.model, states, accesses)
+            recorder = CaptureRecorder(roots, annotations, self.model, states, self.accesses)
             recorder.record, recorder.graph = self.record, graph.graph
             yield recorder
 
@@ -197,7 +198,7 @@ def _build(session: SimulatedSession, why: str) -> Capture:
         _graph(graph, session.record, table, streams, pool=index if separate else 0)
         for index, graph in enumerate(session.captured)
     )
-    tensors, unnamed = describe_tensors(session.workload)
+    tensors, unnamed = describe_tensors(session.workload, session.accesses.number_of)
     memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
     simulated = Caveat(
         "simulated",
@@ -213,6 +214,7 @@ def _build(session: SimulatedSession, why: str) -> Capture:
         graphs=graphs,
         frames=table.frames,
         origins=table.origins,
+        argument_lists=session.accesses.argument_lists(),
         streams=tuple(Stream(index, name) for name, index in streams.items()),
         memory=memory,
         warmup_iters=session.warmup_iters,

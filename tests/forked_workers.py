@@ -6,6 +6,7 @@ descriptors, working directory, environment, standard input, process group and e
 thing.
 
 - ``workers`` (fixture): workers that the code under test starts in this process are forked.
+- ``in_fork``: call a function in a process of its own, whose workers are forked.
 - ``run_cgtool``: the ``cgtool`` command in a process of its own, with forked workers.
 
 A test that depends on a fresh Python (modules in the current folder, environment variables that are
@@ -38,6 +39,11 @@ _FRESH = bool(os.environ.get("CGTOOL_FRESH_WORKERS"))
 _CHILD = "cgtool.worker.child"
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
+
+
+def preload(*modules: str) -> None:
+    """Modules that the process to fork from imports; to be called before it is started."""
+    _context.set_forkserver_preload(list(modules))
 
 
 def _enter(standard: Sequence[int], passed: dict[int, int]) -> None:
@@ -240,6 +246,36 @@ def workers(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with _started_by(_OfForkserver):
         yield
+
+
+def in_fork(function: Callable[..., Any], *arguments: Any, timeout: float) -> Any:
+    """The function's result; it and its arguments can be pickled. Raises TimeoutError, and
+    RuntimeError with the traceback of what the function raised. May be called on any thread."""
+    receiver, sender = _context.Pipe(duplex=False)
+    process = _context.Process(target=_call, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(timeout):
+            raise TimeoutError(f"no answer after {timeout:g} s")
+        result, problem = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the process ended with exit code {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if problem is not None:
+        raise RuntimeError(problem)
+    return result
+
+
+def _call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        with _started_by(_OfThisProcess):
+            sender.send((function(*arguments), None))
+    except BaseException:
+        sender.send((None, traceback.format_exc()))
 
 
 def _command(

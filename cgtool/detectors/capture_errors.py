@@ -233,6 +233,8 @@ RULES = (
         RNG_UNREGISTERED_GENERATOR,
         r"Attempt to increase offset for a CUDA generator not in capture mode",
         "random numbers come from a generator that is not registered with the graph",
+        "call graph.register_generator_state(generator) before the capture; cgtool does so for "
+        "those that an ENTRY holds in variables, attributes and arguments",
     ),
     Rule(
         code("failed-capture-poisons-process"),

@@ -81,6 +81,7 @@ class Reach:
     """Outermost owners only. ``{"": module}`` when the function is a module, or bound to one."""
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    generators: dict[str, torch.Generator] = field(default_factory=dict)
 
 
 def _loaded_globals(code: types.CodeType) -> Iterator[tuple[str, str | None]]:
@@ -100,15 +101,17 @@ class _Walk:
         self._seen: set[int] = set()
 
     def value(self, value: Any, name: str, depth: int) -> None:
-        if is_a(value, Module | torch.optim.Optimizer | torch.Tensor):
+        tables: tuple[tuple[Any, dict[str, Any]], ...] = (
+            (Module, self.reach.modules),
+            (torch.optim.Optimizer, self.reach.optimizers),
+            (torch.Tensor, self.reach.tensors),
+            (torch.Generator, self.reach.generators),
+        )
+        table = next((table for kind, table in tables if is_a(value, kind)), None)
+        if table is not None:
             if id(value) in self._seen:
                 return
             self._seen.add(id(value))
-            table: dict[str, Any] = self.reach.optimizers
-            if is_a(value, Module):
-                table = self.reach.modules
-            elif is_a(value, torch.Tensor):
-                table = self.reach.tensors
             while name in table:
                 name += "'"
             table[name] = value

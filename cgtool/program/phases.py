@@ -28,6 +28,7 @@ from cgtool.program.workload import (
     Workload,
     address_of,
     flatten_outputs,
+    generators_of,
     inputs_of,
     named_tensors,
 )
@@ -316,6 +317,14 @@ def labels_of(
 def caveats_of(session: Phases, empty: Sequence[str]) -> list[Caveat]:
     """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
     caveats = [Caveat("note", note) for note in session.workload.notes]
+    if generators := generators_of(session.workload):
+        caveats.append(
+            Caveat(
+                "note",
+                "random generators that are registered with the graphs, as by "
+                f"register_generator_state(): {', '.join(generators)}",
+            )
+        )
     caveats += [
         Caveat("empty-graph", f"{name} launches nothing: its graph is empty") for name in empty
     ]

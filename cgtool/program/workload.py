@@ -109,7 +109,7 @@ def make_part(
         f"{key}{pytree.keystr(path)} ({type_name(leaf)})"
         for key, value in (*enumerate(args), *kwargs.items())
         for path, leaf in pytree.tree_flatten_with_path(value)[0]
-        if leaf is not None and not is_a(leaf, torch.Tensor)
+        if leaf is not None and not is_a(leaf, torch.Tensor | torch.Generator)
     ]
     if frozen:
         more = f" and {len(frozen) - _SHOWN} more" if len(frozen) > _SHOWN else ""
@@ -167,6 +167,26 @@ def inputs_of(part: Part) -> list[Named]:
         for key, argument in (*enumerate(part.args), *part.kwargs.items())
         for path, tensor in tensors_in(argument)
     ]
+
+
+def generators_of(workload: Workload) -> dict[str, torch.Generator]:
+    """The user's random generators on a GPU that the callables reach, by name: in variables, in
+    attributes of objects and modules, and among the arguments."""
+    generators: dict[int, tuple[str, torch.Generator]] = {}
+    for part in workload.parts:
+        reached = list(reach(part.function).generators.items())
+        for prefix, root in part.modules.items():
+            for path, module in root.named_modules(prefix=prefix):
+                reached += [
+                    (f"{path}.{key}".lstrip("."), value) for key, value in vars(module).items()
+                ]
+        for key, argument in (*enumerate(part.args), *part.kwargs.items()):
+            for path, leaf in pytree.tree_flatten_with_path(argument)[0]:
+                reached.append((f"argument {key}{pytree.keystr(path)}", leaf))
+        for name, value in reached:
+            if is_a(value, torch.Generator) and value.device.type == "cuda":
+                generators.setdefault(id(value), (name, value))
+    return dict(generators.values())
 
 
 def named_tensors(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:

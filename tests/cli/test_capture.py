@@ -133,6 +133,37 @@ WIDTH = width()
     assert "fix: give its arguments after `--`" in refused.stderr
 
 
+def test_generators_that_the_entry_reaches_are_registered(tmp_path):
+    body = """
+class Noise(torch.nn.Module):
+    def __init__(self, device):
+        super().__init__()
+        self.child = torch.nn.Identity()
+        self.child.source = torch.Generator(device)
+        assert self.child.source.device.type == "cuda"
+
+    def forward(self, x, given):
+        own = torch.randn(x.shape, device=x.device, generator=self.child.source)
+        return x + own + torch.randn(x.shape, device=x.device, generator=given)
+
+def noise(device):
+    x = torch.ones(3, device=device)
+    return Noise(device), (x, torch.Generator(device=device))
+
+def closure(device):
+    generator, host = torch.Generator(device).manual_seed(3), torch.Generator()
+    def f(x):
+        return x + torch.randn(x.shape, device=x.device, generator=generator) + host.initial_seed()
+    return f, (torch.ones(3, device=device),)
+"""
+    for name, names in (("noise", "child.source, argument 1"), ("closure", "generator")):
+        done = attempt(tmp_path, body, "-q", name=name)
+        assert done.returncode == 0, done.stderr
+        notes = [caveat.text for caveat in read(tmp_path / f"model-{name}.cgt").caveats]
+        assert any(note.endswith(f"register_generator_state(): {names}") for note in notes), notes
+        assert not any("keeps the values" in note for note in notes)
+
+
 def test_inputs_from_the_command_line(tmp_path):
     body = "def function(x, scale):\n    return (x * scale).sum()\n"
     done = attempt(

@@ -245,6 +245,61 @@ def test_dropout_is_captured_with_its_random_state_and_differs_between_replays()
     assert not torch.equal(first, output)
 
 
+def test_a_generator_that_the_code_reaches_is_registered_and_advances():
+    from cgtool.devices.cuda.device import CudaDevice
+
+    generator = torch.Generator("cuda").manual_seed(3)
+
+    def draw(x):
+        return x + torch.randn(x.shape, device="cuda", generator=generator)
+
+    x = torch.zeros(64, device="cuda")
+    target = CudaDevice().verify_target(
+        Workload("test", "callable", (Part("draw", draw, (x,)),)), CaptureOptions()
+    )
+    target.warm_up(quiet)
+    target.capture(quiet)
+    (graph,) = target.session.captured
+    drawn = []
+    for _ in range(2):
+        graph.graph.replay()
+        drawn.append(target.session.results[0].clone())
+    generator.manual_seed(3)
+    graph.graph.replay()
+    replayed = target.session.results[0].clone()
+    generator.manual_seed(3)
+    assert not torch.equal(*drawn)
+    assert torch.equal(draw(x), replayed)
+
+
+def test_a_training_step_with_arguments_equals_one_captured_by_hand():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, capturable=True)
+
+    def train(x, y):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    inputs = torch.randn(8, 64, device="cuda"), torch.randn(8, 64, device="cuda")
+    captured = capture(train, inputs, {"model": model})
+    assert [graph.name for graph in captured.graphs] == ["step"]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        train(*inputs)
+    torch.cuda.synchronize()
+    by_hand = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(by_hand):
+        train(*inputs)
+    from cgtool.devices.cuda.driver import cu, node_count
+
+    assert len(captured.graphs[0].nodes) == node_count(cu.CUgraph(by_hand.raw_cuda_graph()))
+    places = Places(captured)
+    assert all(places.of(node).op and places.of(node).line for node in captured.graphs[0].nodes)
+
+
 def test_ops_that_run_only_while_capturing_are_named_by_a_second_look():
     x = torch.randn(64, device="cuda")
 

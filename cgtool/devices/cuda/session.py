@@ -40,7 +40,7 @@ from cgtool.program.phases import (
     wants_backward,
     warm_up,
 )
-from cgtool.program.workload import Part, flatten_outputs
+from cgtool.program.workload import Part, flatten_outputs, generators_of
 
 
 @dataclass
@@ -154,6 +154,8 @@ class CudaSession(Session[CudaGraph]):
         if separate or not self.pools:
             self.pools[torch.cuda.graph_pool_handle()] = name if separate else "graphs"
         graph = torch.cuda.CUDAGraph(keep_graph=self.keep_graph)
+        for generator in generators_of(self.workload).values():
+            graph.register_generator_state(generator)
         self.device.synchronize()
         return CudaGraph(name, phase, index, part, graph, pool=[*self.pools][-1])
 

@@ -241,9 +241,16 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     class Generator(torch.Generator):
         """``torch.Generator("cuda")`` as a generator of the CPU."""
 
+        place: torch.device
+
+        @property
+        def device(self) -> torch.device:  # type: ignore[override] # reads a C attribute
+            return self.place
+
         def __new__(cls, where: Any = "cpu", **kwargs: Any) -> Generator:
             where = kwargs.get("device", where)
-            if is_cuda_device(where) or isinstance(where, int):
+            on_gpu = is_cuda_device(where) or isinstance(where, int)
+            if on_gpu:
                 device.refuse(
                     RNG_NEW_GENERATOR,
                     "constructing a torch.Generator on the GPU",
@@ -254,6 +261,7 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
                 where = "cpu"
             make: Any = super().__new__
             generator: Generator = make(cls, where)
+            generator.place = _GPU if on_gpu else torch.device("cpu")
             return generator
 
     return Generator

@@ -1,0 +1,99 @@
+"""Are the verdicts right? `python benchmarks/corpus.py [THEME|NAME...] [--truth]`.
+
+Runs `check` and `verify` over the corpus of tests/corpus and compares the answers with its labels:
+guilty entries must be found at their line, innocent ones must be free of errors and warnings.
+``--truth`` asks a GPU about the labels instead, with plain PyTorch and without cgtool.
+``--save FILE`` keeps one JSON line for each entry; ``--record`` writes the names of the wrong ones
+to tests/corpus/wrong.txt. Exit code 1 if a verdict, or a label, is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.corpus.catalog import WRONG, Entry, entries  # noqa: E402
+from tests.corpus.judge import GOOD, OUTCOMES, judged  # noqa: E402
+from tests.corpus.truth import truth_of  # noqa: E402
+from tests.forked_workers import preload  # noqa: E402
+
+
+def print_table(rows: list[tuple[Entry, str]], outcomes: Iterable[str]) -> None:
+    """Counts by theme."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry, outcome in rows:
+        for theme in (entry.theme, "all"):
+            counts[theme][outcome] += 1
+    shown = [outcome for outcome in outcomes if counts["all"][outcome]]
+    print(f"{'theme':24}" + "".join(f"{outcome:>16}" for outcome in shown))
+    for theme in [*sorted(set(counts) - {"all"}), "all"]:
+        print(f"{theme:24}" + "".join(f"{counts[theme][outcome]:16}" for outcome in shown))
+
+
+def judge(
+    chosen: list[Entry], device: str | None, jobs: int, save: Path | None, *, record: bool
+) -> int:
+    verdicts = []
+    with Path(save or os.devnull).open("w") as file:
+        for verdict in judged(chosen, device, jobs):
+            verdicts.append(verdict)
+            line = {"entry": verdict.entry.key, "outcome": verdict.outcome}
+            line |= {"check": asdict(verdict.check), "verify": asdict(verdict.verify)}
+            print(json.dumps(line), file=file, flush=True)
+    wrong = [verdict for verdict in verdicts if verdict.outcome not in GOOD]
+    if record:
+        others = set(WRONG.read_text().split()) - {entry.key for entry in chosen}
+        keys = sorted(others | {verdict.entry.key for verdict in wrong})
+        WRONG.write_text("".join(f"{key}\n" for key in keys))
+    for verdict in wrong:
+        print(verdict.text)
+    print_table([(verdict.entry, verdict.outcome) for verdict in verdicts], OUTCOMES)
+    return int(bool(wrong))
+
+
+def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
+    """Compare the labels with what the GPU of this machine does."""
+    rows, wrong = [], 0
+    with Path(save or os.devnull).open("w") as file, ThreadPoolExecutor(jobs) as pool:
+        for entry, truth in zip(chosen, pool.map(truth_of, chosen), strict=True):
+            agrees = bool(entry.guilty) == (truth["result"] != "equal")
+            label = "guilty" if entry.guilty else "innocent"
+            print(json.dumps({"entry": entry.key, "label": label, **truth}), file=file, flush=True)
+            rows.append((entry, f"{label}, {truth['result']}"))
+            if not agrees:
+                wrong += 1
+                print(f"{entry.key} is labelled {label}: {truth['result']}, {truth['detail']}")
+    print_table(rows, sorted({outcome for _entry, outcome in rows}))
+    return int(bool(wrong))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wanted", nargs="*", metavar="THEME|NAME")
+    parser.add_argument("--truth", action="store_true", help="compare the labels with a GPU")
+    parser.add_argument("--device", help="cuda or simulated; a GPU if there is one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--save", type=Path, help="one JSON line for each entry")
+    parser.add_argument("--record", action="store_true", help="keep the names of the wrong ones")
+    options = parser.parse_args()
+    chosen = entries(*options.wanted)
+    if not chosen:
+        parser.error(f"nothing in the corpus is called {', '.join(options.wanted)}")
+    if options.truth:
+        sys.exit(confirm(chosen, options.jobs, options.save))
+    preload("tests.corpus.preloaded")
+    sys.exit(judge(chosen, options.device, options.jobs, options.save, record=options.record))
+
+
+if __name__ == "__main__":
+    main()

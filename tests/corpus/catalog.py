@@ -1,0 +1,109 @@
+"""The corpus: workloads as users write them, each with what a GPU does to it.
+
+``entries/THEME.py`` has factories, ``scripts/*.py`` are scripts that capture graphs themselves. A
+trailing comment ``# guilty: REASON`` marks the line because of which a capture is refused or a
+replay computes something else than eager. An entry without a marked line captures and replays
+correctly. If either of two lines is a fair answer, both are marked.
+
+A factory is a public function at the top of a file without parameters, or with ``device`` alone.
+What stands between it and the factory above it belongs to it: a module that it uses, for example.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+WRONG = HERE / "wrong.txt"
+"""Entries whose verdict is known to be wrong; `benchmarks/corpus.py --record` writes them."""
+_GUILTY = re.compile(r"# guilty: (.+)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A factory of the corpus, or a script."""
+
+    theme: str
+    name: str
+    file: Path
+    guilty: tuple[range, ...]
+    """Lines of each marked statement; none for an innocent entry."""
+    reasons: tuple[str, ...]
+
+    @property
+    def is_script(self) -> bool:
+        return self.theme == "scripts"
+
+    @property
+    def key(self) -> str:
+        return f"{self.theme}:{self.name}"
+
+    @property
+    def spec(self) -> str:
+        """What the command line calls it."""
+        return str(self.file) if self.is_script else f"{self.file}:{self.name}"
+
+    def is_guilty_line(self, line: int | None) -> bool:
+        return any(line in lines for lines in self.guilty)
+
+
+def entries(*wanted: str) -> list[Entry]:
+    """All entries, or those of these themes, names and keys."""
+    found = [entry for file in sorted(HERE.glob("entries/*.py")) for entry in _factories(file)]
+    found += [_script(file) for file in sorted(HERE.glob("scripts/*.py"))]
+    if not wanted:
+        return found
+    return [each for each in found if {each.theme, each.name, each.key} & set(wanted)]
+
+
+def _factories(file: Path) -> Iterator[Entry]:
+    source = file.read_text()
+    marks, tree = _marks(source), ast.parse(source)
+    start = 1
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and _is_factory(node):
+            end = node.end_lineno or node.lineno
+            own = {line: reason for line, reason in marks.items() if start <= line <= end}
+            lines = tuple(_statement(tree, line) for line in own)
+            yield Entry(file.stem, node.name, file, lines, tuple(own.values()))
+            start = end + 1
+
+
+def _is_factory(node: ast.FunctionDef) -> bool:
+    names = [argument.arg for argument in node.args.args]
+    public = not node.name.startswith("_") and not node.decorator_list
+    return public and names in ([], ["device"]) and node.args.vararg is None
+
+
+def _script(file: Path) -> Entry:
+    source = file.read_text()
+    marks, tree = _marks(source), ast.parse(source)
+    lines = tuple(_statement(tree, line) for line in marks)
+    return Entry("scripts", file.stem, file, lines, tuple(marks.values()))
+
+
+def _marks(source: str) -> dict[int, str]:
+    """Line and reason of each marker."""
+    return {
+        number: match[1]
+        for number, line in enumerate(source.splitlines(), 1)
+        if (match := _GUILTY.search(line))
+    }
+
+
+def _statement(tree: ast.AST, line: int) -> range:
+    """The lines of the innermost statement at a line; of ``if``, ``for`` and ``def`` the head."""
+    found = range(line, line + 1)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt) or not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        body = getattr(node, "body", None)
+        end = body[0].lineno if body else (node.end_lineno or node.lineno) + 1
+        # The walk is breadth first, so an inner statement comes later.
+        if line < end:
+            found = range(node.lineno, end)
+    return found

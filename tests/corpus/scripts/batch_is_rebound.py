@@ -1,0 +1,14 @@
+"""The loop binds the batch to the name of the static input."""
+
+import torch
+
+x = torch.zeros(4, device="cuda")
+x.exp()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x.exp().sum()  # guilty: reads the first batch
+
+for batch in (torch.zeros(4), torch.ones(4)):
+    x = batch.cuda()  # guilty: a new tensor, not a copy into the old one
+    graph.replay()
+print(y.item())  # eager: 10.87313

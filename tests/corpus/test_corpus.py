@@ -1,0 +1,30 @@
+"""A sample of the corpus; `python benchmarks/corpus.py` runs all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.corpus.catalog import HERE, WRONG, entries
+from tests.corpus.judge import GOOD, judged
+
+EVERY = 20
+KNOWN = frozenset(WRONG.read_text().split())
+
+
+def test_entries_have_names_of_their_own():
+    keys = [entry.key for entry in entries()]
+    assert len(keys) == len(set(keys))
+    assert set(keys) >= KNOWN
+
+
+def test_every_mark_belongs_to_an_entry():
+    files = [*HERE.glob("entries/*.py"), *HERE.glob("scripts/*.py")]
+    marks = sum(file.read_text().count("# guilty: ") for file in files)
+    assert sum(len(entry.guilty) for entry in entries()) == marks
+
+
+def test_a_sample_gets_the_right_verdict():
+    sample = [entry for entry in entries()[::EVERY] if entry.key not in KNOWN]
+    wrong = [verdict.text for verdict in judged(sample) if verdict.outcome not in GOOD]
+    if wrong:
+        pytest.fail("\n".join(wrong))

@@ -1,0 +1,416 @@
+"""What a GPU does to an entry: plain PyTorch written by hand, nothing of cgtool.
+
+Of each entry there are two: one runs eagerly, the other is captured with ``torch.cuda.graph`` after
+three warm-up iterations on a side stream. Both then take part in the same loop: fresh values are
+copied into the inputs, every random generator is seeded by the number of the iteration, and one
+computes while the other is replayed. Outputs, gradients and whatever the code keeps must be the
+same after each iteration, also a day later and after two thousand more.
+
+A script has no twin. It prints, and a comment says what eager would print: ``print(y.item())
+# eager: 6.0``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import io
+import math
+import random
+import re
+import runpy
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.corpus.catalog import Entry
+from tests.forked_workers import in_fork
+
+SECONDS = 60
+_WARM_UP, _FIRST, _MORE, _DAY = 3, 6, 2000, 86_400
+_MORE_SECONDS = 1.0
+_EAGER = re.compile(r"# eager: (.+?)(?:  #.*)?$", re.MULTILINE)
+_CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+
+
+def truth_of(entry: Entry) -> dict[str, str]:
+    """``result``: equal, differs, refused, fails in eager, crashed; and the ``detail``.
+
+    In a process of its own, because a refused capture leaves its process unusable.
+    """
+    try:
+        return in_fork(_answer, entry, timeout=SECONDS)
+    except (TimeoutError, RuntimeError) as error:
+        return {"result": "crashed", "detail": str(error).strip().splitlines()[-1]}
+
+
+def _answer(entry: Entry) -> dict[str, str]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            result, detail = _script(entry, printed) if entry.is_script else _Race(entry).result()
+        except Differs as difference:
+            result, detail = "differs", str(difference)
+        except _Failed as failure:
+            result, detail = failure.args
+    return {"result": result, "detail": detail}
+
+
+class Differs(Exception):
+    """Replay and eager are not the same."""
+
+
+class _Failed(Exception):
+    """Result and detail."""
+
+
+@contextlib.contextmanager
+def _called(result: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        text = (str(error).strip() or "no message").splitlines()[0]
+        raise _Failed(result, f"{type(error).__name__}: {text}") from error
+
+
+# --- entries
+
+
+class _Twin:
+    """An entry that was loaded on its own: its callable, its inputs, its state."""
+
+    def __init__(self, entry: Entry, name: str, device: str) -> None:
+        import torch
+
+        torch.manual_seed(0)
+        random.seed(0)
+        spec = importlib.util.spec_from_file_location(f"{name}_{entry.file.stem}", entry.file)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        factory = getattr(module, entry.name)
+        made = factory(device) if factory.__code__.co_argcount else factory()
+        parts = made if isinstance(made, tuple) else (made,)
+        self.call = parts[0]
+        self.args = parts[1] if len(parts) > 1 else ()
+        self.kwargs = parts[2] if len(parts) > 2 else {}
+        self.backward = bool(self.args or self.kwargs)
+        self.inputs = [each for each in _leaves((self.args, self.kwargs)) if _is_tensor(each)]
+        self.samples = [each.detach().clone() for each in self.inputs]
+
+    def iterate(self) -> list[Any]:
+        """Outputs and gradients of one iteration."""
+        import torch
+
+        out = self.call(*self.args, **self.kwargs)
+        outputs = _leaves(out)
+        wanted = [each for each in outputs if _is_tensor(each) and each.requires_grad]
+        if not self.backward or not wanted:
+            return outputs
+        leaves = _autograd_leaves(wanted)
+        try:
+            ones = [torch.ones_like(each) for each in wanted]
+            grads = torch.autograd.grad(wanted, leaves, ones, allow_unused=True)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            self.backward = False  # it has called backward() itself
+            return outputs
+        return [*outputs, *grads]
+
+    def refresh(self, iteration: int) -> None:
+        """Fresh inputs, which keep signs, ranges and sums of what they are derived from."""
+        import torch
+
+        scale = 0.5 + 0.4 * math.sin(iteration) ** 2
+        for tensor, sample in zip(self.inputs, self.samples, strict=True):
+            floating = sample.is_floating_point() or sample.is_complex()
+            fresh = sample.roll(iteration, 0) if sample.dim() and not sample.is_sparse else sample
+            with torch.no_grad(), contextlib.suppress(RuntimeError):
+                tensor.copy_(fresh * scale if floating else fresh)
+
+    def between(self) -> None:
+        """What the loop around the code does after an iteration."""
+        if hasattr(self.call, "scheduler"):
+            self.call.scheduler.step()
+
+    def state(self) -> list[Any]:
+        found: list[Any] = []
+        _collect(self.call, found, set(), 0)
+        return found
+
+    def generators(self) -> list[Any]:
+        import torch
+
+        found: list[Any] = []
+        _collect((self.call, self.args, self.kwargs), found, set(), 0, keep=torch.Generator)
+        return [each for each in found if each.device.type == "cuda"]
+
+
+class _Race:
+    """Eager against replays."""
+
+    def __init__(self, entry: Entry, device: str = "cuda") -> None:
+        with _called("fails in eager"):
+            self.eager = _Twin(entry, "eager", device)
+            self.graphed = _Twin(entry, "graphed", device)
+        self.on_gpu = device == "cuda"
+        self.iteration = 0
+        self.replay: Callable[[], Any] = lambda: None
+        self.expected: list[Any] = []
+        self.replayed: list[Any] = []
+
+    def result(self) -> tuple[str, str]:
+        with _called("fails in eager"):
+            for _ in range(_WARM_UP):
+                self._next(self.graphed, self._warm_up)
+        with _called("refused"):
+            self._seed()
+            self._capture()
+        for _ in range(_FIRST):
+            self._compare("")
+        with _a_day_later():
+            for twin in (self.eager, self.graphed):
+                getattr(twin.call, "later", lambda: None)()
+            for _ in range(2):
+                self._compare(" later")
+            end = time.perf_counter() - _DAY + _MORE_SECONDS
+        while self.iteration < _MORE and time.perf_counter() < end + _DAY:
+            self._compare(" in the end")
+        return "equal", f"{self.iteration} iterations"
+
+    def _next(self, twin: _Twin, run: Callable[[_Twin], Any]) -> None:
+        """One iteration in eager, and the same one by ``run`` of the other."""
+        for each, how in ((self.eager, _Twin.iterate), (twin, run)):
+            each.refresh(self.iteration)
+            self._seed()
+            values = how(each)
+            if each is self.eager:
+                self.expected = values
+            each.between()
+        self.iteration += 1
+
+    def _warm_up(self, twin: _Twin) -> None:
+        import torch
+
+        if not self.on_gpu:
+            twin.iterate()
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            twin.iterate()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def _capture(self) -> None:
+        import torch
+
+        if not self.on_gpu:
+            # Two eager runs: whether the entry itself repeats what it does.
+            def run() -> None:
+                self.replayed = self.graphed.iterate()
+
+            self.replay = run
+            return
+        self.graphed.refresh(self.iteration)
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.graphed.generators():
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            self.replayed = self.graphed.iterate()
+        self.replay = graph.replay
+
+    def _compare(self, when: str) -> None:
+        with _called("fails in eager"):
+            self._next(self.graphed, lambda _twin: self.replay())
+        where = f"iteration {self.iteration}{when}"
+        pairs = ((self.expected, self.replayed), (self.eager.state(), self.graphed.state()))
+        for (eager, replay), name in zip(pairs, ("output", "state"), strict=True):
+            if len(eager) != len(replay):
+                raise Differs(f"{where}: {len(eager)} values of {name} for {len(replay)}")
+            for number, (wanted, value) in enumerate(zip(eager, replay, strict=True)):
+                if not _same(wanted, value):
+                    texts = (_short(wanted), _short(value))
+                    raise Differs(f"{where}: {name} {number} is {texts[1]} for {texts[0]}")
+
+    def _seed(self) -> None:
+        import torch
+
+        torch.manual_seed(self.iteration)
+        random.seed(self.iteration)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(self.iteration)
+
+
+@contextlib.contextmanager
+def _a_day_later() -> Iterator[None]:
+    real = {name: getattr(time, name) for name in _CLOCKS}
+    for name, clock in real.items():
+        ahead = _DAY * 10**9 if name.endswith("_ns") else _DAY
+        setattr(time, name, functools.partial(lambda clock, ahead: clock() + ahead, clock, ahead))
+    try:
+        yield
+    finally:
+        for name, clock in real.items():
+            setattr(time, name, clock)
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Tensors, numbers and texts in outputs, in nested containers and objects."""
+    from torch.utils import _pytree
+
+    found: list[Any] = []
+    for each in _pytree.tree_leaves(value):
+        if _is_tensor(each) or each is None or isinstance(each, (int, float, complex, str)):
+            found.append(each)
+        elif dataclasses.is_dataclass(each) or hasattr(each, "__dict__"):
+            found += _leaves(dict(sorted(vars(each).items())))
+        elif isinstance(each, (set, frozenset)):
+            found += sorted(each)
+    return found
+
+
+def _autograd_leaves(outputs: list[Any]) -> list[Any]:
+    leaves, seen = [], set()
+    nodes = [each.grad_fn for each in outputs if each.grad_fn is not None]
+    while nodes:
+        node = nodes.pop(0)
+        if node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        nodes += [other for other, _ in node.next_functions if other is not None]
+    return leaves
+
+
+def _collect(value: Any, found: list[Any], seen: set[int], depth: int, keep: Any = None) -> None:
+    """Tensors that the code keeps: by closures, attributes, containers, modules, optimizers."""
+    import torch
+
+    if id(value) in seen or depth > 8:
+        return
+    seen.add(id(value))
+    wanted = keep or torch.Tensor
+    if isinstance(value, wanted):
+        if value.device.type != "meta":
+            found.append(value)
+        return
+
+    def inner(*values: Any) -> None:
+        for each in values:
+            _collect(each, found, seen, depth + 1, keep)
+
+    if isinstance(value, dict):
+        inner(*value.values())
+    elif isinstance(value, (list, tuple)) or type(value).__name__ == "deque":
+        inner(*value)
+    elif isinstance(value, torch.optim.Optimizer):
+        inner(value.param_groups, dict(value.state))
+    elif isinstance(value, functools.partial):
+        inner(value.func, value.args, value.keywords)
+    elif hasattr(value, "__self__"):
+        inner(value.__self__)
+    elif hasattr(value, "__code__"):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        names = [value.__globals__.get(name) for name in value.__code__.co_names]
+        # Functions and classes of other files hold nothing of this entry.
+        inner(*cells, *[each for each in names if _is_state(each, value.__module__)])
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inner(vars(value))
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 : the access is the test
+    except ValueError:
+        return False
+    return True
+
+
+def _is_state(value: Any, module: str) -> bool:
+    if callable(value):
+        return getattr(value, "__module__", None) == module
+    return isinstance(value, (list, dict)) or _is_tensor(value)
+
+
+def _same(eager: Any, replay: Any) -> bool:
+    import torch
+
+    if not _is_tensor(eager) or not _is_tensor(replay):
+        same_number = isinstance(eager, float) and isinstance(replay, float)
+        close = same_number and math.isclose(eager, replay, rel_tol=1e-4)
+        return close or (eager == replay and _is_tensor(eager) == _is_tensor(replay))
+    if eager.shape != replay.shape or eager.dtype != replay.dtype:
+        return False
+    if eager.is_nested:
+        return all(map(_same, eager.unbind(), replay.unbind()))
+    eager, replay = (
+        each.detach().to_dense() if _sparse(each) else each for each in (eager, replay)
+    )
+    eager, replay = (each.dequantize() if each.is_quantized else each for each in (eager, replay))
+    if not (eager.is_floating_point() or eager.is_complex()):
+        return torch.equal(eager.cpu(), replay.cpu())
+    eager, replay = (
+        each.detach().cpu().to(torch.complex128 if each.is_complex() else torch.float64)
+        for each in (eager, replay)
+    )
+    scale = eager[eager.isfinite()].abs().max().item() if eager.isfinite().any() else 0.0
+    return torch.allclose(eager, replay, rtol=1e-3, atol=1e-3 * scale + 1e-9, equal_nan=True)
+
+
+def _sparse(tensor: Any) -> bool:
+    import torch
+
+    return tensor.layout not in (torch.strided, torch.jagged)
+
+
+def _short(value: Any) -> str:
+    if not _is_tensor(value):
+        return repr(value)[:60]
+    with contextlib.suppress(Exception):
+        return f"{tuple(value.shape)} {value.detach().flatten()[:3].tolist()}"
+    return f"{tuple(value.shape)}"
+
+
+# --- scripts
+
+
+def _script(entry: Entry, printed: io.StringIO) -> tuple[str, str]:
+    expected = _EAGER.findall(entry.file.read_text())
+    sys.argv = [str(entry.file)]
+    sys.path.insert(0, str(entry.file.parent))
+    with _called("refused"):
+        runpy.run_path(str(entry.file), run_name="__main__")
+        import torch
+
+        torch.cuda.synchronize()
+    lines = printed.getvalue().split("\n")[:-1]
+    if len(lines) != len(expected):
+        raise _Failed("crashed", f"{len(lines)} lines printed, {len(expected)} expected")
+    for number, (wanted, line) in enumerate(zip(expected, lines, strict=True), 1):
+        if not _same_text(wanted, line):
+            return "differs", f"line {number} is {line} for {wanted}"
+    return "equal", f"{len(lines)} lines"
+
+
+def _same_text(wanted: str, line: str) -> bool:
+    numbers = [
+        [float(each) for each in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+        for text in (wanted, line)
+    ]
+    if len(numbers[0]) != len(numbers[1]) or not numbers[0]:
+        return wanted == line
+    return all(
+        math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-6) for a, b in zip(*numbers, strict=True)
+    )

@@ -118,10 +118,8 @@ class HostReads:
                 if cell is None:
                     continue
                 root, owner = _content_of(cell), id(cell)
-            if use.called:
-                if depth:
-                    self._follow(resolve(root(), use.steps), depth - 1)
-                continue
+            if use.called and depth:
+                self._follow(resolve(root(), use.steps), depth - 1)
             frame = Frame(code.co_filename, use.line, code.co_qualname)
             self.watched.append(Watched(use, frame, root, owner))
 

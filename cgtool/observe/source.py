@@ -74,12 +74,13 @@ def functions_of(code: CodeType) -> list[Functions | ast.Module]:
     ]
 
 
-_CHANGES = frozenset(
+CHANGES = frozenset(
     (
         "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
         "setdefault", "add", "discard", "write",
     )
 )  # fmt: skip
+"""Methods that change a container."""
 
 
 def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
@@ -140,7 +141,7 @@ class _Uses(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         function = node.func
-        if isinstance(function, ast.Attribute) and function.attr in _CHANGES:
+        if isinstance(function, ast.Attribute) and function.attr in CHANGES:
             if not self._use(function.value, written=True):
                 self.visit(function.value)
         elif not self._use(function, called=True):
@@ -211,6 +212,16 @@ def _spans(nodes: list[ast.AST], line: int) -> bool:
     return any(
         getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
         for node in nodes
+    )
+
+
+def is_condition(file: str, line: int) -> bool:
+    """Whether a condition, or what a loop goes over, is on this line of a file."""
+    tree = tree_of(file)
+    return any(
+        (parts := _branches(node)) is not None
+        and parts[0].lineno <= line <= (parts[0].end_lineno or 0)
+        for node in (ast.walk(tree) if tree is not None else ())
     )
 
 

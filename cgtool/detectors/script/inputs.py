@@ -13,7 +13,8 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Finding
 from cgtool.observe.script import events
-from cgtool.observe.script.names import Modules, Path, Stack, binding_of, paths_to, stack_of
+from cgtool.observe.script.changes import changed_at
+from cgtool.observe.script.names import Modules, Path, Stack, paths_to, stack_of
 from cgtool.observe.script.script import ObservedScript
 from cgtool.observe.script.state import Buffer, ExternalUse, WatchedGraph
 from cgtool.observe.tensors import key_of
@@ -139,7 +140,7 @@ class Inputs(Detector):
         self, graph: WatchedGraph, path: Path, use: ExternalUse, now: torch.Tensor, stack: Stack
     ) -> None:
         if path.module is None:
-            frames = binding_of(path, stack, graph.outer_frames)
+            frames = _bound_at(path, stack, graph)
         else:
             module = path.module()
             frames = self._moved.since(module, graph) if module is not None else ()
@@ -209,6 +210,13 @@ class Inputs(Detector):
                 phase="capture",
                 evidence=(f"{event.op.name} reads {list(tensor.shape)} {tensor.dtype}",),
             )
+
+
+def _bound_at(path: Path, stack: Stack, graph: WatchedGraph) -> tuple[Frame, ...]:
+    """The line that bound the path to another tensor since the capture; () if it is not known."""
+    target = path.steps[-1] if path.steps else ("name", path.text)
+    local_to = None if path.steps else path.frame
+    return changed_at([target], stack.values(), graph.outer_frames, local_to=local_to)
 
 
 def _value(tensor: torch.Tensor) -> Any:

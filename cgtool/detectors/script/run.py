@@ -36,6 +36,7 @@ from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
     graphs.observe_callables, calls.observe_modules, calls.observe_optimizers, calls.observe_calls,
+    calls.observe_environment,
     calls.observe_allocator, calls.observe_driver, calls.observe_compile,
     calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
     graphs.observe_backward_warnings, calls.observe_ops,
@@ -43,7 +44,7 @@ _OBSERVERS = (
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.Numbers, frozen_state.Modes,
+    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState, frozen_state.Modes,
     gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
     outputs.SharedPools, outputs.Unordered, capture_misuse.Misuse, capture_misuse.Randomness,
     capture_misuse.Disturbances, capture_misuse.Templates, capture_misuse.Collectives,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
@@ -228,6 +229,22 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     script.subscribe(events.CaptureFailed, end)
     for owner, method in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
         patches.wrap(owner, method, functools.partial(change, method))
+
+
+def observe_environment(script: ObservedScript, patches: Patches) -> None:
+    """Environment variables that are read in captures."""
+
+    def get(original: Any, environment: Any, name: Any) -> Any:
+        if script.capture is None:
+            return call_user(original, environment, name)
+        value = None
+        try:
+            value = call_user(original, environment, name)
+            return value
+        finally:
+            script.publish(events.EnvironmentRead(name, value))
+
+    patches.wrap(type(os.environ), "__getitem__", get)
 
 
 def observe_collectives(script: ObservedScript, patches: Patches) -> None:

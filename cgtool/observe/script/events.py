@@ -205,6 +205,14 @@ class ModuleChanged(NamedTuple):
     is_train: bool
 
 
+class EnvironmentRead(NamedTuple):
+    """Captured code has read an environment variable."""
+
+    name: str
+    value: str | None
+    """None if it is not set."""
+
+
 class AutocastEntered(NamedTuple):
     """``torch.autocast.__enter__``."""
 

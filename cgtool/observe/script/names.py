@@ -8,7 +8,6 @@ runs, and what is read of a frame is released at once.
 from __future__ import annotations
 
 import ast
-import dis
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -193,66 +192,6 @@ def _weakly(value: Any) -> Callable[[Stack], Any] | None:
     return lambda _: reference()
 
 
-# Lines that bind a name.
-
-
-def binding_of(path: Path, stack: Stack, outer_frames: dict[int, int]) -> tuple[Frame, ...]:
-    """The line that bound the path to another tensor since the capture; () if that is not clear.
-
-    ``outer_frames`` are those of ``WatchedGraph``.
-    """
-    if path.kind in ("item", "parameter"):
-        return ()
-    attribute = path.kind == "attribute"
-    name = str(path.steps[0][1]) if attribute else path.text
-    blocks = [
-        (frame.f_code, outer_frames.get(id(frame), -1), frame.f_lasti)
-        for frame in stack.values()
-        if path.frame in (None, id(frame)) or attribute
-    ]
-    for code, _, _ in blocks[-1:]:
-        # A local of another function is another variable.
-        blocks += [
-            (inner, -1, _END_OF_FILE)
-            for inner in _nested(code)
-            if attribute or name not in inner.co_varnames
-        ]
-    for code, after, now in blocks:
-        line = _bound_at(code, name, after, now, attribute)
-        if line is not None:
-            return (Frame(code.co_filename, line, code.co_qualname),)
-    return ()
-
-
-_STORES = frozenset(("STORE_NAME", "STORE_FAST", "STORE_GLOBAL", "STORE_DEREF"))
-
-
-def _bound_at(code: CodeType, name: str, after: int, now: int, attribute: bool) -> int | None:
-    """The line that most likely bound ``name`` between two offsets of one code object.
-
-    ``after`` is where the capture began, ``now`` where the replay is called: the last binding
-    before the replay, or, in a loop, the last one behind it.
-    """
-    kinds = frozenset(("STORE_ATTR",)) if attribute else _STORES
-    stores = [
-        instruction.offset
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in kinds and instruction.argval == name
-    ]
-    before = [offset for offset in stores if after < offset <= now]
-    behind = [offset for offset in stores if offset > now]
-    offsets = before or behind
-    return line_of((code, offsets[-1])) if offsets else None
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    """The code objects of the functions and classes inside another one."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _nested(constant)
-
-
 # Lines of a capture.
 
 
@@ -273,14 +212,12 @@ def region_of(frame: FrameType) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class CapturedName:
-    """A name that captured lines of a function read and that held a Python number, flag or text."""
+    """A name that captured lines of a function read."""
 
     code: CodeType
     frame: int
     """Identity of the frame, which goes on after the capture."""
     use: Use
-    value: Any
-    """At the capture."""
 
     @property
     def place(self) -> Frame:
@@ -293,16 +230,14 @@ class CapturedName:
         if frame is None or frame.f_code is not self.code:
             return MISSING
         names = {**frame.f_globals, **locals_of(frame)}
-        return resolve(names.get(self.use.root), self.use.steps)
+        return resolve(names.get(self.use.root, MISSING), self.use.steps)
 
 
 def captured_names(frame: FrameType, lines: tuple[int, int]) -> Iterator[CapturedName]:
     """What the lines of a capture (``region_of``) read of the function that captures."""
     code = frame.f_code
-    names = {**frame.f_globals, **locals_of(frame)}
     uses = uses_of_block(code, lines)
     written = {(use.text, use.line) for use in uses if use.written}
     for use in uses:
-        value = resolve(names.get(use.root), use.steps)
-        if type(value) in (int, float, bool, str) and (use.text, use.line) not in written:
-            yield CapturedName(code, id(frame), use, value)
+        if (use.text, use.line) not in written:
+            yield CapturedName(code, id(frame), use)

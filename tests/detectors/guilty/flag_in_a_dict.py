@@ -12,7 +12,7 @@ def capture(function):
 
 flag = {"on": True}
 x = torch.ones(1, device="cuda")
-graph, y = capture(lambda: x + 1 if flag["on"] else x - 1)  # <- control-flow-frozen
-flag["on"] = False
+graph, y = capture(lambda: x + 1 if flag["on"] else x - 1)
+flag["on"] = False  # <- control-flow-frozen
 graph.replay()
 print(y.tolist())

@@ -8,13 +8,13 @@ def main():
     x = torch.ones(2, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = x * scale  # <- python-scalar-frozen
-        if shifted:  # <- control-flow-frozen
+        y = x * scale
+        if shifted:
             y = y + 1
-    scale = 3.0
+    scale = 3.0  # <- python-scalar-frozen
     graph.replay()
     print(scale)
-    shifted = False
+    shifted = False  # <- control-flow-frozen
     graph.replay()
     print(y.tolist())
 

@@ -13,7 +13,7 @@ def capture(function):
 
 settings = {"temperature": 1.0}
 x = torch.ones(2, device="cuda")
-graph, y = capture(lambda: x / settings["temperature"])  # <- python-scalar-frozen
-settings["temperature"] = 4.0
+graph, y = capture(lambda: x / settings["temperature"])
+settings["temperature"] = 4.0  # <- python-scalar-frozen
 graph.replay()
 print(y.tolist())

@@ -1,0 +1,213 @@
+"""Lines of a script that change a name, an attribute or an item, read from its source.
+
+A value that differs between capture and replay was changed by some line that ran in between. Of
+the lines that can have changed it, those count that lie on the way from the capture to the replay.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import FrameType
+
+from cgtool.model.capture import Frame
+from cgtool.observe.frames import line_of
+from cgtool.observe.source import CHANGES, tree_of
+
+Target = tuple[str, str | int]
+"""``("name", "scale")``, ``("attribute", "p")``, ``("item", "lr")``: the last step to what a line
+changes; ``("call", "register_forward_hook")``: the function or method that it calls."""
+
+_MODULE = "<module>"
+_CONSTRUCTORS = frozenset(("__init__", "__new__", "__post_init__"))
+_CHANGE_IN_PLACE = CHANGES | {"fill", "put", "resize", "sort", "reverse", "add_module", "popitem"}
+
+
+@dataclass(frozen=True)
+class _Change:
+    """One line that changes something."""
+
+    target: Target
+    line: int
+    function: str
+    """Qualified name of the function that the line is in."""
+    scope: str
+    """Where the name lives, if it is one: that function or ``<module>``."""
+    loop: tuple[int, int]
+    """First and last line of the outermost loop around the line; (0, 0) for none."""
+
+
+class _Visitor(ast.NodeVisitor):
+    def __init__(self) -> None:
+        self.changes: list[_Change] = []
+        self._function = _MODULE
+        self._is_class = False
+        self._globals: set[str] = set()
+        self._loop = (0, 0)
+
+    def _inner(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        outer = self._function, self._is_class, self._globals, self._loop
+        if self._function == _MODULE:
+            self._function = node.name
+        else:
+            self._function += f"{'' if self._is_class else '.<locals>'}.{node.name}"
+        self._is_class, self._globals, self._loop = isinstance(node, ast.ClassDef), set(), (0, 0)
+        for statement in node.body:
+            self.visit(statement)
+        self._function, self._is_class, self._globals, self._loop = outer
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _inner  # noqa: N815
+
+    def visit_Global(self, node: ast.Global) -> None:
+        self._globals.update(node.names)
+
+    def _visit_loop(self, node: ast.For | ast.While) -> None:
+        outer = self._loop
+        if outer == (0, 0):
+            self._loop = node.lineno, node.end_lineno or node.lineno
+        if isinstance(node, ast.For):
+            self._change(node.target)
+        self.generic_visit(node)
+        self._loop = outer
+
+    visit_For = visit_While = _visit_loop  # noqa: N815
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._change(target)
+        self.generic_visit(node)
+
+    def visit_Delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            self._change(target)
+
+    def _visit_target(self, node: ast.AugAssign | ast.AnnAssign | ast.NamedExpr) -> None:
+        self._change(node.target)
+        self.generic_visit(node)
+
+    visit_AugAssign = visit_AnnAssign = visit_NamedExpr = _visit_target  # noqa: N815
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        if node.optional_vars is not None:
+            self._change(node.optional_vars)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        function = node.func
+        if isinstance(function, ast.Name):
+            self._add("call", function.id, node)
+            if function.id == "setattr" and len(node.args) > 1:
+                name = node.args[1]
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    self._add("attribute", name.value, node)
+        elif isinstance(function, ast.Attribute):
+            self._add("call", function.attr, node)
+            if function.attr in _CHANGE_IN_PLACE or function.attr.endswith("_"):
+                self._change(function.value)
+        self.generic_visit(node)
+
+    def _change(self, target: ast.expr) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            for part in target.elts:
+                self._change(part)
+        elif isinstance(target, ast.Starred):
+            self._change(target.value)
+        elif isinstance(target, ast.Name):
+            self._add("name", target.id, target)
+        elif isinstance(target, ast.Attribute):
+            self._add("attribute", target.attr, target)
+        elif isinstance(target, ast.Subscript):
+            key = target.slice
+            if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
+                self._add("item", key.value, target)
+            # What holds the item has changed too.
+            self._change(target.value)
+
+    def _add(self, kind: str, key: str | int, node: ast.expr) -> None:
+        if self._is_class:
+            return
+        scope = _MODULE if key in self._globals else self._function
+        target = kind, key
+        self.changes.append(_Change(target, node.lineno, self._function, scope, self._loop))
+
+
+@cache
+def _changes_of(file: str) -> dict[Target, list[_Change]]:
+    tree = tree_of(file)
+    visitor = _Visitor()
+    if tree is not None:
+        visitor.visit(tree)
+    changes: dict[Target, list[_Change]] = {}
+    for change in visitor.changes:
+        changes.setdefault(change.target, []).append(change)
+    return changes
+
+
+def changed_at(
+    targets: Iterable[Target],
+    stack: Iterable[FrameType],
+    began: dict[int, int],
+    *,
+    local_to: int | None = None,
+) -> tuple[Frame, ...]:
+    """The line that changed one of ``targets`` between a capture and now; () if that is not clear.
+
+    ``stack``: the user's frames, innermost first. ``began``: ``WatchedGraph.outer_frames``.
+    ``local_to``: identity of the frame whose local variable it is.
+    """
+    frames = [frame for frame in stack if local_to in (None, id(frame))]
+    for target in targets:
+        found = _latest(target, frames, began, is_local=local_to is not None)
+        if found:
+            return found
+    return ()
+
+
+def _latest(
+    target: Target, frames: list[FrameType], began: dict[int, int], *, is_local: bool
+) -> tuple[Frame, ...]:
+    repeated: list[tuple[Frame, ...]] = []
+    for frame in frames:
+        code = frame.f_code
+        own = [
+            change
+            for change in _changes_of(code.co_filename).get(target, ())
+            if change.function == code.co_qualname
+            and (is_local or target[0] != "name" or change.scope == _MODULE)
+        ]
+        now = line_of((code, frame.f_lasti))
+        offset = began.get(id(frame))
+        after = 0 if offset is None else line_of((code, offset))
+        on_the_way = [change for change in own if after < change.line <= now]
+        if on_the_way:
+            return _place(code.co_filename, on_the_way[-1])
+        around = [change for change in own if change.loop[0] <= now <= change.loop[1]]
+        if around:
+            repeated.append(_place(code.co_filename, around[-1]))
+    if is_local:
+        return repeated[0] if repeated else ()
+    running = {(frame.f_code.co_filename, frame.f_code.co_qualname) for frame in frames}
+    called = list(_in_functions(target, {file for file, _ in running}, running))
+    if len(called) == 1:
+        return called[0]
+    return repeated[0] if repeated else ()
+
+
+def _in_functions(
+    target: Target, files: set[str], running: set[tuple[str, str]]
+) -> Iterator[tuple[Frame, ...]]:
+    """Lines of functions that were called and have returned."""
+    for file in files:
+        for change in _changes_of(file).get(target, ()):
+            is_global = target[0] != "name" or change.scope == _MODULE
+            name = change.function.rpartition(".")[2]
+            if change.function == _MODULE or name in _CONSTRUCTORS or not is_global:
+                continue
+            if (file, change.function) not in running:
+                yield _place(file, change)
+
+
+def _place(file: str, change: _Change) -> tuple[Frame, ...]:
+    return (Frame(file, change.line, change.function),)

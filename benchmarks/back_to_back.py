@@ -9,8 +9,7 @@ elsewhere); one that is captured by hand with plain PyTorch is shown too.
 `off` is `bench` less the loop, and LIMIT is the most that it should be. The other percentages are
 also of the loop: one replay timed as the fifty are, the sum of the graphs in `profile`, and the
 capture by hand. The last one compares eager in `bench` with the wall time of a plain loop. NAME is
-a model of this file or of `model_zoo.py`. It needs a GPU. Each model has a process of its own, forked
-from one that has imported the libraries.
+a model of this file or of `model_zoo.py`. It needs a GPU. Each model has a process of its own.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ backward. Which ops are refused and which similar ones are not was seen on an H2
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -17,14 +18,19 @@ from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op, package_part
-from cgtool.observe.ops import OpCall
+from cgtool.observe.ops import OpCall, op_name
 from cgtool.observe.tensors import on_host, tensors_of
+from cgtool.torch_compat import op_key
 from cgtool.torch_compat.private import TorchDispatchMode, fake_tensor_mode, schema_of
+from cgtool.torch_compat.shared_kernels import shares_kernel
 
 CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
+H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
 LINALG_ERROR_CHECK = code("linalg-error-check")
 NAN_GUARD_SYNC = code("nan-guard-sync")
+BOUNDS = code("sync-slice-with-tensor-bounds")
+SYNC_D2H_COPY = code("sync-d2h-copy")
 SYNC_DYNAMIC_SHAPE_OP = code("sync-dynamic-shape-op")
 SYNC_ITEM = code("sync-item")
 SYNC_MASKED_ASSIGNMENT = code("sync-masked-assignment")
@@ -38,6 +44,7 @@ _BOUNDS = {
     torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
 }  # fmt: skip
 _MASKS = (torch.bool, torch.uint8)
+_RANGES = ("arange", "linspace", "logspace", "range")
 
 
 class Refusal(NamedTuple):
@@ -48,53 +55,188 @@ class Refusal(NamedTuple):
     fix: str | None = None
 
 
-# By the name of the op without its overload.
-_OPS: dict[str, Refusal] = {
-    "aten::is_nonzero": Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor"),
-    "aten::equal": Refusal(
-        SYNC_TRUTH_VALUE, "`torch.equal`", "use (a == b).all() and read it after the replay"
-    ),
-    "aten::allclose": Refusal(
-        SYNC_TRUTH_VALUE, "`torch.allclose`", "use torch.isclose() and read it after the replay"
-    ),
-    "aten::bincount": Refusal(
-        SYNC_DYNAMIC_SHAPE_OP,
-        "`bincount`, which reads a maximum on the host to size its output,",
-        "use torch.zeros(n_bins, device=...).scatter_add_(...) with a fixed number of bins",
-    ),
-    "aten::multinomial": Refusal(
-        HIDDEN_SYNC_IN_STOCK_MODULE,
-        "`multinomial`, which checks the probabilities on the host,",
-        "sample with (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)",
-    ),
-    "aten::_linalg_check_errors": Refusal(
-        LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"
-    ),
-    "aten::linalg_eig": Refusal(
-        LINALG_ERROR_CHECK,
-        "`torch.linalg.eig`, which runs on the host,",
-        "compute it outside the captured code",
-    ),
-    "aten::embedding_renorm_": Refusal(
-        HIDDEN_SYNC_IN_STOCK_MODULE,
-        "an embedding with `max_norm`",
-        "clip the weights outside the graph",
-    ),
-} | {
-    f"aten::{op}": Refusal(
-        SYNC_DYNAMIC_SHAPE_OP, f"`{function}`, whose output shape depends on values,"
-    )
-    for op, function in {
-        "nonzero": "nonzero",
-        "masked_select": "masked_select",
-        "_unique": "unique",
-        "_unique2": "unique",
-        "unique_dim": "unique",
-        "unique_consecutive": "unique_consecutive",
-        "unique_dim_consecutive": "unique_consecutive",
-    }.items()
-}
+_MASK = Refusal(
+    SYNC_MASKED_ASSIGNMENT,
+    "indexing with a boolean mask, whose output shape depends on values,",
+    "use torch.where or masked_fill",
+)
 
+
+class OpRule(NamedTuple):
+    """What CUDA refuses of an op."""
+
+    refusal: Refusal
+    when: Callable[[Sequence[Any], dict[str, Any]], bool] = lambda _args, _kwargs: True
+    """Whether it refuses this call."""
+
+
+def _argument(
+    args: Sequence[Any], kwargs: dict[str, Any], place: int, name: str, default: Any
+) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+def _dynamic(function: str) -> OpRule:
+    return OpRule(
+        Refusal(SYNC_DYNAMIC_SHAPE_OP, f"`{function}`, whose output shape depends on values,")
+    )
+
+
+def _compares_values(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+    # cuda_equal (cuda/Equal.cpp) answers at once where sizes differ or nothing is to be compared.
+    return bool(args[0].shape == args[1].shape and args[0].numel())
+
+
+def _indexes_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    # expandTensors (IndexingUtils.h) finds the ones of a host's mask on the host, and copies them
+    # from pinned memory.
+    indices = _argument(args, kwargs, 1, "indices", ())
+    return any(
+        isinstance(index, torch.Tensor) and index.dtype in _MASKS and not on_host(index)
+        for index in indices
+    )
+
+
+def _has_no_range(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    low, high = _argument(args, kwargs, 2, "min", 0), _argument(args, kwargs, 3, "max", 0)
+    return bool(low == high and args[0].numel())
+
+
+def _is_rectangular(args: Sequence[Any], _kwargs: dict[str, Any]) -> bool:
+    matrices: torch.Tensor = args[0]
+    return matrices.numel() > 0 and matrices.shape[-1] != matrices.shape[-2]
+
+
+_OPS: dict[str, OpRule] = {
+    "aten::is_nonzero": OpRule(Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor")),
+    "aten::equal": OpRule(
+        Refusal(
+            SYNC_TRUTH_VALUE, "`torch.equal`", "use (a == b).all() and read it after the replay"
+        ),
+        _compares_values,
+    ),
+    "aten::allclose": OpRule(
+        Refusal(
+            SYNC_TRUTH_VALUE, "`torch.allclose`", "use torch.isclose() and read it after the replay"
+        )
+    ),
+    "aten::bincount": OpRule(
+        Refusal(
+            SYNC_DYNAMIC_SHAPE_OP,
+            "`bincount`, which reads a maximum on the host to size its output,",
+            "use torch.zeros(n_bins, device=...).scatter_add_(...) with a fixed number of bins",
+        )
+    ),
+    # cuda/SummaryOps.cu, _histc_cuda_template
+    "aten::histc": OpRule(
+        Refusal(
+            SYNC_D2H_COPY,
+            "`histc` with equal min and max, which copies the smallest and largest value to the "
+            "host,",
+            "pass different min= and max=",
+        ),
+        _has_no_range,
+    ),
+    # cuda/LossCTC.cu, ctc_loss_gpu_template
+    "aten::_ctc_loss": OpRule(
+        Refusal(
+            H2D_PAGEABLE_COPY,
+            "`ctc_loss`, which copies its lengths to the device,",
+            "compute it outside the captured code",
+        )
+    ),
+    "aten::_linalg_check_errors": OpRule(
+        Refusal(LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"),
+        lambda args, _kwargs: args[0].numel() > 0,
+    ),
+    # cuda/linalg/BatchLinearAlgebra.cpp, lu_factor: cuBLAS takes square matrices only, and MAGMA
+    # waits for its own stream.
+    "aten::linalg_lu_factor_ex": OpRule(
+        Refusal(
+            LINALG_ERROR_CHECK,
+            "an LU factorisation of matrices that are not square, for which MAGMA waits on the "
+            "host,",
+            "compute it outside the captured code",
+        ),
+        _is_rectangular,
+    ),
+    # cuda/linalg/BatchLinearAlgebraLib.cpp, ldl_factor_cusolver
+    "aten::linalg_ldl_factor_ex": OpRule(
+        Refusal(
+            LINALG_ERROR_CHECK,
+            "`ldl_factor`, whose function of cuSOLVER (sytrf) does not run in a capture,",
+            "compute it outside the captured code",
+        ),
+        lambda args, _kwargs: args[0].numel() > 0,
+    ),
+    # CUDAFunctions: cusolverDnXgeev needs its workspace on the host too.
+    **dict.fromkeys(
+        ("aten::linalg_eig", "aten::_linalg_eigvals"),
+        OpRule(
+            Refusal(
+                LINALG_ERROR_CHECK,
+                "`torch.linalg.eig`, part of which runs on the host,",
+                "compute it outside the captured code",
+            ),
+            lambda args, _kwargs: args[0].numel() > 0,
+        ),
+    ),
+    "aten::embedding_renorm_": OpRule(
+        Refusal(
+            HIDDEN_SYNC_IN_STOCK_MODULE,
+            "an embedding with `max_norm`",
+            "clip the weights outside the graph",
+        )
+    ),
+    "aten::repeat_interleave.Tensor": OpRule(
+        Refusal(
+            SYNC_DYNAMIC_SHAPE_OP,
+            "`repeat_interleave` with a tensor of repeats",
+            "pass output_size=, the total, if it is known in advance",
+        ),
+        lambda _args, kwargs: kwargs.get("output_size") is None,
+    ),
+    "aten::index": OpRule(_MASK._replace(code=SYNC_DYNAMIC_SHAPE_OP), _indexes_with_mask),
+    **dict.fromkeys(
+        ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"),
+        OpRule(_MASK, _indexes_with_mask),
+    ),
+    "aten::nonzero": _dynamic("nonzero"),
+    "aten::masked_select": _dynamic("masked_select"),
+    "aten::_unique": _dynamic("unique"),
+    "aten::_unique2": _dynamic("unique"),
+    "aten::unique_dim": _dynamic("unique"),
+    "aten::unique_consecutive": _dynamic("unique_consecutive"),
+    "aten::unique_dim_consecutive": _dynamic("unique_consecutive"),
+}
+"""By the name of the op, with or without its overload. Where a kernel on the CPU is the same code
+as on a GPU, what it calls is looked up too (``inside_kernel``)."""
+
+_ONLY_ON_THE_CPU = frozenset(
+    {
+        # FunctionsManual.cpp, evenly_distribute_backward: a GPU compares without reading.
+        ("aten::_local_scalar_dense", "MedianBackward0"),
+        ("aten::_local_scalar_dense", "NanmedianBackward0"),
+        ("aten::_local_scalar_dense", "MaxBackward1"),
+        ("aten::_local_scalar_dense", "MinBackward1"),
+        # Distributions.cpp, multinomial_out: a GPU asserts in a kernel.
+        ("aten::_local_scalar_dense", "aten::multinomial"),
+        # BatchLinearAlgebra.cpp, linalg_lu_solve_out: the range of the pivots.
+        ("aten::_local_scalar_dense", "aten::linalg_lu_solve"),
+        # BatchLinearAlgebra.cpp, cholesky_inverse_out: its error codes are on the host.
+        ("aten::_linalg_check_errors", "aten::cholesky_inverse"),
+    }
+)
+"""Reads that PyTorch's code does for tensors of the CPU alone: the op, and the autograd node or
+the op in which it is called."""
+# Sorting.cpp, quantile_checks
+_QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
+
+_BACKWARD = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "backward, which reads a tensor value on the host,",
+    "do not use detect_anomaly, or call the function outside the captured code",
+)
 # Who reads a value on the host, by a part of the file name of the innermost frame; in order.
 _LIBRARIES: dict[str, Refusal] = {
     "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
@@ -122,11 +264,7 @@ _LIBRARIES: dict[str, Refusal] = {
         "batch norm with momentum=None, which reads its counter on the host,",
         "give it a fixed momentum",
     ),
-    "/torch/autograd/": Refusal(
-        HIDDEN_SYNC_IN_STOCK_MODULE,
-        "anomaly detection of autograd, which reads values on the host,",
-        "do not use detect_anomaly in captured code",
-    ),
+    "/torch/autograd/": _BACKWARD,
     "/torch/nn/": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
         "a function of `torch.nn`, which reads a value on the host,",
@@ -155,7 +293,7 @@ _READS: dict[Any, Refusal] = {
     **dict.fromkeys(
         _BOUNDS,
         Refusal(
-            code("sync-slice-with-tensor-bounds"),
+            BOUNDS,
             "a tensor as a bound or size, which is read on the host,",
         ),
     ),
@@ -178,34 +316,79 @@ def refuse_op(
     """
     if not region.capturing or region.on_host or is_host_work(args):
         return
-    name = call.name.partition(".")[0]
-    if name == "cond" and len(args) == 4:
+    if call.name == "cond" and len(args) == 4:
         _refuse_random_branches(region, args)
-    elif name == "aten::_local_scalar_dense":
-        region.refuse(*_host_read(region.function))
-    elif name in _OPS:
-        region.refuse(*_OPS[name])
-    elif name == "aten::repeat_interleave" and call.name.endswith(".Tensor"):
-        if kwargs.get("output_size") is None:
-            region.refuse(
-                SYNC_DYNAMIC_SHAPE_OP,
-                "`repeat_interleave` with a tensor of repeats",
-                fix="pass output_size=, the total, if it is known in advance",
-            )
-    elif name == "aten::index" or (name.startswith("aten::index_put") and not region.fills_mask):
-        indices = args[1] if len(args) > 1 else ()
-        if any(
-            isinstance(index, torch.Tensor) and index.dtype in _MASKS for index in indices or ()
-        ):
-            region.refuse(
-                SYNC_DYNAMIC_SHAPE_OP if name == "aten::index" else SYNC_MASKED_ASSIGNMENT,
-                "indexing with a boolean mask, whose output shape depends on values,",
-                fix="use torch.where or masked_fill",
-            )
-    elif name == "aten::histc" and len(args) < 3 and not kwargs.keys() & {"min", "max"}:
-        region.refuse(
-            SYNC_DYNAMIC_SHAPE_OP, "`histc` without min and max", fix="pass min= and max="
-        )
+    else:
+        _refuse(region, call, call.name, args, kwargs)
+
+
+@contextlib.contextmanager
+def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
+    """Around the kernel of an op: report the ops that it calls and CUDA would refuse, where the
+    same code runs on a GPU."""
+    is_seen = region.capturing and not region.on_host and not region.fills_mask
+    if not is_seen or not shares_kernel(call.name):
+        yield
+        return
+    known = len(region.findings)
+
+    def inspect(
+        inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
+    ) -> None:
+        # One reason for an op is enough.
+        if len(region.findings) == known and not is_host_work(args):
+            _refuse(region, call, op_name(inner), args, kwargs, callers)
+
+    with op_key.inside(call.name, inspect):
+        yield
+
+
+def _refuse(
+    region: CapturedRegion,
+    call: OpCall,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    callers: Sequence[str] = (),
+) -> None:
+    """Report the op ``name`` if CUDA would refuse it. ``call`` is the op that the code calls, and
+    ``callers`` are the ops inside which that one calls ``name``."""
+    op = name.partition(".")[0]
+    caller = callers[-1].partition(".")[0] if callers else call.autograd_node
+    if (op, caller) in _ONLY_ON_THE_CPU or _checks_quantiles(region, call):
+        return
+    if op == "aten::_local_scalar_dense":
+        region.refuse(*(_read_inside(call) if callers else _host_read(region, call)))
+        return
+    rule = _OPS.get(name) or _OPS.get(op)
+    if rule is None or (op.startswith("aten::index_put") and region.fills_mask):
+        return
+    if rule.when(args, kwargs):
+        subject = f"{rule.refusal.subject} called by `{_short(call.name)}`,"
+        region.refuse(*(rule.refusal._replace(subject=subject) if callers else rule.refusal))
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].rpartition("::")[2].removeprefix("_")
+
+
+def _checks_quantiles(region: CapturedRegion, call: OpCall) -> bool:
+    """True for the comparison with which ``quantile`` checks its argument on the CPU alone."""
+    if call.name != "aten::equal" or region.record is None:
+        return False
+    size = len(_QUANTILE_CHECKS)
+    before = region.record.calls[max(0, call.index - size) : call.index]
+    return tuple(each.name.partition(".")[0] for each in before) == _QUANTILE_CHECKS
+
+
+def _read_inside(call: OpCall) -> Refusal:
+    """A read on the host in the kernel of an op."""
+    name = _short(call.name)
+    return Refusal(
+        BOUNDS if name in _RANGES else HIDDEN_SYNC_IN_STOCK_MODULE,
+        f"`{name}`, which reads a tensor value on the host,",
+        "pass a Python number" if name in _RANGES else None,
+    )
 
 
 def read_by_library(files: Iterable[str]) -> Refusal | None:
@@ -220,13 +403,15 @@ def read_by_library(files: Iterable[str]) -> Refusal | None:
     return None
 
 
-def _host_read(function: Any) -> Refusal:
-    """A read on the host; ``function`` is the torch function that the user called, if any."""
+def _host_read(region: CapturedRegion, call: OpCall) -> Refusal:
+    """A read on the host by an op of its own, ``call``."""
     by_library = read_by_library(_running_files())
     if by_library is not None:
-        return by_library
+        is_formula = by_library is _BACKWARD and call.autograd_node is not None
+        subject = f"`{call.autograd_node}`, which reads a tensor value on the host,"
+        return by_library._replace(subject=subject) if is_formula else by_library
     subject = "reading a tensor value on the host (.item(), int(), float())"
-    return _READS.get(function, Refusal(SYNC_ITEM, subject))
+    return _READS.get(region.function, Refusal(SYNC_ITEM, subject))
 
 
 def _running_files() -> Iterator[str]:

@@ -154,7 +154,8 @@ class _Recorder(OpRecorder):
                         OutsideTensor(position, argument.data_ptr(), shape, is_parameter, storage)
                     )
             elif type(argument) in (bool, int, float, complex, str):
-                numbers.append((position, argument))
+                # A number that is none differs from itself.
+                numbers.append((position, argument if argument == argument else "nan"))
         all_host = bool(places) and all(places)
         return Op(
             call,

@@ -52,7 +52,11 @@ REFUSED = {
     "allclose": lambda x: torch.allclose(x, x + 1),
     "one_hot": lambda x: functional.one_hot(x.long()),
     "repeats": lambda x: x.repeat_interleave(x.long()),
-    "multinomial": lambda x: x.multinomial(1),
+    "linspace of tensors": lambda x: torch.linspace(x[0], x[1], 4, device=x.device),
+    "index_fill": lambda x: x.index_fill(0, indices(x), x[0]),
+    "eigenvalues": lambda x: torch.linalg.eigvalsh(torch.outer(x, x)),
+    "pseudo-inverse": lambda x: torch.linalg.pinv(torch.outer(x, x)),
+    "rectangular lu": lambda x: torch.linalg.lu_factor_ex(torch.outer(x, x)[:2])[0],
     "solve": lambda x: torch.linalg.solve(torch.outer(x, x) + torch.eye(3, device="cuda"), x),
     # As by default, which code that ran before in this process may have changed.
     "distribution": lambda x: torch.distributions.Normal(x, x, validate_args=True).rsample(),
@@ -91,6 +95,14 @@ def test_waiting_for_the_device_is_refused_at_the_users_line(name):
 
 
 ALLOWED = {
+    # An H200 with torch 2.11 captures 14, 5 and 15 nodes.
+    "multinomial, one": lambda x: x.multinomial(1) + 0,
+    "multinomial, several": lambda x: x.multinomial(2) + 0,
+    "multinomial with replacement": lambda x: x.multinomial(9, replacement=True) + 0,
+    "square lu": lambda x: torch.linalg.lu_factor_ex(torch.outer(x, x))[0],
+    "quantile": lambda x: x.nanquantile(torch.full((), 0.5, device="cuda")),
+    "different shapes": lambda x: x + torch.equal(x, x[:2]),
+    "mask of the host": lambda x: x.index_put((torch.tensor([True, False, True]),), x[:2]),
     "masked fill": lambda x: (y := x + 0, y.__setitem__(y > 0, 0.0))[0],
     "host scalar": lambda x: x * torch.tensor(2.0),
     "one_hot": lambda x: functional.one_hot(x.long(), 5),
@@ -106,6 +118,31 @@ ALLOWED = {
     "its own device": lambda x: x.to(x.device) + 1,
     "distribution": lambda x: torch.distributions.Normal(x, x, validate_args=False).rsample(),
 }  # fmt: skip
+
+
+def _ones():
+    return torch.ones(3, device="cuda", requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    {
+        "prod": (lambda x: x.prod(), "nonzero"),
+        "trace": (lambda x: torch.outer(x, x).trace(), "index_fill"),
+        "masked_scatter": (lambda x: x.masked_scatter(x > 0, x), "masked_select"),
+    }.values(),
+)
+def test_what_backward_reads_on_the_host_is_refused(function, reason):
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, function, _ones())
+    assert caught.value.failure.phase == "capture backward"
+    assert reason in caught.value.failure.what
+
+
+@pytest.mark.parametrize("function", [torch.max, torch.median, torch.nanmedian])
+def test_what_only_the_cpu_reads_in_backward_is_captured(function):
+    with SimulatedDevice("test").active() as device:
+        assert captured(device, function, _ones()).captured[1].graph.nodes
 
 
 @pytest.mark.parametrize("name", ALLOWED)

@@ -16,7 +16,7 @@ from cgtool.jobs.verify.compare import difference, nearest, spread
 from cgtool.jobs.verify.inputs import fresh, perturbed
 from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.runs import Trial, TrialRunner, static_inputs
-from cgtool.jobs.verify.state import Snapshot, read, write
+from cgtool.jobs.verify.state import Snapshot, read, same_bits, write
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Part, Workload
 
@@ -394,3 +394,8 @@ def test_a_wrapped_weight_is_set_back_through_the_tensor_inside():
     snapshot.restore()
     assert holder["weight"] is wrapped
     assert torch.equal(inner, torch.ones(2))
+
+
+def test_one_element_of_any_stride_has_bits_to_compare():
+    one, same = (torch.ones(4, 4).as_strided((1, 1), (6, 6)) for _ in range(2))
+    assert same_bits(one, same) and not same_bits(one, -same)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.op_rules import is_host_work, refuse_op
+from cgtool.detectors.op_rules import inside_kernel, is_host_work, refuse_op
 from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
@@ -142,7 +142,8 @@ class CaptureRecorder(OpRecorder):
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        output = self.run(func, args, kwargs)
+        with inside_kernel(self.device, call):
+            output = self.run(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):
             return output

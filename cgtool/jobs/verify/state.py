@@ -45,8 +45,9 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
         return False
     if left.numel() == 0:
         return True
-    left, right = left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)
-    return bool(torch.equal(left, right))
+    # The stride of a single element can be any number, and view wants 1.
+    left, right = (each.reshape(-1).as_strided((each.numel(),), (1,)) for each in (left, right))
+    return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
 
 
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:

@@ -104,7 +104,9 @@ def checkpointed_dropout(device):
     block = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2)).to(device)
 
     def forward(x):
-        return checkpoint(block, x, use_reentrant=False)
+        return checkpoint(
+            block, x, use_reentrant=False
+        )  # guilty: saves generator states on the host
 
     return forward, (torch.randn(4, 8, device=device, requires_grad=True),)
 
@@ -330,7 +332,7 @@ def orthogonal_weight(device):
     layer = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)).to(device)
 
     def forward(x):
-        return layer(x)  # guilty: matrix_exp copies from the host
+        return layer(x)
 
     return forward, (torch.randn(4, 8, device=device),)
 

@@ -1,0 +1,490 @@
+"""Verdicts compared with what a GPU captured: `python benchmarks/opinfo.py --truth FILE`.
+
+The entries are PyTorch's own databases of operators, modules and optimizers. FILE says of each
+whether a plain capture of it succeeded: `--make-truth FILE` writes one on a GPU. Every entry
+goes through `check` and `verify`, as if it were an ENTRY.
+
+- ``--device gpu --sample 300`` compares the nodes and their lines too.
+- ``--grad-mode inference_mode`` compares findings and op names with those without the mode.
+- ``--save FILE`` keeps every outcome as a line of JSON; ``--only linalg_inv`` runs a part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import itertools
+import os
+import random
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cgtool.jobs.dispatch import RUN, Context, open_device  # noqa: E402
+from cgtool.model.failure import CgtoolError  # noqa: E402
+from cgtool.model.finding import Finding  # noqa: E402
+from cgtool.model.jobs import CheckJob, VerifyJob  # noqa: E402
+from cgtool.model.options import CaptureOptions  # noqa: E402
+
+DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
+BATCH = 200
+"""Entries of one forked process."""
+PATIENCE_S = 90
+"""For one entry."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One sample of a database, and what a plain capture of it did."""
+
+    kind: str
+    """``op``, ``module`` or ``optim``."""
+    name: str
+    sample: int
+    backward: bool = False
+    training: bool | None = None
+    capturable: bool | None = None
+    captured: bool | None = None
+    nodes: int | None = None
+    error: str | None = None
+    """The error behind all others, with its type in front."""
+    inputs: str | None = None
+    """What ``described`` says of the sample: the order of samples changes between releases."""
+
+    @property
+    def title(self) -> str:
+        traits = ("backward", "training", "capturable")
+        named = [trait for trait in traits if getattr(self, trait)]
+        return " ".join((f"{self.name}[{self.sample}]", *named))
+
+
+Step = Callable[[], Any]
+
+
+# --- an entry as a function without arguments
+
+
+@cache
+def _databases() -> dict[str, dict[str, Any]]:
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.common_modules import module_db
+    from torch.testing._internal.common_optimizers import optim_db
+
+    return {
+        "op": {op.formatted_name: op for op in op_db},
+        "module": {module.name: module for module in module_db},
+        "optim": {optim.optim_cls.__name__: optim for optim in optim_db},
+    }
+
+
+def _chosen_dtype(op: Any) -> torch.dtype | None:
+    supported = op.supported_dtypes("cuda")
+    return next((dtype for dtype in DTYPES if dtype in supported), None)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(values)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _gradients(outputs: Any, inputs: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
+    outputs = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    inputs = [tensor for tensor in inputs if tensor.requires_grad]
+    if not outputs or not inputs:
+        return []
+    ones = [torch.ones_like(tensor) for tensor in outputs]
+    return list(torch.autograd.grad(outputs, inputs, ones, allow_unused=True))
+
+
+def described(*values: Any) -> str:
+    """Types, shapes and whole numbers of a sample: equal for the same sample of two releases."""
+
+    def text(leaf: Any) -> str:
+        if isinstance(leaf, torch.Tensor):
+            return f"{leaf.dtype}{list(leaf.shape)}".removeprefix("torch.")
+        plain = isinstance(leaf, int | torch.dtype) or leaf is None
+        return str(leaf) if plain else type(leaf).__name__
+
+    leaves, _ = torch.utils._pytree.tree_flatten_with_path(values)
+    keys = torch.utils._pytree.keystr
+    return " ".join(f"{keys(path)}={text(leaf)}" for path, leaf in leaves)
+
+
+class NotInThisRelease(Exception):
+    """The sample is none of this PyTorch's."""
+
+
+def _chosen(samples: Iterable[Any], entry: Entry, parts: Callable[[Any], tuple[Any, ...]]) -> Any:
+    """The sample of an entry, by its inputs if they are known; else by its number."""
+    if entry.inputs is None:
+        return next(itertools.islice(samples, entry.sample, None))
+    named = list(itertools.islice(samples, 200))
+    order = sorted(range(len(named)), key=lambda number: abs(number - entry.sample))
+    for number in order:
+        if described(*parts(named[number])) == entry.inputs:
+            return named[number]
+    raise NotInThisRelease(entry.inputs)
+
+
+def _op_parts(sample: Any) -> tuple[Any, ...]:
+    return sample.input, sample.args, sample.kwargs
+
+
+def _op_step(entry: Entry) -> Step:
+    op = _databases()["op"][entry.name]
+    samples = op.sample_inputs("cuda", _chosen_dtype(op), requires_grad=entry.backward)
+    sample = _chosen(samples, entry, _op_parts)
+    inputs = _tensors((sample.input, sample.args, sample.kwargs))
+
+    def forward():
+        return op(sample.input, *sample.args, **sample.kwargs)
+
+    def forward_and_backward():
+        outputs = op(sample.input, *sample.args, **sample.kwargs)
+        return outputs, _gradients(outputs, inputs)
+
+    return forward_and_backward if entry.backward else forward
+
+
+def _module_step(entry: Entry, backward: bool) -> Step:
+    info = _databases()["module"][entry.name]
+    samples = info.module_inputs_func(
+        info, device="cuda", dtype=torch.float32, requires_grad=backward, training=entry.training
+    )
+    sample = list(samples)[entry.sample]
+    made = sample.constructor_input
+    module = info.module_cls(*made.args, **made.kwargs).to("cuda").train(bool(entry.training))
+    given = sample.forward_input
+    inputs = [*_tensors((given.args, given.kwargs)), *module.parameters()]
+
+    def forward():
+        return module(*given.args, **given.kwargs)
+
+    def forward_and_backward():
+        outputs = module(*given.args, **given.kwargs)
+        return outputs, _gradients(outputs, inputs)
+
+    return forward_and_backward if backward else forward
+
+
+def _optim_step(entry: Entry) -> Step:
+    info = _databases()["optim"][entry.name]
+    options = dict(list(info.optim_inputs_func("cuda"))[entry.sample].kwargs)
+    if entry.capturable:
+        options["capturable"] = True
+    model = torch.nn.Linear(8, 8).to("cuda")
+    optimizer = info.optim_cls(model.parameters(), **options)
+    x = torch.randn(4, 8, device="cuda")
+
+    def train():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return train
+
+
+def build(entry: Entry, grad_mode: str | None = None) -> Step:
+    """The function that is captured; ``grad_mode`` runs only its forward, under this mode."""
+    torch.manual_seed(0)
+    if grad_mode is None:
+        if entry.kind == "module":
+            return _module_step(entry, backward=True)
+        return _op_step(entry) if entry.kind == "op" else _optim_step(entry)
+    forward = msgspec.structs.replace(entry, backward=False)
+    step = _module_step(forward, False) if entry.kind == "module" else _op_step(forward)
+    if grad_mode == "none":
+        return step
+    mode = getattr(torch, grad_mode)
+
+    def run():
+        with mode():
+            return step()
+
+    return run
+
+
+# --- one entry through `check` and `verify`
+
+
+class Outcome(msgspec.Struct, omit_defaults=True):
+    """What cgtool said of an entry."""
+
+    entry: Entry
+    findings: list[tuple[str, str, str]] = []
+    """Code, severity and reason, of errors and warnings."""
+    stopped: str | None = None
+    """Why `check` has no report."""
+    nodes: int | None = None
+    """Of the capture that `check` made."""
+    holes: list[str] = []
+    """Nodes without op, line or forward line, by what they lack."""
+    ops: list[str] = []
+    poisoned: bool = False
+    """The process cannot capture anything after it."""
+    verified: str | None = None
+    """``equal``, what differs, or why it was not compared."""
+    seconds: float = 0
+
+
+def _quiet(_text: str) -> None:
+    """No progress."""
+
+
+def _job(kind: type, factory: Callable[[], Step], device: str) -> Any:
+    """Do a job of cgtool with a factory as the ENTRY. Raises CgtoolError."""
+    module = types.ModuleType("opinfo_entry")
+    module.__dict__.update(build=factory, __file__=__file__)
+    factory.__module__ = module.__name__
+    sys.modules[module.__name__] = module
+    wanted = "simulated" if device == "simulated" else None
+    job = kind(spec="opinfo_entry:build", capture=CaptureOptions(device=wanted))
+    return RUN[kind](job, Context(open_device(wanted), _quiet))
+
+
+def _hazards(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
+    from cgtool.analysis.reports import explain_findings
+
+    shown = explain_findings(tuple(findings))
+    return [
+        (finding.code, finding.severity, finding.reason)
+        for finding in shown
+        if finding.severity in ("error", "warning")
+    ]
+
+
+def _check(outcome: Outcome, grad_mode: str | None, device: str) -> None:
+    def factory():
+        return build(outcome.entry, grad_mode)
+
+    try:
+        captured, report = _job(CheckJob, factory, device)
+    except CgtoolError as error:
+        outcome.stopped = f"{error.failure.what} {error.failure.why or ''}"
+        outcome.findings = _hazards(error.failure.findings)
+        return
+    outcome.findings = _hazards(report.findings)
+    if captured is not None:
+        capture, _ = captured
+        outcome.nodes = sum(len(graph.nodes) for graph in capture.graphs)
+        origins = [
+            capture.origins[node.origin] if node.origin is not None else None
+            for graph in capture.graphs
+            for node in graph.nodes
+        ]
+        outcome.ops = [origin.op if origin and origin.op else "?" for origin in origins]
+        for origin in origins:
+            if origin is None or origin.op is None:
+                outcome.holes.append("op")
+            elif not origin.frames:
+                outcome.holes.append("line")
+
+
+def _verify(outcome: Outcome, device: str) -> None:
+    from cgtool.analysis.reports import exit_code
+
+    def factory():
+        return build(outcome.entry)
+
+    try:
+        _, report = _job(VerifyJob, factory, device)
+    except CgtoolError as error:
+        outcome.verified = f"{error.failure.what} {error.failure.why or ''}"
+        return
+    code = exit_code(report)
+    inexact = [each.name for each in report.comparisons if not each.exact]
+    if code == 0 and not inexact:
+        outcome.verified = "equal"
+    else:
+        said = _hazards(report.findings) or [note.code for note in report.notes]
+        outcome.verified = f"exit {code}: not exact {inexact[:3]}, {said}"
+
+
+def examine(entry: Entry, given: argparse.Namespace) -> Outcome:
+    """One entry, in this process."""
+    outcome = Outcome(entry)
+    started = time.perf_counter()
+    _check(outcome, given.grad_mode, given.device)
+    if given.verify and entry.nodes and not outcome.findings and outcome.stopped is None:
+        _verify(outcome, given.device)
+    outcome.poisoned = given.device == "gpu" and outcome.nodes is None
+    outcome.seconds = round(time.perf_counter() - started, 3)
+    return outcome
+
+
+# --- all of them, a few hundred a process
+
+
+@dataclass
+class _Child:
+    """A forked process, and the entries that it has not reported yet."""
+
+    pid: int
+    pipe: IO[bytes]
+    left: list[Entry]
+    since: float
+
+
+def _start(entries: list[Entry], work: Callable[[Entry], Outcome]) -> _Child:
+    read_end, write_end = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2):
+            os.dup2(null, descriptor)
+        for entry in entries:
+            try:
+                outcome = work(entry)
+            except BaseException as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                outcome = Outcome(entry, stopped=f"{error!r} at {where.filename}:{where.lineno}")
+            os.write(write_end, msgspec.json.encode(outcome) + b"\n")
+            if outcome.poisoned:
+                break
+        os._exit(0)
+    os.close(write_end)
+    return _Child(pid, os.fdopen(read_end, "rb"), entries, time.monotonic())
+
+
+def in_children(
+    entries: Sequence[Entry], work: Callable[[Entry], Outcome], jobs: int, batch: int
+) -> Iterator[Outcome]:
+    """The outcome of each entry, from processes of ``batch`` entries. One that ends early is
+    replaced by another for what it has left: an entry that crashes costs only itself, and on a GPU
+    a failed capture ends its process, because it leaves streams and generators unusable."""
+    waiting = [list(entries[start : start + batch]) for start in range(0, len(entries), batch)]
+    running: list[_Child] = []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(_start(waiting.pop(0), work))
+        select.select([child.pipe for child in running], [], [], 1.0)
+        for child in list(running):
+            if time.monotonic() - child.since > PATIENCE_S:
+                os.kill(child.pid, signal.SIGKILL)
+            elif not select.select([child.pipe], [], [], 0)[0]:
+                continue
+            line = child.pipe.readline()
+            if line:
+                child.since = time.monotonic()
+                child.left.pop(0)
+                yield msgspec.json.decode(line, type=Outcome)
+                continue
+            running.remove(child)
+            child.pipe.close()
+            status = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+            if status and child.left:
+                yield Outcome(child.left.pop(0), stopped=f"the process ended with {status}")
+            if child.left:
+                waiting.append(child.left)
+
+
+# --- the judgement
+
+_COPIES = "sync-d2h-copy|h2d-pageable-copy|h2d-tensor-from-python|h2d-index-with-list-or-cpu-tensor"
+_WAITS = (
+    "sync-item|sync-dynamic-shape-op|sync-truth-value|sync-masked-assignment|linalg-error-check|"
+    "hidden-sync-in-stock-module|sync-slice-with-tensor-bounds|sync-print-or-format"
+)
+MEANINGS = {
+    r"set_current_seed": "rng-state-access",
+    r"Attempting CUDA graph capture of step": "optimizer-not-capturable",
+    r"^KeyError: 'capturable'": "optimizer-adafactor-keyerror",
+    r"Cannot copy between CPU and CUDA": f"{_COPIES}|linalg-error-check",
+    r"cusolver error": "linalg-error-check",
+    r"operation not permitted when stream is capturing": f"{_WAITS}|{_COPIES}",
+}
+"""What an error of the truth may be called, by a pattern of its text."""
+
+
+def verdict(outcome: Outcome) -> str | None:
+    """What is wrong with the findings of an entry; None if they agree with the truth."""
+    entry, codes = outcome.entry, [code for code, _, _ in outcome.findings]
+    if outcome.stopped is not None and not codes:
+        return f"stopped: {outcome.stopped}"
+    if entry.captured:
+        return f"false alarm: {outcome.findings}" if codes else None
+    meaning = next(
+        (codes for pattern, codes in MEANINGS.items() if re.search(pattern, entry.error or "")), ""
+    )
+    if not codes:
+        return f"missed: {entry.error}"
+    if not any(re.fullmatch(meaning, code) for code in codes):
+        return f"another reason: {codes} for {entry.error}"
+    return None
+
+
+def share(count: int, total: int) -> str:
+    return f"{count} of {total} ({count / total:.1%})" if total else "none"
+
+
+def show(outcomes: Sequence[Outcome]) -> bool:
+    """Print what is wrong, then the figures; True if each is at least what is required."""
+    wrong = [(outcome, text) for outcome in outcomes if (text := verdict(outcome)) is not None]
+    for outcome, text in wrong:
+        print(f"{outcome.entry.title}: {text}")
+    verified = [outcome for outcome in outcomes if outcome.verified is not None]
+    for outcome in verified:
+        if outcome.verified != "equal":
+            print(f"{outcome.entry.title}: verify: {outcome.verified}")
+    captured = [outcome for outcome in outcomes if outcome.entry.captured]
+    refused = [outcome for outcome in outcomes if not outcome.entry.captured]
+    missed = sum(not outcome.entry.captured for outcome, _ in wrong)
+    alarms = len(wrong) - missed
+    equal = sum(outcome.verified == "equal" for outcome in verified)
+    print(f"refusals found: {share(len(refused) - missed, len(refused))}")
+    print(f"captures without a finding: {share(len(captured) - alarms, len(captured))}")
+    print(f"replay equal to eager: {share(equal, len(verified))}")
+    return (
+        missed <= 0.01 * len(refused) and alarms <= 0.005 * len(captured) and equal == len(verified)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--truth", type=Path)
+    parser.add_argument("--device", choices=["gpu", "simulated"], default="simulated")
+    parser.add_argument("--grad-mode", choices=["none", "no_grad", "inference_mode"])
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-verify", dest="verify", action="store_false")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--save", type=Path)
+    given = parser.parse_args()
+    lines = given.truth.read_bytes().splitlines()
+    entries = [msgspec.json.decode(line, type=Entry) for line in lines]
+    entries = [entry for entry in entries if re.search(given.only, entry.name)]
+    if given.sample:
+        entries = random.Random(given.seed).sample(entries, min(given.sample, len(entries)))
+    _databases()
+    # The databases are half a million objects: a collection takes a second with them.
+    gc.freeze()
+    torch.set_num_threads(1)
+    outcomes = []
+    with given.save.open("wb") if given.save else contextlib.nullcontext() as saved:
+        for outcome in in_children(entries, lambda entry: examine(entry, given), given.jobs, BATCH):
+            outcomes.append(outcome)
+            if saved:
+                saved.write(msgspec.json.encode(outcome) + b"\n")
+    sys.exit(not show(outcomes))
+
+
+if __name__ == "__main__":
+    main()

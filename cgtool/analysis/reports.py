@@ -51,11 +51,12 @@ def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...
 
     A code without a page, of a newer version, is its own title; it is a warning by default.
     """
-    explained = [_explained(finding) for finding in findings]
+    explained = [explain(finding) for finding in findings]
     return tuple(sorted(explained, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
-def _explained(finding: Finding) -> ExplainedFinding:
+def explain(finding: Finding) -> ExplainedFinding:
+    """A finding with its page."""
     known = page(finding.code)
     place = place_of(finding.frames)
     depth = finding.frames.index(place) if place is not None else 0

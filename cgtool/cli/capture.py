@@ -35,6 +35,10 @@ def capture(
     entry: opt.Entry,
     output: opt.Output = None,
     format_: opt.FormatOption = opt.Format.TABLE,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Module levels in 'Nodes by module': as many as fit."),
+    ] = None,
     explain: opt.Explain = False,
     capture_options: CaptureOptions,
     timeout: opt.Timeout = None,
@@ -52,7 +56,7 @@ def capture(
         from cgtool.analysis.graph.summary import summarize
         from cgtool.render.summary_table import render
 
-        summary = summarize(captured)
+        summary = summarize(captured, depth)
         table = partial(render, summary, explain=explain)
         show_report("cgtool-summary", summary, table, format_, None)
     sys.stderr.write(f"saved {target}\n")

@@ -26,6 +26,9 @@ PICTURE_LIMIT = 400
 """How many boxes can be laid out in seconds and remain readable."""
 
 
+_BY_SUFFIX = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".png": "png", ".json": "json"}
+
+
 class PoolsBy(StrEnum):
     GRAPH = "graph"
     STREAM = "stream"
@@ -44,7 +47,12 @@ class Color(StrEnum):
 def dump(
     *,
     capture: opt.CaptureOrEntry,
-    dot: Annotated[bool, typer.Option("--dot", help="Readable DOT text (the default).")] = False,
+    dot: Annotated[
+        bool,
+        typer.Option(
+            "--dot", help="Readable DOT text, the default if the name of FILE says nothing else."
+        ),
+    ] = False,
     svg: Annotated[bool, typer.Option("--svg", help="SVG picture.")] = False,
     png: Annotated[bool, typer.Option("--png", help="PNG picture.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON, with all names resolved.")] = False,
@@ -90,7 +98,10 @@ def dump(
     timeout: opt.Timeout = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text."""
+    """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text.
+
+    The end of the name in `-o FILE` chooses the format: .dot, .svg, .png or .json.
+    """
     from cgtool.analysis.graph.select import parse
     from cgtool.analysis.graph.select import select as choose
     from cgtool.cli.attempts import open_capture
@@ -103,7 +114,7 @@ def dump(
     ]
     if len(formats) > 1:
         raise usage(f"--{' and --'.join(formats)} cannot be used together", fix="choose one format")
-    kind = formats[0] if formats else "dot"
+    kind = _format(formats[0] if formats else None, output)
     if kind == "png" and output is None and sys.stdout.isatty():
         raise usage("a PNG cannot be shown in a terminal", fix="name a file with -o picture.png")
     selection = parse(select or ())
@@ -150,18 +161,31 @@ def dump(
     write_bytes(text.encode() if kind == "dot" else dot_format.lay_out(text, kind), output)
 
 
+def _format(flag: str | None, output: Path | None) -> str:
+    """The format that an option names, else the end of the file's name. Raises CgtoolError (exit 2)
+    if the two differ."""
+    named = _BY_SUFFIX.get(output.suffix.lower()) if output is not None else None
+    if flag is not None and named is not None and flag not in (named, "raw"):
+        raise usage(
+            f"--{flag} -o {output}: the name says {named}",
+            fix=f"leave --{flag} out, or name a file that ends in .{flag}",
+        )
+    return flag or named or "dot"
+
+
 def _fewer(
     capture: Capture, views: list[View], depth: int | None, limit: int
 ) -> tuple[list[View], str | None]:
-    """Views collapsed to ``depth``, or as far as the limit needs; and a note on what was done."""
+    """Views collapsed to ``depth``, and as far as the limit needs; and a note on what was done."""
     from cgtool.analysis.graph.view import by_module, fit
 
     collapsed, way = views, None
     if depth is not None:
-        collapsed = [by_module(capture, view, depth) for view in views]
+        collapsed = [by_module(capture, view, depth, functions=True) for view in views]
         way = f"modules to depth {depth}"
-    elif limit:
-        collapsed, way = fit(capture, views, limit)
+    if limit:
+        collapsed, further = fit(capture, collapsed, limit)
+        way = further or way
     if way is None:
         return collapsed, None
     nodes = sum(len(item.members) for view in views for item in view.items)

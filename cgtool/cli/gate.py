@@ -68,13 +68,14 @@ def with_budgets(command: Callable[..., None]) -> Callable[..., None]:
 def gate(
     *,
     targets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="TARGET",
             help=".cgt files, JSON of `cgtool check` and `cgtool verify`, or an ENTRY, for which "
-            "everything that its budgets need is measured.",
+            "everything that its budgets need is measured. By default every entry that has a table "
+            "in pyproject.toml.",
         ),
-    ],
+    ] = None,
     limits: dict[str, list[str] | None],
     baseline: Annotated[
         list[Path] | None,
@@ -125,11 +126,12 @@ def gate(
 
     options = from_options(limits, max_increase or (), max_regression)
     outputs = parse_formats(format_ or (), output)
+    project = gate_inputs.find_project(Path.cwd())
+    targets = targets or gate_inputs.project_targets(project)
     opened = gate_inputs.open_targets(targets)
     specs = [target.spec for target in opened]
     if save_baseline is not None and len(opened) > 1:
         raise usage("--save-baseline is for one entry, but there are several targets")
-    project = gate_inputs.find_project(Path.cwd())
     _check_places(
         outputs, targets, [*(baseline or ()), *_project_baselines(project, specs)], save_baseline
     )

@@ -152,6 +152,21 @@ def _misspelt(path: Path, content: dict[str, Any]) -> None:
             )
 
 
+def project_targets(project: Project | None) -> list[str]:
+    """The entries that have a table in ``pyproject.toml``, as seen from the current folder. Raises
+    CgtoolError (exit 2) if there is none."""
+    names = () if project is None else entries(project)
+    if project is None or not names:
+        where = "there is no [tool.cgtool.gate]" if project is None else f"{project.path} has none"
+        raise usage(
+            "no TARGET, and no entry in pyproject.toml",
+            why=where,
+            fix=f"give a TARGET, or a table for an entry: [{section('path/to/file.py:name')}]",
+        )
+    folder = project.path.parent
+    return [os.path.relpath(folder / name) if _names_file(name) else name for name in names]
+
+
 def misplaced_tables(project: Project, specs: Sequence[str]) -> list[tuple[str, str]]:
     """Tables of entries that are probably misnamed: the one of ``specs`` (the entries gated
     now) that it concerns most, and a sentence.

@@ -240,6 +240,14 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     """Origins of launches of that iteration that have no node, the first few."""
 
 
+class Module(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An ``nn.Module`` of the workload."""
+
+    path: str
+    type: str
+    """Name of its class."""
+
+
 class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     """A kernel function, as cuFuncGetName and cuFuncGetAttribute report it."""
 
@@ -423,6 +431,7 @@ class Capture(Head, frozen=True, omit_defaults=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     argument_lists: tuple[ArgumentList, ...] = ()
+    modules: tuple[Module, ...] = ()
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
     memory: Memory = Memory()

@@ -34,6 +34,7 @@ from cgtool.model.capture import (
     Graph,
     Head,
     Memory,
+    Module,
     Origin,
     Stream,
 )
@@ -95,6 +96,7 @@ class Tables(msgspec.Struct, frozen=True):
     frames: tuple[Frame, ...] = ()
     origins: tuple[Origin, ...] = ()
     argument_lists: tuple[ArgumentList, ...] = ()
+    modules: tuple[Module, ...] = ()
     functions: tuple[Function, ...] = ()
     streams: tuple[Stream, ...] = ()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cgtool.model.capture import Caveat
+from cgtool.model.capture import Caveat, Module
 from cgtool.model.failure import usage, user_code
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
@@ -210,6 +210,17 @@ def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
         for prefix, module in part.modules.items():
             roots[f"{part.name}.{prefix}".rstrip(".")] = module
     return roots
+
+
+def modules_of(workload: Workload) -> tuple[Module, ...]:
+    """Every module, by the path that ``Origin.module`` has."""
+    types: dict[str, str] = {}
+    for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
+        for prefix, root in roots.items():
+            for name, module in root.named_modules():
+                path = ".".join(word for word in (prefix, name) if word)
+                types.setdefault(path, type(module).__name__)
+    return tuple(Module(path, kind) for path, kind in types.items())
 
 
 def iterate(phases: Phases, part: Part) -> None:

@@ -67,7 +67,9 @@ def _no_name(target: str) -> CgtoolError:
     names = [
         node.name
         for node in body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and _required(node.args) <= {"device"}
     ]
     names.sort(key=lambda name: name != "build")
     shown = [f"{target}:{name}" for name in names[:5] or ["build"]]
@@ -76,6 +78,14 @@ def _no_name(target: str) -> CgtoolError:
         why=FORMS,
         fix=f"write {' or '.join(shown)}",
     )
+
+
+def _required(arguments: ast.arguments) -> set[str]:
+    """Parameters without a default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return {each.arg for each in (*required, *(each for each, value in pairs if value is None))}
 
 
 def _folder(target: str, name: str) -> CgtoolError:

@@ -13,10 +13,11 @@ import msgspec
 import cgtool
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
-from cgtool.analysis.reports import ExplainedFinding
+from cgtool.analysis.reports import ExplainedFinding, explain
 from cgtool.findings import page
 from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node
 from cgtool.model.files import encode_json
+from cgtool.model.finding import Finding, Report
 from cgtool.model.schema import Field, fields, reader
 
 VERSION = 1
@@ -29,7 +30,25 @@ directions."""
 def encode(schema: str, report: Any) -> bytes:
     """A report of an analysis as one indented JSON object, with a newline."""
     body = msgspec.to_builtins(report)
+    if isinstance(report, Report):
+        # Read back, these are a finding's own.
+        body["findings"] = list(map(_finding, report.findings))
     return json_bytes({"schema": schema, "schema_version": VERSION, **body}, indent=2)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    """A finding as it is saved, with what a reader looks for first by name."""
+    explained = explain(finding)
+    file, line = (explained.place.file, explained.place.line) if explained.place else (None, None)
+    return {
+        "severity": explained.severity,
+        "code": finding.code,
+        "title": explained.title,
+        "file": file,
+        "line": line,
+        **msgspec.to_builtins(finding),
+        "fix": explained.fix,
+    }
 
 
 def json_bytes(value: Any, *, indent: int | None = None) -> bytes:

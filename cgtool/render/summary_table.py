@@ -90,7 +90,11 @@ def _memory(summary: Summary) -> str:
 def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
     phases = {row.phase for row in summary.graphs}
     return [
-        Column("module", lambda row: row.module),
+        Column(
+            "module",
+            lambda row: row.module if row.modules == 1 else f"{row.module} x{row.modules}",
+            explanation="`layers.* x4`: modules of one type with as many nodes each, added up",
+        ),
         Column("type", lambda row: row.type, style="dim", priority=1),
         Column("forward" if "forward" in phases else "nodes", lambda row: row.forward),
         Column("backward", lambda row: row.backward, shown="backward" in phases),

@@ -38,7 +38,12 @@ def test_one_run_shows_every_hazard_with_its_line(tmp_path):
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert report["schema"] == "cgtool-check"
-    places = [(finding["code"], finding["frames"][0][1]) for finding in report["findings"]]
+    places = [(finding["code"], finding["line"]) for finding in report["findings"]]
+    first = report["findings"][0]
+    assert first["severity"] == "error"
+    assert first["title"] == "tensor value read on the host"
+    assert first["file"] == first["frames"][0][0]
+    assert first["fix"]
     assert places == [
         ("sync-item", 3),
         ("sync-truth-value", 4),

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from cgtool.cli.app import main
-from cgtool.model.capture import Capture
+from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
 from cgtool.model.capture_file import write
-from tests.builders import capture, hostile, huge, nested, small
+from tests.builders import capture, chain, hostile, huge, nested, small
 
 RAW = "digraph dot {\n  graph_1_node_0 -> graph_1_node_1;\n}\n"
 
@@ -71,6 +71,24 @@ def test_svg_and_png_go_to_a_file(run, saved: Path, tmp_path: Path) -> None:
     assert run(saved, "--png").bytes.startswith(b"\x89PNG")
 
 
+def test_the_name_of_the_file_chooses_the_format(run, saved: Path, tmp_path: Path) -> None:
+    begins = {
+        ".svg": b"<?xml",
+        ".PNG": b"\x89PNG",
+        ".json": b"{",
+        ".dot": b"digraph",
+        "": b"digraph",
+    }
+    for suffix, begin in begins.items():
+        file = tmp_path / f"picture{suffix}"
+        assert run(saved, "-o", file).code == 0
+        assert file.read_bytes().startswith(begin)
+    done = run(saved, "--svg", "-o", tmp_path / "other.png")
+    assert (done.code, (tmp_path / "other.png").exists()) == (2, False)
+    assert "--svg -o" in done.err
+    assert run(saved, "--raw", "-o", tmp_path / "raw.dot").code == 0
+
+
 def test_json_is_the_only_thing_on_standard_output(run, saved: Path) -> None:
     done = run(saved, "--json")
     assert [graph["name"] for graph in json.loads(done.out)["graphs"]] == ["forward", "backward"]
@@ -107,6 +125,21 @@ def test_collapsing_says_so_in_the_picture_only_when_requested(run, saved: Path)
     done = run(saved, "--collapse", "2")
     assert "12 nodes collapsed into 8 boxes: modules to depth 2" in done.out
     assert done.err == ""
+
+
+def test_collapsed_boxes_are_limited_too_and_nodes_outside_modules_are_grouped(
+    run, tmp_path: Path
+) -> None:
+    path = save(tmp_path, huge(3000, layers=4))
+    assert run(path, "--collapse", "4", "--limit", "10").out.count("fillcolor") < 30
+    frames = tuple(Frame("/home/me/train.py", line, "train_step") for line in range(20))
+    origins = tuple(Origin(f"aten::op{line}", None, None, (line,)) for line in range(20))
+    nodes = tuple(Node(at, "empty", at) for at in range(20))
+    graph = Graph("step", "step", nodes=nodes, edges=chain(20))
+    path = save(tmp_path, capture([graph], frames=frames, origins=origins))
+    out = run(path, "--collapse", "1").out
+    assert "20 nodes collapsed into 1 boxes" in out
+    assert "train_step (train.py)" in out
 
 
 def test_past_the_limit_it_collapses_and_says_so(run, tmp_path: Path) -> None:

@@ -79,6 +79,28 @@ def test_the_example_of_the_documentation(run) -> None:
     assert (code, out.splitlines()[-1]) == (0, "passed: 2 figures")
 
 
+def test_without_a_target_every_entry_of_the_project_is_judged(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run()[0] == 2
+    source = (
+        "import torch\ndef build(device):\n"
+        "    return lambda x: x * 2, (torch.ones(3, device=device),)\n"
+    )
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.py").write_text(source)
+    (tmp_path / "models" / "b.py").write_text(source)
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.cgtool.gate."models/a.py:build"]\nmax-nodes = 1\n'
+        '[tool.cgtool.gate."models/b.py:build"]\nmax-nodes = 0\n'
+    )
+    monkeypatch.chdir(tmp_path / "models")
+    code, out, _ = run("--device", "simulated", "--format", "json")
+    targets = json.loads(out)["targets"]
+    assert code == 1
+    assert [target["entry"] for target in targets] == ["a.py:build", "b.py:build"]
+    assert [target["verdicts"][0]["verdict"] for target in targets] == ["pass", "fail"]
+
+
 def test_several_targets_and_phases(run) -> None:
     code, out, _ = run(
         TRANSFORMER, MLP, "--max-nodes", "backward=139", "--min-nodes", 20, "--format", "json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median
@@ -32,6 +33,12 @@ _WASTE_SHARE = 2.0
 """A pool of this many times the bytes that its lifetimes need is reported."""
 _MODULE_ROWS = 16
 _OP_ROWS = 8
+_DEEPEST = 8
+_NUMBER = re.compile(r"(?<![^. ])[0-9]+(?![^.])")
+"""The first number of a module path that is a whole name."""
+_REPEATED = 3
+"""So many equal modules among others are repeated layers."""
+_SUMMED = ("forward", "backward", "share")
 
 
 class GraphRow(msgspec.Struct, frozen=True):
@@ -56,9 +63,13 @@ class ModuleRow(msgspec.Struct, frozen=True):
     """Nodes of one module, by phase."""
 
     module: str
-    """Module path; ``generator: 0`` if there are several callables."""
+    """Module path; ``generator: 0`` if there are several callables; ``layers.*`` for several
+    modules of one type with as many nodes each."""
     type: str
+    modules: int
+    """How many they are."""
     forward: int
+    """Nodes of all of them."""
     backward: int
     share: float
 
@@ -108,8 +119,9 @@ class Summary(msgspec.Struct, frozen=True):
         return sum(known) if known else None
 
 
-def summarize(capture: Capture) -> Summary:
-    """Count and group. The module depth is the deepest that fits ``_MODULE_ROWS``."""
+def summarize(capture: Capture, depth: int | None = None) -> Summary:
+    """Count and group. ``depth``: of module paths; by default the deepest that fits
+    ``_MODULE_ROWS``."""
     places = Places(capture)
     placed = [
         (graph, places.of(node))
@@ -117,7 +129,7 @@ def summarize(capture: Capture) -> Summary:
         for node in graph.nodes
         if node.type in WORK
     ]
-    depth, modules = _modules(capture, placed)
+    depth, modules = _modules(capture, placed, depth)
     by_op: dict[str, Counter[str]] = defaultdict(Counter)
     for _, place in placed:
         by_op[place.op or "(outside any op)"][file_line(place.line)] += 1
@@ -171,31 +183,60 @@ def _graph(capture: Capture, graph: Graph) -> GraphRow:
 
 
 def _modules(
-    capture: Capture, placed: Sequence[tuple[Graph, Place]]
+    capture: Capture, placed: Sequence[tuple[Graph, Place]], only: int | None
 ) -> tuple[int, tuple[ModuleRow, ...]]:
+    """The rows of the depth ``only``, else of the deepest that fits; and that depth."""
     parts = {graph.callable: part_of(capture, graph) for graph in capture.graphs}
     prefix = {number: f"{part}: " if part else "" for number, part in parts.items()}
     modules = {place.module for _, place in placed if place.module}
     deepest = max((module.count(".") + 1 for module in modules), default=1)
-    chosen: dict[str, list[int]] = {}
+    types = {module.path: module.type for module in capture.modules}
+    # Captures of earlier versions know those of modules that ran ops themselves.
+    types |= {place.module: place.module_type or "" for _, place in placed if place.module}
+    chosen: tuple[ModuleRow, ...] = ()
     depth = 1
-    for candidate in range(1, min(deepest, 8) + 1):
-        counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for candidate in [only] if only else range(1, min(deepest, _DEEPEST) + 1):
+        counts: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
         for graph, place in placed:
-            name = prefix[graph.callable] + module_at_depth(place.module, candidate)
-            counts[name][graph.phase == "backward"] += 1
-        if candidate > 1 and len(counts) > _MODULE_ROWS:
+            path = None if place.module is None else module_at_depth(place.module, candidate)
+            counts[prefix[graph.callable], path][graph.phase == "backward"] += 1
+        rows = _folded(
+            [
+                ModuleRow(
+                    part + module_at_depth(path, candidate),
+                    types.get(path or "", ""),
+                    1,
+                    forward,
+                    backward,
+                    (forward + backward) / len(placed),
+                )
+                for (part, path), (forward, backward) in counts.items()
+            ]
+        )
+        if chosen and len(rows) > _MODULE_ROWS:
             break
-        chosen, depth = counts, candidate
-    types = {
-        prefix[graph.callable] + place.module: place.module_type or ""
-        for graph, place in placed
-        if place.module
-    }
-    return depth, tuple(
-        ModuleRow(name, types.get(name, ""), forward, backward, (forward + backward) / len(placed))
-        for name, (forward, backward) in chosen.items()
-    )
+        chosen, depth = rows, candidate
+    return depth, chosen
+
+
+def _folded(rows: Sequence[ModuleRow]) -> tuple[ModuleRow, ...]:
+    """Repeated layers as one row: modules of one type with as many nodes each, whose paths differ
+    in one number. Two of several different ones (a Linear before and after a ReLU) are none."""
+    pattern_of = {row.module: _NUMBER.sub("*", row.module, count=1) for row in rows}
+    similar = Counter(pattern_of.values())
+    groups: dict[object, list[ModuleRow]] = defaultdict(list)
+    for row in rows:
+        groups[pattern_of[row.module], row.type, row.forward, row.backward].append(row)
+    folded: dict[str, ModuleRow] = {}
+    for members in groups.values():
+        pattern = pattern_of[members[0].module]
+        if len(members) == 1 or not (len(members) >= _REPEATED or len(members) == similar[pattern]):
+            folded |= {row.module: row for row in members}
+            continue
+        sums = (sum(getattr(row, name) for row in members) for name in _SUMMED)
+        first = members[0]
+        folded[first.module] = ModuleRow(pattern, first.type, len(members), *sums)
+    return tuple(folded[row.module] for row in rows if row.module in folded)
 
 
 def graph_findings(capture: Capture) -> tuple[Finding, ...]:

@@ -164,14 +164,17 @@ Kind = tuple[Hashable, str, str | None]
 """What nodes have in common, the title of their group, and its module."""
 
 
-def by_module(capture: Capture, view: View, depth: int) -> View:
+def by_module(capture: Capture, view: View, depth: int, *, functions: bool = False) -> View:
     """Groups of the modules down to ``depth`` names of their path (``layers.0`` is 2); nodes that
-    no module ran are grouped by op and line."""
+    no module ran are grouped by op and line, or by Python function."""
     graph = capture.graphs[view.graph]
 
     def kind(place: Place) -> Kind:
         if place.module is None:
-            return (place.line, place.op), _op_title(place), None
+            line = place.line
+            if not functions:
+                return (line, place.op), _op_title(place), None
+            return line and (line.file, line.function), _function_title(place), None
         module = module_at_depth(place.module, depth) if depth else ""
         return module, module or graph.name, module
 
@@ -185,6 +188,14 @@ def by_op(capture: Capture, view: View) -> View:
         return (place.module, place.line, place.op), _op_title(place), place.module
 
     return _by_place(capture, view, kind)
+
+
+def _function_title(place: Place) -> str:
+    """``train_step (train.py)``."""
+    if place.line is None:
+        return "outside modules"
+    name = place.line.function.rpartition(".")[2]
+    return f"{name} ({file_line(place.line).rpartition(':')[0]})"
 
 
 def _op_title(place: Place) -> str:

@@ -34,7 +34,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import first_line
-from cgtool.program.phases import caveats_of, labels_of, seed_all, warmup_iters
+from cgtool.program.phases import caveats_of, labels_of, modules_of, seed_all, warmup_iters
 from cgtool.program.workload import (
     Workload,
     address_of,
@@ -205,6 +205,7 @@ def assemble(session: CudaSession) -> Captured:
         frames=table.frames,
         origins=table.origins,
         argument_lists=session.accesses.argument_lists(),
+        modules=modules_of(session.workload),
         functions=tuple(reader.functions.functions),
         streams=tuple(
             Stream(handle, "capture stream" if index == 0 else f"stream {index}")

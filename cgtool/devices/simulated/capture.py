@@ -32,6 +32,7 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.phases import (
     caveats_of,
     labels_of,
+    modules_of,
     roots_of,
     run_phases,
     seed_all,
@@ -215,6 +216,7 @@ def _build(session: SimulatedSession, why: str) -> Capture:
         frames=table.frames,
         origins=table.origins,
         argument_lists=session.accesses.argument_lists(),
+        modules=modules_of(session.workload),
         streams=tuple(Stream(index, name) for name, index in streams.items()),
         memory=memory,
         warmup_iters=session.warmup_iters,

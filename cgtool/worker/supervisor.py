@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
-import select
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -184,31 +186,30 @@ class Worker:
 
     def messages(self, deadline: float | None) -> Iterator[Message]:
         """Messages until the pipe closes or the worker ends. Raises TimeoutError."""
-        pieces: list[bytes] = []
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError
-            wait = 0.25 if left is None else min(0.25, left)
-            ready, _, _ = select.select([self.pipe], [], [], wait)
-            if ready:
-                chunk = os.read(self.pipe, 1 << 16)
-                if not chunk:
-                    return
-                pieces.append(chunk)
-                if b"\n" not in chunk:
-                    continue
-                *lines, rest = b"".join(pieces).split(b"\n")
-                pieces = [rest]
-                for line in lines:
-                    try:
-                        message = msgspec.json.decode(line, type=Message)
-                    except (msgspec.MsgspecError, UnicodeError):
-                        continue  # the user's code may write to any descriptor
-                    yield message
-            elif self.process.poll() is not None:
-                # A process that it forked may keep the pipe open.
-                return
+        rest = b""
+        while chunk := self._read(deadline):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                try:
+                    message = msgspec.json.decode(line, type=Message)
+                except (msgspec.MsgspecError, UnicodeError):
+                    continue  # the user's code may write to any descriptor
+                yield message
+
+    def _read(self, deadline: float | None) -> bytes:
+        """What came on the pipe; nothing if it was closed or the worker ended. Raises
+        TimeoutError."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.pipe, selectors.EVENT_READ)
+            while True:
+                left = math.inf if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                if selector.select(min(0.25, left)):
+                    return os.read(self.pipe, 1 << 16)
+                if self.process.poll() is not None:
+                    # A process that it forked may keep the pipe open.
+                    return b""
 
     def stack(self) -> tuple[Frame, ...]:
         """The user's frames of the newest stack that faulthandler wrote, innermost first."""
@@ -232,21 +233,32 @@ class Worker:
         return self.stack()
 
     def end(self) -> None:
-        """Terminate the worker and all that it started; a second Ctrl-C does not interrupt this."""
+        """Terminate the worker and all that it started, from any thread; a second Ctrl-C does not
+        interrupt this."""
         if self._ended:
             # By now another process may have its number.
             return
         self._ended = True
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            with self._held:
-                for number in (signal.SIGTERM, signal.SIGKILL):
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.killpg(self.process.pid, number)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        self.process.wait(_GRACE_SECONDS)
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with _uninterrupted(), self._held:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self.process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_GRACE_SECONDS)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C does nothing in this block. Other threads are never interrupted, and Python lets only
+    the main thread change that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _post_mortem(worker: Worker, code: int) -> CgtoolError:

@@ -304,10 +304,19 @@ def test_a_hang_is_ended_and_its_line_named(tmp_path):
     assert nothing_written(tmp_path)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)],
+)
 def test_interrupt_leaves_nothing_behind(number, code, tmp_path):
     (tmp_path / "model.py").write_text(
-        MODEL + "def make(device):\n    open('started', 'w').close()\n    time.sleep(60)\n"
+        MODEL
+        + "def make(device):\n"
+        + "    import os\n"
+        + "    with open('started.new', 'w') as file:\n"
+        + "        file.write(str(os.getpid()))\n"
+        + "    os.rename('started.new', 'started')\n"
+        + "    time.sleep(60)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "cgtool.cli.app", "capture", "model.py:make", "-o", "out.cgt"],
@@ -318,12 +327,26 @@ def test_interrupt_leaves_nothing_behind(number, code, tmp_path):
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    worker = int((tmp_path / "started").read_text())
     process.send_signal(number)
     _, error = process.communicate(timeout=30)
     assert process.returncode == code
     assert "Traceback" not in error
+    while is_running(worker):
+        assert time.monotonic() < deadline, "the worker process still runs"
+        time.sleep(0.05)
     (tmp_path / "started").unlink()
-    assert nothing_written(tmp_path)
+    # Nobody can clean up after itself then.
+    assert number == signal.SIGKILL or nothing_written(tmp_path)
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process, other than one that waits to be collected."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="needs /dev/full")

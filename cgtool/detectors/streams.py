@@ -10,8 +10,15 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from cgtool.detectors.reporting import CapturedRegion
+from cgtool.detectors.stream_races import (
+    STREAM_RACE_IN_CAPTURE,
+    StreamRaces,
+    accesses,
+    other_line,
+)
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, frames_of, here
@@ -78,6 +85,9 @@ class CaptureInProgress(CapturedRegion):
         """Of the capture in progress, or of the last one."""
         self._joins: list[Finding] = []
         """A finding for each join, reported if no two branches are left."""
+        self._clocks: list[dict[int, int]] = []
+        """By node: how many nodes of each stream come before it, itself included."""
+        self._races: StreamRaces[int] = StreamRaces()
 
     @property
     def capturing(self) -> bool:
@@ -93,6 +103,7 @@ class CaptureInProgress(CapturedRegion):
         self.captures += 1
         self.capture_id, self.phase = self.captures, phase
         self.streams, self.nodes, self._joins = [lane], [], []
+        self._clocks, self._races = [], StreamRaces()
         lane.joined, lane.frontier = self.capture_id, frozenset()
 
     def end(self) -> None:
@@ -145,10 +156,35 @@ class CaptureInProgress(CapturedRegion):
                 self.report(SIDE_STREAM_NOT_FORKED, reason, why=_UNFORKED)
             return None
         node = LaneNode(call, self.streams.index(lane), tuple(sorted(lane.frontier)))
+        clock: dict[int, int] = {}
+        for dependency in node.dependencies:
+            for stream, count in self._clocks[dependency].items():
+                clock[stream] = max(count, clock.get(stream, 0))
+        clock[node.stream] = clock.get(node.stream, 0) + 1
+        self._clocks.append(clock)
         lane.frontier = frozenset((len(self.nodes),))
         lane.used = call.chain
         self.nodes.append(node)
         return node
+
+    def note_memory(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """What the op of the last node read and wrote; reports races with other streams."""
+        if not self.collecting or not self.nodes:
+            return
+        number = len(self.nodes) - 1
+        node, clock = self.nodes[number], self._clocks[number]
+        if node.call.autograd_node is not None:
+            # Autograd's engine makes the streams of a backward wait for each other.
+            return
+
+        def is_before(other: int) -> bool:
+            stream = self.nodes[other].stream
+            return clock.get(stream, 0) >= self._clocks[other][stream]
+
+        tensors = accesses(func, node.call.name, args, kwargs, result)
+        for race in self._races.use(number, node.stream, *tensors, is_before):
+            line = other_line(frames_of(self.nodes[race.node].call.chain))
+            self.note(STREAM_RACE_IN_CAPTURE, race.reason, line)
 
     def _before(self, frontier: Frontier) -> set[int]:
         """The nodes of the frontier and all nodes before them."""

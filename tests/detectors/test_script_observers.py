@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import warnings
@@ -30,6 +31,7 @@ class Graph:
     """Captures nothing."""
 
     warns = ""
+    error = ""
 
     def __init__(self) -> None:
         self.nodes = ["a", "b"]
@@ -39,6 +41,8 @@ class Graph:
     def capture_end(self) -> None:
         if self.warns:
             warnings.warn(self.warns, stacklevel=1)
+        if self.error:
+            raises_like_torch(self.error)()
 
     def instantiate(self) -> None: ...
 
@@ -361,3 +365,35 @@ def test_compilation_in_a_capture(script: ObservedScript, published: list[Any]) 
         function(torch.ones(2))
         function(torch.ones(2))
     assert [type(event) for event in published].count(events.CompiledInCapture) == 1
+
+
+def test_an_op_that_is_refused_is_reported_although_the_code_catches_the_error(
+    script: ObservedScript, findings: FindingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, tensor = script.device.graph_class(), torch.ones(2)
+
+    refuse = raises_like_torch("CUDA error: operation not permitted when stream is capturing")
+    graph.error = "CUDA error: operation failed due to a previous error during capture"
+    graph.capture_begin()
+    monkeypatch.setattr(script.device.recorder, "execute", lambda *_: refuse())
+    line = sys._getframe().f_lineno + 2
+    with contextlib.suppress(RuntimeError):
+        tensor.sum()
+    with pytest.raises(RuntimeError):
+        graph.capture_end()
+    assert [place for _, place in at_lines(findings)] == [line]
+
+
+def test_unjoined_work_is_reported_at_its_line(
+    script: ObservedScript, findings: FindingLog
+) -> None:
+    graph, tensor = script.device.graph_class(), torch.ones(2)
+    graph.error = "CUDA error: capturing stream has unjoined work"
+    graph.capture_begin()
+    script.device.handle = 7
+    line = sys._getframe().f_lineno + 1
+    tensor.sum()
+    script.device.handle = GPU.handle
+    with pytest.raises(RuntimeError):
+        graph.capture_end()
+    assert at_lines(findings) == [("unjoined-side-stream", line)]

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from cgtool.detectors.preflight import disabled_caching
 from cgtool.detectors.reporting import Detector, on
+from cgtool.detectors.stream_races import (
+    STREAM_RACE_IN_CAPTURE,
+    StreamRaces,
+    accesses,
+    other_line,
+)
 from cgtool.findings import code
+from cgtool.observe.frames import frames_of
+from cgtool.observe.ops import OpCall
 from cgtool.observe.script import events
 from cgtool.observe.script.state import WatchedGraph
 from cgtool.observe.tensors import tensors_in
@@ -118,6 +126,42 @@ class Disturbances(Detector):
             "torch.compile compiles during the capture, because this function was not called "
             "before",
         )
+
+
+class Races(Detector):
+    """Ops of one capture that use the same memory on streams that do not wait for each other."""
+
+    phase = "capture"
+
+    @on(events.CaptureBegan)
+    def _begin(self, _event: events.CaptureBegan) -> None:
+        self._races: StreamRaces[_Captured] = StreamRaces()
+
+    @on(events.OpCaptured)
+    def _look_at_op(self, event: events.OpCaptured) -> None:
+        op, order, stream = event.op, event.graph.order, event.stream
+        if op.call is None or op.call.autograd_node is not None:
+            # Autograd's engine makes the streams of a backward wait for each other.
+            return
+        reads, writes = accesses(op.func, op.name, op.args, op.kwargs, event.result)
+        if not reads and not writes:
+            return
+        node = _Captured(stream, event.tick, op.call)
+
+        def is_before(other: _Captured) -> bool:
+            return order.before(other.stream, other.tick, stream)
+
+        for race in self._races.use(node, stream, reads, writes, is_before):
+            line = other_line(frames_of(race.node.call.chain))
+            self.report(STREAM_RACE_IN_CAPTURE, race.reason, evidence=line)
+
+
+class _Captured(NamedTuple):
+    """An op of a capture, and where it is in its stream."""
+
+    stream: int
+    tick: int
+    call: OpCall
 
 
 class Collectives(Detector):

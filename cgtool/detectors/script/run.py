@@ -47,9 +47,9 @@ _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState, frozen_state.Modes,
     gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
     outputs.SharedPools, outputs.Unordered, capture_misuse.Misuse, capture_misuse.Randomness,
-    capture_misuse.Disturbances, capture_misuse.Templates, capture_misuse.Collectives,
-    memory.Workspaces, memory.Budget, memory.Pools, memory.Remains, speed.Waits, speed.Launches,
-    speed.Captures,
+    capture_misuse.Disturbances, capture_misuse.Races, capture_misuse.Templates,
+    capture_misuse.Collectives, memory.Workspaces, memory.Budget, memory.Pools, memory.Remains,
+    speed.Waits, speed.Launches, speed.Captures,
 )  # fmt: skip
 """In the order in which they are called."""
 
@@ -65,13 +65,20 @@ class Errors(Detector):
     def _explain_call(self, event: events.CallRaised) -> None:
         self.explain(event.error, event.phase, self.script.place())
 
+    @on(events.OpRaised)
+    def _explain_op(self, event: events.OpRaised) -> None:
+        # The script may catch this; the capture fails nevertheless.
+        if self.explain(event.error, "capture", self.script.place()):
+            event.graph.disturbed = True
+
     @on(events.CaptureFailed)
     def _explain_capture(self, event: events.CaptureFailed) -> None:
         inside = event.code_error
         if inside is not None:
             self.explain(inside, "capture")
         elif not event.graph.disturbed:
-            self.explain(event.end_error, "capture", self.script.place())
+            place = event.graph.unjoined_at() or self.script.place()
+            self.explain(event.end_error, "capture", place)
         if event.end_error is not inside:
             # It says only that there was an error before it.
             mark_reported(event.end_error)

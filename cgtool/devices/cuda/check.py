@@ -107,7 +107,8 @@ class _Recorder(OpRecorder):
             on_gpu = any(tensor.is_cuda for tensor in touched)
             if on_gpu and not effect.view and launches(call.name, touched):
                 dry.follow()
-                dry.add_node(call)
+                if dry.add_node(call) is not None:
+                    dry.note_memory(func, args, kwargs, output)
                 if dry.allocates and _makes(results, tensors):
                     dry.allocates = False
                     dry.note(

@@ -161,6 +161,7 @@ class CaptureRecorder(OpRecorder):
         if launches(call.name, touched):
             node = self.device.add_node(call)
             if node is not None:
+                self.device.note_memory(func, args, kwargs, output)
                 self.graph.nodes.append(
                     SimulatedNode(call, node.stream, node.dependencies, _shape(touched))
                 )

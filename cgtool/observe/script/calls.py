@@ -83,7 +83,12 @@ class OpObserver:
         script, recorder = self.script, self.script.device.recorder
         is_started = threading.get_ident() in self.started
         if recorder is not None and not is_started:
-            return recorder.observe(op, args, kwargs, run, caller)
+            try:
+                return recorder.observe(op, args, kwargs, run, caller)
+            except Exception as error:
+                if script.capture is not None:
+                    script.publish(events.OpRaised(script.capture, error))
+                raise
         if script.capture is None:
             result = call_op(run, args, kwargs)
             script.eager_op(op, args, kwargs, result)

@@ -48,8 +48,19 @@ class OpCaptured(NamedTuple):
 
     graph: WatchedGraph
     op: Op
+    result: Any
+    stream: int
+    tick: int
+    """Position in the stream (``StreamOrder.submit``)."""
     first_uses: list[ExternalUse]
     """Those in ``graph.external`` whose first op this is."""
+
+
+class OpRaised(NamedTuple):
+    """An op has raised in a capture."""
+
+    graph: WatchedGraph
+    error: Exception
 
 
 class PyTorchWarned(NamedTuple):

@@ -21,7 +21,7 @@ from cgtool.observe.script.script import (
     captured_by_compiled_code,
     running_modules,
 )
-from cgtool.observe.script.state import GraphedCallable, WatchedGraph
+from cgtool.observe.script.state import GraphedCallable, StreamOrder, WatchedGraph
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, no_torch_function, pytree
@@ -286,71 +286,75 @@ def _warnings_published(script: ObservedScript) -> Iterator[None]:
 
 
 def observe_streams(script: ObservedScript, patches: Patches) -> None:
-    """Streams and events outside captures: what orders them, and where the host waits.
+    """Streams and events: what orders them, and where the host waits.
 
     Cost: some Python for each call. Does not disturb the program.
     """
-    order = script.order
+
+    def order() -> StreamOrder:
+        return script.order if script.capture is None else script.capture.order
 
     def handle(stream: Any) -> int:
         return script.device.stream() if stream is None else int(stream.cuda_stream)
 
-    def after(owner: Any, name: str, note: Callable[..., None]) -> None:
-        """Calls of ``owner.name`` outside captures are followed by ``note(result, self, ...)``,
-        whose other parameters have PyTorch's names: the script may pass them by keyword."""
+    def after(
+        owner: Any, name: str, note: Callable[..., None], *, in_captures: bool = True
+    ) -> None:
+        """Calls of ``owner.name`` are followed by ``note(result, self, ...)``, whose other
+        parameters have PyTorch's names: the script may pass them by keyword."""
 
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
             result = call_user(original, *args, **kwargs)
-            if script.capture is None and not script.closed:
+            if not script.closed and (in_captures or script.capture is None):
                 note(result, *args, **kwargs)
             return result
 
         patches.wrap(owner, name, call)
 
     def synchronize(_result: Any, *_args: Any, **_kwargs: Any) -> None:
-        order.host_waits()
+        script.order.host_waits()
         if not called_by_pytorch():
             script.publish(events.HostWaited("torch.cuda.synchronize", None))
 
     def synchronize_stream(_result: Any, self: Any) -> None:
-        order.host_waits(self.cuda_stream)
+        script.order.host_waits(self.cuda_stream)
         script.publish(events.HostWaited("Stream.synchronize", None))
 
     def synchronize_event(_result: Any, self: Any) -> None:
-        order.host_waits_for_event(self)
+        script.order.host_waits_for_event(self)
         script.publish(events.HostWaited("Event.synchronize", None))
 
     def query_stream(done: bool, self: Any) -> None:
         if done:
-            order.host_waits(self.cuda_stream)
+            script.order.host_waits(self.cuda_stream)
 
     def query_event(done: bool, self: Any) -> None:
         if done:
-            order.host_waits_for_event(self)
+            script.order.host_waits_for_event(self)
 
     def wait_stream(_result: Any, self: Any, stream: Any) -> None:
-        order.wait_stream(self.cuda_stream, stream.cuda_stream)
+        order().wait_stream(self.cuda_stream, stream.cuda_stream)
 
     def wait_event(_result: Any, self: Any, event: Any) -> None:
-        order.wait_event(self.cuda_stream, event)
+        order().wait_event(self.cuda_stream, event)
 
     def record_event(result: Any, self: Any, event: Any = None) -> None:
         # PyTorch returns the event, made if need be.
-        order.record(event or result, self.cuda_stream)
+        order().record(event or result, self.cuda_stream)
 
     def record(_result: Any, self: Any, stream: Any = None) -> None:
-        order.record(self, handle(stream))
+        order().record(self, handle(stream))
 
     def wait(_result: Any, self: Any, stream: Any = None) -> None:
-        order.wait_event(handle(stream), self)
+        order().wait_event(handle(stream), self)
 
-    after(torch.cuda, "synchronize", synchronize)
-    after(torch.cuda.Stream, "synchronize", synchronize_stream)
-    after(torch.cuda.Stream, "query", query_stream)
+    after(torch.cuda, "synchronize", synchronize, in_captures=False)
+    after(torch.cuda.Stream, "synchronize", synchronize_stream, in_captures=False)
+    after(torch.cuda.Stream, "query", query_stream, in_captures=False)
     after(torch.cuda.Stream, "wait_stream", wait_stream)
     after(torch.cuda.Stream, "wait_event", wait_event)
     after(torch.cuda.Stream, "record_event", record_event)
-    after(torch.cuda.Event, "synchronize", synchronize_event)
-    after(torch.cuda.Event, "query", query_event)
+    after(torch.cuda.Event, "synchronize", synchronize_event, in_captures=False)
+    after(torch.cuda.Event, "query", query_event, in_captures=False)
     after(torch.cuda.Event, "record", record)
     after(torch.cuda.Event, "wait", wait)

@@ -240,7 +240,10 @@ class ObservedScript(events.Publisher):
                 buffer = self.buffers.add(storage, "device", self.device.address(storage))
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
-        self.publish(events.OpCaptured(graph, op, first_uses))
+        stream = self.device.stream()
+        tick = graph.order.submit(stream)
+        graph.last_calls[stream] = tick, call
+        self.publish(events.OpCaptured(graph, op, result, stream, tick, first_uses))
 
     def end_capture(self, graph: WatchedGraph, cuda_graph: Any) -> None:
         """``capture_end`` has returned."""

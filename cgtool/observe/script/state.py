@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
+from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.private import storage_key
@@ -155,73 +156,6 @@ class GraphedCallable:
     """It was called again before the backward of the call before."""
 
 
-@dataclass(eq=False)
-class WatchedGraph:
-    """One ``CUDAGraph`` of the script, from ``capture_begin`` to the end of the script."""
-
-    number: int
-    graph: weakref.ref[Any]
-    frames: tuple[Frame, ...]
-    """Of ``capture_begin``."""
-    pool: PoolId | None
-    """As passed to ``capture_begin``; after the capture, the graph's own."""
-    own_pool: bool
-    """No pool was passed."""
-    mode: str
-    """``capture_error_mode``."""
-    stream: int
-    began: int
-    """``ObservedScript.clock`` at ``capture_begin``."""
-    handled_error: int | None = None
-    """Identity of the exception that was handled at ``capture_begin``: the capture is in an
-    ``except`` block."""
-    outer_frames: dict[int, int] = field(default_factory=dict)
-    """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""
-    lines: tuple[int, int] = (0, 0)
-    """Lines of the innermost user frame that the capture covers."""
-    record: Record = field(default_factory=Record)
-    external: dict[int, ExternalUse] = field(default_factory=dict)
-    """By key of the buffer."""
-    allocated: dict[int, Buffer] = field(default_factory=dict)
-    """By key: what was allocated in the capture."""
-    ops: int = 0
-    device_ops: int = 0
-    op_names: set[str] = field(default_factory=set)
-    """Of the ops on the device."""
-    state: str = "capturing"
-    """``capturing``, ``captured``, ``failed``, ``dropped``."""
-    replays: int = 0
-    last_replay: Access | None = None
-    keep_graph: bool = False
-    instantiated: bool = False
-    """The script has called ``instantiate()``."""
-    handle_taken: bool = False
-    """The script has called ``raw_cuda_graph()``, and can edit the template."""
-    template: Hashable = None
-    """What the template held when it was instantiated; None if that is unknown."""
-    disturbed: bool = False
-    """Something outside the captured code, already published, may have ended the capture."""
-    callable: GraphedCallable | None = None
-    """For graphs of ``make_graphed_callables``; an empty one for the graph of a backward."""
-
-    @property
-    def name(self) -> str:
-        return f"graph {self.number}"
-
-    @property
-    def replayable(self) -> bool:
-        return self.state == "captured"
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the buffers that it did not allocate."""
-        return tuple(use.shape for use in self.external.values())
-
-    def has_op(self, *names: str) -> bool:
-        """Whether an op was captured whose name begins with one of these."""
-        return any(name.startswith(names) for name in self.op_names)
-
-
 Clock = dict[int, int]
 """By stream: how much of its work comes before."""
 
@@ -282,3 +216,81 @@ class StreamOrder:
         """The host waits for a stream, or for all of them."""
         for waited in [stream] if stream is not None else list(self._streams):
             _merge(self._host, self._clock(waited))
+
+
+@dataclass(eq=False)
+class WatchedGraph:
+    """One ``CUDAGraph`` of the script, from ``capture_begin`` to the end of the script."""
+
+    number: int
+    graph: weakref.ref[Any]
+    frames: tuple[Frame, ...]
+    """Of ``capture_begin``."""
+    pool: PoolId | None
+    """As passed to ``capture_begin``; after the capture, the graph's own."""
+    own_pool: bool
+    """No pool was passed."""
+    mode: str
+    """``capture_error_mode``."""
+    stream: int
+    began: int
+    """``ObservedScript.clock`` at ``capture_begin``."""
+    handled_error: int | None = None
+    """Identity of the exception that was handled at ``capture_begin``: the capture is in an
+    ``except`` block."""
+    outer_frames: dict[int, int] = field(default_factory=dict)
+    """Frames that were running at ``capture_begin``: id to the offset of their last instruction."""
+    lines: tuple[int, int] = (0, 0)
+    """Lines of the innermost user frame that the capture covers."""
+    record: Record = field(default_factory=Record)
+    external: dict[int, ExternalUse] = field(default_factory=dict)
+    """By key of the buffer."""
+    allocated: dict[int, Buffer] = field(default_factory=dict)
+    """By key: what was allocated in the capture."""
+    ops: int = 0
+    device_ops: int = 0
+    op_names: set[str] = field(default_factory=set)
+    """Of the ops on the device."""
+    order: StreamOrder = field(default_factory=StreamOrder)
+    """Of the streams in its capture."""
+    last_calls: dict[int, tuple[int, OpCall]] = field(default_factory=dict)
+    """By stream: position and call of the last op in its capture."""
+    state: str = "capturing"
+    """``capturing``, ``captured``, ``failed``, ``dropped``."""
+    replays: int = 0
+    last_replay: Access | None = None
+    keep_graph: bool = False
+    instantiated: bool = False
+    """The script has called ``instantiate()``."""
+    handle_taken: bool = False
+    """The script has called ``raw_cuda_graph()``, and can edit the template."""
+    template: Hashable = None
+    """What the template held when it was instantiated; None if that is unknown."""
+    disturbed: bool = False
+    """Something outside the captured code, already published, may have ended the capture."""
+    callable: GraphedCallable | None = None
+    """For graphs of ``make_graphed_callables``; an empty one for the graph of a backward."""
+
+    @property
+    def name(self) -> str:
+        return f"graph {self.number}"
+
+    @property
+    def replayable(self) -> bool:
+        return self.state == "captured"
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the buffers that it did not allocate."""
+        return tuple(use.shape for use in self.external.values())
+
+    def unjoined_at(self) -> tuple[Frame, ...]:
+        """The last line of a stream that the capture stream does not wait for; () for none."""
+        for stream, (tick, call) in self.last_calls.items():
+            if not self.order.before(stream, tick, self.stream):
+                return frames_of(call.chain)
+        return ()
+
+    def has_op(self, *names: str) -> bool:
+        """Whether an op was captured whose name begins with one of these."""
+        return any(name.startswith(names) for name in self.op_names)

@@ -6,6 +6,7 @@ torch.backends.cuda.matmul.allow_tf32 = True
 torch.backends.cudnn.allow_tf32 = True
 torch.set_float32_matmul_precision("high")
 x = torch.randn(16, 16, device="cuda")
+x @ x
 g = torch.cuda.CUDAGraph()
 with torch.cuda.graph(g):
     y = x @ x

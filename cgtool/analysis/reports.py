@@ -12,11 +12,20 @@ import msgspec
 from cgtool.findings import code, page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN
-from cgtool.model.finding import ERROR, NOTE, SEVERITIES, WARNING, Comparison, Finding, Report
+from cgtool.model.finding import (
+    ERROR,
+    NOTE,
+    NOTHING_COMPARED,
+    SEVERITIES,
+    TOO_NOISY,
+    WARNING,
+    Comparison,
+    Finding,
+    Report,
+)
 
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 
-TOO_NOISY = "too-noisy"
 _SHOWN = 10
 """Tensors of one trial that differ and get a row each."""
 _PLURAL = {"output": "outputs", "gradient": "gradients", "state": "state tensors"}
@@ -165,11 +174,15 @@ def noise_findings(report: Report) -> tuple[Finding, ...]:
 
 
 def exit_code(report: Report) -> int:
-    """1 for a tensor that differs or a finding that is an error, 5 when eager is too noisy."""
+    """1 for a tensor that differs or a finding that is an error, 5 when there is no answer."""
     if any(not comparison.equal for comparison in report.comparisons):
         return EXIT_FOUND
     if any(finding.severity == ERROR for finding in explain_findings(report.findings)):
         return EXIT_FOUND
-    if any(note.code == TOO_NOISY for note in report.notes):
-        return EXIT_UNKNOWN
-    return EXIT_OK
+    return EXIT_UNKNOWN if unanswered(report) else EXIT_OK
+
+
+def unanswered(report: Report) -> str | None:
+    """Why a replay could not be compared with eager; None if it could."""
+    texts = (note.text for note in report.notes if note.code in (TOO_NOISY, NOTHING_COMPARED))
+    return next(texts, None)

@@ -19,6 +19,9 @@ REPORT_VERSION = 1
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 
+TOO_NOISY, NOTHING_COMPARED = "too-noisy", "nothing-compared"
+"""Notes of ``verify`` that say why it has no answer."""
+
 
 Code = NewType("Code", str)
 """A code that ``cgtool.findings.code`` has checked, or that was read from a file."""
@@ -67,14 +70,20 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     """Equal within the tolerance."""
     exact: bool = False
     """Equal to the last bit."""
-    largest: float | None = None
-    """Largest absolute difference; None if it is not a number."""
+    largest: int | float | None = None
+    """Largest absolute difference, exact for integers; None if it is not a number."""
     relative: float | None = None
     """``largest`` over the largest magnitude of the eager values."""
-    tolerance: float | None = None
-    """The largest absolute difference that is allowed, from eager's own run-to-run noise."""
-    noise: float | None = None
+    tolerance: int | float | None = None
+    """The largest absolute difference that is allowed: from eager's own run-to-run noise, or where
+    there is an ``error``, the largest error."""
+    noise: int | float | None = None
     """Largest absolute difference of eager against eager."""
+    error: float | None = None
+    """Where a replay may round differently: its difference from a float64 run, the largest, or the
+    root mean square if that is too large."""
+    eager_error: float | None = None
+    """The same of eager."""
 
 
 class Report(msgspec.Struct, frozen=True):

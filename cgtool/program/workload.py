@@ -4,6 +4,7 @@ belong to them, and how the capture file describes both."""
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -124,30 +125,53 @@ def make_part(
 
 Named = tuple[str, torch.Tensor]
 """A tensor and its name."""
-_NESTED_DATACLASSES = 8
+_NESTED_OBJECTS = 8
+_OWNERS = (torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
+"""What an object refers to and does not consist of."""
 
 
-def tensors_in(tree: Any, nested: int = _NESTED_DATACLASSES) -> list[Named]:
+def tensors_in(tree: Any, objects: bool = False) -> list[Named]:
     """Tensors of a nested structure with the path to each (``[0]``, ``['loss']``, ``.loss``).
 
-    Containers are those of PyTorch's pytree, and dataclasses, which are leaves of a pytree.
+    Containers are those of PyTorch's pytree, and what it takes for leaves: dataclasses, and
+    subclasses of dictionaries, lists and tuples. With ``objects`` also the attributes of any other
+    object, modules and optimizers aside.
     """
-    tensors: list[Named] = []
-    leaves, _ = pytree.tree_flatten_with_path(tree)
-    for path, leaf in leaves:
-        key = "".join(map(str, path)).lstrip(".")
+    return list(_tensors_in(tree, "", _NESTED_OBJECTS, objects, set()))
+
+
+def _tensors_in(tree: Any, path: str, depth: int, objects: bool, seen: set[int]) -> Iterator[Named]:
+    for keys, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        name = path + "".join(map(str, keys))
         if is_a(leaf, torch.Tensor):
-            tensors.append((key, leaf))
-        elif nested and attribute(type(leaf), "__dataclass_fields__") is not None:
-            for field in dataclasses.fields(leaf):
-                inner = tensors_in(attribute(leaf, field.name), nested - 1)
-                tensors += [(f"{key}.{field.name}{rest}", tensor) for rest, tensor in inner]
-    return tensors
+            yield name, leaf
+        elif depth and id(leaf) not in seen:
+            seen.add(id(leaf))
+            for suffix, part in _parts_of(leaf, objects):
+                yield from _tensors_in(part, f"{name}{suffix}", depth - 1, objects, seen)
+
+
+def _parts_of(leaf: Any, objects: bool) -> Iterator[tuple[str, Any]]:
+    """What a leaf of a pytree consists of, read without the methods of its own."""
+    if is_a(leaf, dict):
+        yield from ((f"[{key!r}]", value) for key, value in dict.items(leaf))
+    elif is_a(leaf, list | tuple):
+        values = list.__iter__(leaf) if is_a(leaf, list) else tuple.__iter__(leaf)
+        yield from ((f"[{index}]", value) for index, value in enumerate(values))
+    elif attribute(type(leaf), "__dataclass_fields__") is not None and not is_a(leaf, type):
+        for field_ in dataclasses.fields(leaf):
+            yield f".{field_.name}", attribute(leaf, field_.name)
+    elif objects and not is_a(leaf, _OWNERS):
+        table = attribute(leaf, "__dict__")
+        slots = attribute(type(leaf), "__slots__", ())
+        names = [*table] if type(table) is dict else []
+        names += [slots] if isinstance(slots, str) else slots
+        yield from ((f".{name}", attribute(leaf, name)) for name in names)
 
 
 def flatten_outputs(outputs: Any) -> list[Named]:
     """The tensors that a callable returned, named ``output``, ``output[1]``, ``output['loss']``."""
-    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs)]
+    return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs, objects=True)]
 
 
 def address_of(tensor: torch.Tensor) -> int | None:

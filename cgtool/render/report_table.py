@@ -29,6 +29,7 @@ from cgtool.analysis.reports import (
     comparison_rows,
     exit_code,
     explain_findings,
+    unanswered,
 )
 from cgtool.findings import Page
 from cgtool.model.capture import Frame
@@ -229,8 +230,7 @@ def _conclusion(report: Report) -> Text:
         rest = f": {different:,} of {count:,} comparisons differ" if different else ""
         return plain(f"not verified{rest}", f"bold {BAD}")
     if code == EXIT_UNKNOWN:
-        text = "cannot tell: two eager runs differ too much from each other"
-        return plain(text, f"bold {WARNING}")
+        return plain(f"cannot tell: {unanswered(report)}", f"bold {WARNING}")
     return plain(f"verified: {count:,} comparisons, replay equals eager", f"bold {GOOD}")
 
 

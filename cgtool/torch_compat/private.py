@@ -234,6 +234,11 @@ excluded_keys: Callable[[], Any] = _private(
     "torch._C._dispatch_tls_local_exclude_set", _OPS, _WATCHED_BY_A_MODE
 )
 
+below_autograd: Any = _private(
+    "torch._C._AutoDispatchBelowAutograd", _OPS, "the simulated device cannot replay"
+)
+"""``with below_autograd()``: ops run as the kernels that autograd calls, whatever the grad mode."""
+
 
 def redispatcher(op: Any) -> Callable[..., Any]:
     """``redispatch(keyset, *args, **kwargs)`` of an op."""
@@ -335,6 +340,8 @@ MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 """Attributes of a module that hold what ``__getattr__`` finds."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes of a tensor: its hooks by number, or None."""
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` makes of a module: the module itself."""
 APPLY = _patch_point("torch.nn.Module._apply", _MODULES, "moved modules are not noticed")

@@ -108,6 +108,16 @@ def rebound_state(device):
     return Recurrent(device).to(device), (torch.randn(2, 4, device=device),)
 
 
+def outputs_kept_in_a_list(device):
+    kept = [torch.zeros(2, device=device), torch.zeros(2, device=device)]
+
+    def add(x):
+        kept.append(x * 2)
+        return kept[-1] + kept[-2]  # <- metadata-address-changed
+
+    return add, (torch.ones(2, device=device),)
+
+
 def rebound_data(device):
     net = nn.Linear(4, 4).to(device)
 

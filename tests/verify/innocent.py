@@ -2,6 +2,7 @@
 
 import functools
 import random
+import types
 
 import torch
 from torch import nn
@@ -63,6 +64,44 @@ def capturable_adam_with_a_tensor_lr(device):
         return loss
 
     return step
+
+
+def optimizers_in_hooks_of_parameters(device):
+    net, x = model(device)
+    for parameter in net.parameters():
+        optimizer = torch.optim.Adam([parameter], capturable=True)
+
+        def step_and_clear(_parameter, optimizer=optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        parameter.register_post_accumulate_grad_hook(step_and_clear)
+
+    def step():
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
+def recurrent(device):
+    net = nn.LSTM(4, 4, 2, batch_first=True).to(device)
+    return net, (torch.randn(2, 3, 4, device=device),)
+
+
+class Answers(dict):
+    """Not known to PyTorch's pytree."""
+
+
+def objects_as_outputs(device):
+    net, x = model(device)
+
+    def run(x):
+        answer = types.SimpleNamespace(scores=[net(x)], model=net)
+        return Answers(loss=net(x).sum(), rest=(answer, Answers(x=x * 2)))
+
+    return run, (x,)
 
 
 def dropout_and_batch_norm(device):

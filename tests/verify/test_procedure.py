@@ -60,7 +60,9 @@ def test_the_line_to_blame(verified, name):
     code, line = marked(name)
     outcome = verified(f"guilty.py:{name}")
     findings = {
-        (finding.code, finding.frames[0].line) for finding in outcome.findings if finding.frames
+        (finding.code, finding.frames[0].line)
+        for finding in outcome.findings
+        if finding.frames and finding.severity != "note"
     }
     assert (code, line) in findings
     assert {name for name, _ in findings} == {code}
@@ -115,12 +117,13 @@ def test_what_warm_up_changed_is_a_note(verified):
 
 
 def test_replays_and_trials_are_as_many_as_requested(verified):
-    outcome = verified("innocent.py:two_callables", replays=2, trials=1)
+    outcome = verified("innocent.py:two_callables", replays=2, trials=2)
     trials = list(dict.fromkeys(comparison.trial for comparison in outcome.comparisons))
     assert trials == [
         "captured inputs, replay 1",
         "captured inputs, replay 2",
-        "fresh inputs 1",
+        "fresh inputs, replay 1",
+        "fresh inputs, replay 2",
         "changed parameters",
     ]
 
@@ -134,3 +137,15 @@ def test_state_is_compared_where_it_changed(verified):
 def test_an_output_without_readable_memory_is_named(verified):
     with pytest.raises(CgtoolError, match="cannot read the memory of output, a Wrapper"):
         verified("innocent.py:opaque_output")
+
+
+@pytest.mark.parametrize("body", ["y = x * 2", "pass"])
+def test_an_entry_without_results_is_not_verified(verified, tmp_path, body):
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\n\ndef build(device):\n    x = torch.ones(4, device=device)\n"
+        f"    def step():\n        torch.sin(x)\n        {body}\n    return step\n"
+    )
+    outcome = verified(f"{file}:build")
+    assert outcome.comparisons == ()
+    assert "nothing-compared" in {note.code for note in outcome.notes}

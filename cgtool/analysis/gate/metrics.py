@@ -16,7 +16,7 @@ import msgspec
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
 from cgtool.analysis.pools import live_bytes, reserved_bytes
-from cgtool.analysis.reports import TOO_NOISY, explain_findings
+from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import ERROR, Report
@@ -81,8 +81,9 @@ def _exec_mib(_capture: Capture, graphs: Sequence[Graph]) -> float | None:
 
 def _mismatches(reports: Sequence[Report]) -> int | None:
     """Where no tensor differs, errors of ``cgtool verify`` (work that missed the graph)."""
-    noisy = any(note.code == TOO_NOISY for report in reports for note in report.notes)
-    if noisy and all(each.equal for report in reports for each in report.comparisons):
+    if any(map(unanswered, reports)) and all(
+        each.equal for report in reports for each in report.comparisons
+    ):
         return None
     return sum(
         sum(not comparison.equal for comparison in report.comparisons)
@@ -196,7 +197,7 @@ METRICS = (
         "errors of `cgtool verify`",
         source="verify",
         reported=_mismatches,
-        missing="eager runs differ too much from each other to compare a replay with them",
+        missing="`cgtool verify` could not compare a replay with eager",
         evidence=evidence.of_mismatches,
         watched=True,
         phases=False,

@@ -23,7 +23,7 @@ from cgtool.observe.frames import call_user
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import HOST, place_of, strided_parts, tensors_in
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import dispatches_to_python, pytree
+from cgtool.torch_compat.private import below_autograd, dispatches_to_python, pytree
 
 
 @dataclass
@@ -36,6 +36,8 @@ class Step:
     results: list[torch.Tensor]
     call: OpCall | None = None
     """None for a change of the generator's state, which is not an op."""
+    grad_mode: bool = False
+    """Kernels look at it: that of an LSTM on a CPU keeps what its backward needs."""
 
 
 @dataclass(slots=True)
@@ -59,9 +61,10 @@ class SimulatedGraph:
         """Run the recorded ops again, in order, on the recorded storages."""
         # Tensors created in inference mode can be written only in it.
         inference = any(tensor.is_inference() for step in self.steps for tensor in step.results)
-        with torch.inference_mode() if inference else torch.no_grad():
+        with torch.inference_mode() if inference else below_autograd():
             for step in self.steps:
-                output = call_user(step.func, *step.args, **step.kwargs)
+                with torch.set_grad_enabled(step.grad_mode):
+                    output = call_user(step.func, *step.args, **step.kwargs)
                 for old, new in zip(step.results, tensors_in(output), strict=True):
                     _overwrite(old, new)
 
@@ -153,7 +156,9 @@ class CaptureRecorder(OpRecorder):
         with unobserved():
             kept = [_alias(tensor) for tensor in results]
             held_args, held_kwargs = pytree.tree_map_only(torch.Tensor, _held, (args, kwargs))
-        self.graph.steps.append(Step(func, held_args, held_kwargs, kept, call))
+        self.graph.steps.append(
+            Step(func, held_args, held_kwargs, kept, call, torch.is_grad_enabled())
+        )
         touched = results
         if effect.writes and not results:
             # Multi-tensor ops return nothing and write their first argument.

@@ -49,14 +49,9 @@ class Eager:
         with ranges as annotations, without_collector():
             return compare_iterations(run, roots_of(target.workload), annotations, inputs)[0]
 
-    def _begin(self, trial: Trial, skipped: int) -> None:
-        self.runner.begin_eager(trial)
-        for _ in range(skipped):
-            self.runner.iterate()
-
     def consecutive(self, trial: Trial, skipped: int = 0) -> list[Finding]:
         """Compare two consecutive iterations, after ``skipped`` others."""
-        self._begin(trial, skipped)
+        self.runner.begin_eager(trial, skipped)
         return self._compare(self.runner.iterate)
 
     def restarted(self, first: Trial, second: Trial) -> list[Finding]:
@@ -76,11 +71,12 @@ class Eager:
             findings += self._optimizers(trial, skipped)
             if findings:
                 return self._explain_host_randomness(findings, trial)
-        return kept(self.restarted(captured, trial), FROZEN)
+        inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
+        return kept(self.restarted(captured, inputs), FROZEN)
 
     def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
         """Optimizers whose numbers the host changes from one iteration to the next."""
-        self._begin(trial, skipped)
+        self.runner.begin_eager(trial, skipped)
         with stepping_optimizers() as steps:
             self.runner.iterate()
             before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.items()}

@@ -1,33 +1,49 @@
 """Comparison of replays with eager runs, tensor by tensor, and the tolerance.
 
-The tolerance is measured: it is the difference between eager runs from the same state. Where eager
-is deterministic, equal means equal to the last bit.
+Where eager is deterministic and a replay runs the same kernels, equal means equal to the last bit.
+A replay that runs other kernels rounds differently. It is judged as ``torch._dynamo.utils.same``
+judges: by its distance from a float64 run, which may be a few times that of eager. Where there is
+no float64 run, the difference between eager runs and the precision of the type count.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import NamedTuple
 
+import msgspec
 import torch
 
-from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
+from cgtool.jobs.verify.runs import Results, Run, Trial, TrialRunner
 from cgtool.jobs.verify.state import dense, raw, same_bits
 from cgtool.model.finding import Comparison
 
 SLACK = 2.0
 """A replay may differ from the nearest eager run by this many times the difference between eager
 runs: the largest difference of a few runs is not the largest possible."""
+CLOSE = 4.0
+"""A replay may be this many times as far from float64 as eager is."""
+TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 1e-2}
+"""Relative to the scale, without a float64 run; 1e-4 for other types. Those of PyTorch's harness
+(benchmarks/dynamo/common.py)."""
+_FLOAT64 = 1e-12
+"""Relative differences that float64 cannot judge, because it rounds too."""
+_TWO_ROUNDINGS = 2.0**-22
+"""Of float32: the least relative error that an entry is taken to have."""
 _CHUNK = 1 << 24
+_TOP = 1 << 63
 
 
 class Difference(NamedTuple):
     """The difference between two tensors."""
 
-    largest: float | None
-    """Largest absolute difference; None when one has a NaN where the other does not."""
+    largest: int | float | None
+    """Largest absolute difference, of integers a Python int; None when one has a NaN or an infinity
+    where the other does not."""
     exact: bool
     """True if no bit differs."""
 
@@ -38,17 +54,21 @@ EQUAL = Difference(0.0, True)
 def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
     """NaN equals NaN, an infinity equals itself."""
     with raw():
+        if left.is_quantized and right.is_quantized:
+            stored = difference(left.int_repr(), right.int_repr())
+            values = difference(left.dequantize(), right.dequantize())
+            return Difference(values.largest, stored.exact and values.exact)
         left, right = dense(left), dense(right).to(left.device)
         if left.shape != right.shape or left.dtype != right.dtype:
             return Difference(None, False)
         if same_bits(left, right):
             return EQUAL
-        largest = 0.0
-        wide = torch.complex128 if left.is_complex() else torch.float64
-        for part, against in zip(
-            left.reshape(-1).split(_CHUNK), right.reshape(-1).split(_CHUNK), strict=True
-        ):
-            a, b = part.to(wide), against.to(wide)
+        largest: int | float = 0
+        for part, against in zip(_chunks(left), _chunks(right), strict=True):
+            if not _is_rounded(left):
+                largest = max(largest, _largest_of_integers(part, against))
+                continue
+            a, b = _wide(part), _wide(against)
             if bool((a.isnan() != b.isnan()).any()):
                 return Difference(None, False)
             apart = torch.where((a == b) | a.isnan(), 0.0, (a - b).abs())
@@ -56,17 +76,65 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
         return Difference(largest if math.isfinite(largest) else None, False)
 
 
+def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    parts: tuple[torch.Tensor, ...] = tensor.reshape(-1).split(_CHUNK)
+    return parts
+
+
+def _is_rounded(tensor: torch.Tensor) -> bool:
+    """True for types of real and complex numbers; the others are compared exactly."""
+    # Two numbers in each byte: no kernel reads them.
+    packed = tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None)
+    return (tensor.is_floating_point() or tensor.is_complex()) and not packed
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _largest_of_integers(left: torch.Tensor, right: torch.Tensor) -> int:
+    if left.dtype in (torch.int64, torch.uint64):
+        flip = -_TOP if left.dtype == torch.uint64 else 0
+        a, b = left.view(torch.int64) ^ flip, right.view(torch.int64) ^ flip
+    elif left.is_floating_point():
+        return int(not same_bits(left, right))
+    else:
+        a, b = left.to(torch.int64), right.to(torch.int64)
+    # Modulo 2**64; shifted by half of that, so that int64 orders it as unsigned.
+    apart = (torch.maximum(a, b) - torch.minimum(a, b)) ^ -_TOP
+    return int(apart.max()) + _TOP
+
+
+class Size(NamedTuple):
+    """Of finite numbers: root mean square, and the largest magnitude."""
+
+    rms: float
+    largest: float
+
+
+def size_of(tensor: torch.Tensor, exact: torch.Tensor | None = None) -> Size:
+    """Of a tensor's values, or of their differences from ``exact``; zeros if there are none."""
+    with raw():
+        values = dense(tensor)
+        if not _is_rounded(values):
+            values = values.to(torch.float64)
+        squares, count, largest = 0.0, 0, 0.0
+        parts = _chunks(values)
+        for index, part in enumerate(parts):
+            wide = _wide(part)
+            if exact is not None:
+                wide = wide - _wide(_chunks(dense(exact).to(values.device))[index])
+            finite = wide[wide.isfinite()].abs()
+            if finite.numel():
+                squares += float(finite.square().sum())
+                count += finite.numel()
+                largest = max(largest, float(finite.max()))
+        return Size(math.sqrt(squares / count) if count else 0.0, largest)
+
+
 def magnitude(tensor: torch.Tensor) -> float:
     """Largest finite absolute value; 0 for none."""
-    with raw():
-        flat = dense(tensor).reshape(-1)
-        largest = 0.0
-        for part in flat.split(_CHUNK):
-            wide = part.abs() if part.is_complex() else part.to(torch.float64).abs()
-            finite = wide[wide.isfinite()]
-            if finite.numel():
-                largest = max(largest, float(finite.max()))
-        return largest
+    return size_of(tensor).largest
 
 
 def spread(runs: Sequence[torch.Tensor]) -> Difference:
@@ -157,6 +225,10 @@ class TrialResult:
         return replace(self, compared=kept)
 
 
+Values = dict[tuple[str, str], list[torch.Tensor]]
+"""Of each run, by (kind, name)."""
+
+
 def compare_runs(
     runner: TrialRunner,
     trial: Trial,
@@ -164,13 +236,14 @@ def compare_runs(
     replay: Run,
     *,
     noise_counts: bool = True,
-    rounding: Sequence[Run] = (),
+    rounds: bool = False,
+    reference: Run | None = None,
 ) -> TrialResult:
     """Compare every tensor of every iteration.
 
     ``noise_counts``: eager runs differ by chance, not because the host changes a number.
-    ``rounding``: eager runs with inputs changed in the last bit, for replays that may use other
-    kernels.
+    ``rounds``: the replay may round differently, because it runs other kernels. ``reference``: a
+    float64 run, to judge that by.
     """
     base = runner.base(trial)
     result = TrialResult(trial, eager, replay)
@@ -181,23 +254,24 @@ def compare_runs(
             value = run.values[number].get(key)
             if value is None and key[0] == "state" and key[1] in run.names:
                 # A run returns only the state that it changed.
-                value = base.get(key[1])
+                value = base[number].get(key[1])
             if value is not None:
                 values.append(value)
         return values
 
     for number in range(trial.iterations):
-        for key in dict.fromkeys(key for run in (*eager, replay) for key in run.values[number]):
+        keys = dict.fromkeys(key for run in (*eager, replay) for key in run.values[number])
+        expected = {
+            key: values_of(eager[: None if noise_counts else 1], number, key) for key in keys
+        }
+        exact = {} if reference is None else reference.values[number]
+        judge = _Judge(expected, exact) if rounds else None
+        for key in keys:
             kind, name = key
-            expected = values_of(eager, number, key)
             replayed = values_of([replay], number, key)
-            if expected and replayed:
-                if not noise_counts:
-                    del expected[1:]
-                rounded = values_of(rounding, number, key)
-                comparison = _compare(key, trial.iteration(number), expected, replayed[0], rounded)
+            if expected[key] and replayed:
                 result.compared.append(
-                    Compared(number, comparison, _too_noisy(comparison, expected[0]))
+                    _compare(key, trial, number, expected[key], replayed[0], judge)
                 )
             elif kind != "state":
                 comparison = Comparison(
@@ -209,36 +283,107 @@ def compare_runs(
     return result
 
 
+def _group(key: tuple[str, str]) -> str:
+    """Tensors of one group are of one scale: all gradients, all parameters, one kind of optimizer
+    state; any other tensor is a group of its own."""
+    kind, name = key
+    if kind == "gradient" or "gradient of " in name:
+        return "gradients"
+    of_optimizer, of, _ = name.partition(" of ")
+    if of:
+        return of_optimizer
+    return "parameters" if "parameter " in name else f"{kind} {name}"
+
+
+class _Judge:
+    """Whether a replay that rounds differently is equal, in one iteration.
+
+    Its distance from float64, root mean square and largest, may be ``CLOSE`` times that of eager,
+    of this tensor or, relative to its size, of the median tensor: a single number can be right by
+    chance. Below one rounding of the group's scale nothing is judged: a gradient whose true value
+    is zero is made of the rounding of the others.
+    """
+
+    def __init__(self, eager: Values, exact: Results) -> None:
+        self.exact = exact
+        self.scales: dict[str, Size] = defaultdict(lambda: Size(0.0, 0.0))
+        self.errors: dict[tuple[str, str], Size] = {}
+        relative = []
+        for key, runs in eager.items():
+            if not runs or not _is_rounded(runs[0]):
+                continue
+            own = size_of(exact.get(key, runs[0]))
+            self.scales[_group(key)] = Size(*map(max, self.scales[_group(key)], own))
+            if key in exact:
+                sizes = [size_of(run, exact[key]) for run in runs]
+                self.errors[key] = Size(*map(max, zip(*sizes, strict=True)))
+                if own.rms:
+                    relative.append(
+                        (self.errors[key].rms / own.rms, self.errors[key].largest / own.largest)
+                    )
+        medians = map(median, zip(*relative, strict=True)) if relative else (0.0, 0.0)
+        self.typical = Size(*(max(each, _TWO_ROUNDINGS) for each in medians))
+
+    def allowed(self, key: tuple[str, str], dtype: torch.dtype) -> Size:
+        """How far from float64 a replay may be; without float64 values, how far from eager."""
+        scale = self.scales[_group(key)]
+        if key not in self.errors:
+            tolerance = TOLERANCE.get(dtype, 1e-4)
+            return Size(tolerance * scale.rms, tolerance * scale.largest)
+        own = size_of(self.exact[key])
+        floor = max(torch.finfo(dtype).eps, _FLOAT64)
+        return Size(
+            *(
+                CLOSE * (error + typical * size) + floor * whole
+                for error, typical, size, whole in zip(
+                    self.errors[key], self.typical, own, scale, strict=True
+                )
+            )
+        )
+
+
 def _compare(
     key: tuple[str, str],
-    trial: str,
+    trial: Trial,
+    number: int,
     expected: list[torch.Tensor],
     replayed: torch.Tensor,
-    rounding: list[torch.Tensor],
-) -> Comparison:
-    noise = spread(expected)
-    distance = nearest(expected, replayed)
-    allowed = 0.0 if noise.largest is None else SLACK * noise.largest
-    relative = 0.0 if distance.exact else None
-    if not distance.exact:
-        moved = [difference(expected[0], value).largest for value in rounding]
-        allowed = max(allowed, *(SLACK * value for value in moved if value is not None), 0.0)
-        if distance.largest is not None and (scale := magnitude(expected[0])):
-            relative = distance.largest / scale
-    return Comparison(
+    judge: _Judge | None,
+) -> Compared:
+    noise, distance = spread(expected), nearest(expected, replayed)
+    tolerance = 0.0 if noise.largest is None else SLACK * noise.largest
+    equal = distance.exact or (distance.largest is not None and distance.largest <= tolerance)
+    comparison = Comparison(
         name=key[1],
         kind=key[0],
-        trial=trial,
-        equal=distance.exact or (distance.largest is not None and distance.largest <= allowed),
+        trial=trial.iteration(number),
+        equal=equal,
         exact=distance.exact,
         largest=distance.largest,
-        relative=relative,
-        tolerance=allowed,
+        relative=0.0 if distance.exact else None,
+        tolerance=tolerance,
         noise=noise.largest,
     )
-
-
-def _too_noisy(comparison: Comparison, expected: torch.Tensor) -> bool:
-    if comparison.exact or not comparison.equal or not comparison.noise:
-        return False
-    return comparison.noise > TOO_NOISY * magnitude(expected)
+    if distance.exact or distance.largest is None:
+        return Compared(number, comparison)
+    scale = magnitude(expected[0])
+    if scale:
+        comparison = msgspec.structs.replace(comparison, relative=distance.largest / scale)
+    uncertain = comparison.noise
+    if judge is not None and not equal and _is_rounded(replayed):
+        allowed = judge.allowed(key, replayed.dtype)
+        eager_error = judge.errors.get(key)
+        error = size_of(replayed, judge.exact.get(key, expected[0]))
+        # The measure that decides: the root mean square if it is too large, else the largest.
+        measure = int(error.rms <= allowed.rms)
+        comparison = msgspec.structs.replace(
+            comparison,
+            equal=error[measure] <= allowed[measure],
+            tolerance=allowed[measure],
+            error=None if eager_error is None else error[measure],
+            eager_error=None if eager_error is None else eager_error[measure],
+        )
+        scale = judge.scales[_group(key)].largest
+        uncertain = comparison.eager_error
+    too_noisy = comparison.equal and uncertain is not None and uncertain > TOO_NOISY * scale
+    return Compared(number, comparison, too_noisy)

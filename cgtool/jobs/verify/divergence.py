@@ -10,7 +10,7 @@ import torch
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, Probes, ResultRecorder
 from cgtool.jobs.verify.compare import difference, is_finite, magnitude
-from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration, observed_iteration
+from cgtool.jobs.verify.runs import Trial, TrialRunner, observed_iteration
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALISED
@@ -53,9 +53,7 @@ def line_of(frames: tuple[Frame, ...]) -> str:
 
 def _eager(runner: TrialRunner, trial: Trial, iteration: int) -> ResultRecorder:
     """The results of every op of an eager iteration (from 0)."""
-    runner.begin_eager(trial)
-    for _ in range(iteration):
-        eager_iteration(runner.target)
+    runner.begin_eager(trial, iteration)
     make_recorder = partial(ResultRecorder, device=runner.target.device)
     return observed_iteration(runner.target, make_recorder)[1]
 
@@ -81,7 +79,9 @@ class Divergence:
 
     def _replayed(self, trial: Trial, iteration: int) -> OpResults:
         self.runner.begin_replay(trial)
-        for _ in range(iteration + 1):
+        for number in range(iteration + 1):
+            if number:
+                self.runner.write_inputs(trial, number)
             self.probes.replay()
         self.runner.target.device.synchronize()
         return self.probes.results()

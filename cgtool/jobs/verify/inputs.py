@@ -1,4 +1,4 @@
-"""New values for static inputs: of the same shape, type and domain, or moved by one rounding.
+"""New values for static inputs: of the same shape, type and domain.
 
 The meaning of a tensor is unknown, so its own values are used. Floats are drawn from them and
 scaled down by a random factor, which keeps signs, ranges, zeros and the infinities of masks.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import torch
 
-from cgtool.jobs.verify.runs import Trial, TrialRunner, float_parameters
 from cgtool.jobs.verify.state import raw
 
 
@@ -74,41 +73,3 @@ def _increasing(flat: torch.Tensor) -> bool:
     if flat.is_complex() or flat.numel() < 3:
         return False
     return bool((flat[1:] > flat[:-1]).all())
-
-
-RUNS = 3
-
-
-def perturbed(runner: TrialRunner, trial: Trial) -> list[Trial]:
-    """Copies of the trial with every floating-point input and parameter changed by at most one
-    rounding, for the effect of another order of summation.
-
-    A replay may use other kernels than eager (another algorithm for a matrix product, because the
-    workspace differs), which round differently. How far that carries depends on the workload, so it
-    is measured: the results of eager change as much when its inputs change by one rounding.
-    """
-    generator = torch.Generator()
-    generator.manual_seed(1)
-    tensors = {
-        id(tensor): tensor
-        for _, tensor in (*runner.inputs, *float_parameters(runner.target.workload))
-        if tensor.is_floating_point()
-    }
-    trials = []
-    for _ in range(RUNS):
-        writes = [
-            (tensor, _moved(value, generator))
-            for tensor in tensors.values()
-            if (value := runner.value_at_start(tensor, trial)) is not None
-        ]
-        others = [write for write in trial.writes if id(write[0]) not in tensors]
-        trials.append(Trial(trial.name, trial.iterations, [*others, *writes], order=trial.order))
-    return trials
-
-
-def _moved(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    with raw():
-        signs = torch.randint(-1, 2, values.shape, generator=generator).to(values.device)
-        step = torch.finfo(values.dtype).eps
-        wide = values.to(torch.float64)
-        return (wide * (1 + step * signs)).to(values.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,10 +16,12 @@ from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.compare import TrialResult, compare_runs
 from cgtool.jobs.verify.explaining import Verification
-from cgtool.jobs.verify.inputs import fresh, perturbed
+from cgtool.jobs.verify.inputs import fresh
 from cgtool.jobs.verify.liveness import Liveness
+from cgtool.jobs.verify.reference import NO_MEMORY
 from cgtool.jobs.verify.runs import (
     ReplayFailedError,
+    Run,
     Trial,
     TrialRunner,
     autocast_caches,
@@ -29,7 +32,7 @@ from cgtool.jobs.verify.state import Snapshot, raw
 from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import NOTE, Comparison, Finding
+from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
 from cgtool.program.workload import named_tensors
 
@@ -41,9 +44,7 @@ WARMUP_MUTATES_STATE = code("warmup-mutates-state")
 
 NOISE_RUNS = 4
 """Eager runs that measure how much eager runs differ, if two are not enough."""
-MANY_RUNS = 14
-"""Eager runs where eager is noisy and the replay still differs: with four runs, 2 in 100 correct
-replays are outside twice their spread (seen with sums in random order)."""
+_SHOWN = 4
 _FRESH_SEED = 20
 _CHANGED = 1 + 1 / 64
 
@@ -70,11 +71,17 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
         procedure.explain()
     except ReplayFailedError as error:
         procedure.report_failed_replay(error)
+    if not any(result.compared for result in procedure.results) and procedure.results:
+        procedure.note(
+            NOTHING_COMPARED,
+            "nothing was compared: the entry returns no tensor, has no gradient, and changes no "
+            "state that cgtool can reach; return what it computes",
+        )
     for result in procedure.results:
         noisy = [each.comparison for each in result.compared if each.too_noisy]
         for comparison in noisy[:1]:
             procedure.note(
-                "too-noisy",
+                TOO_NOISY,
                 f"{result.trial.name}: {comparison.name} differs by {comparison.noise:.3g} "
                 "between eager runs: the comparison proves little",
             )
@@ -92,10 +99,9 @@ class _Procedure(Verification):
         if self.liveness.uses_empty:
             self.progress("fill empty memory")
             self.spoiled = reads_uninitialised(self.runner, self.captured)
-        exact = all(comparison.exact for comparison in self.results[0].comparisons)
         for trial in self._trials():
             self.progress(trial.name)
-            self.results.append(self._run_trial(trial, rounding=not exact))
+            self.results.append(self._run_trial(trial))
         self._try_another_order()
 
     def report_failed_replay(self, error: ReplayFailedError) -> None:
@@ -171,28 +177,14 @@ class _Procedure(Verification):
 
     def _captured_inputs(self) -> TrialResult:
         """Several replays back to back, with the inputs of the capture."""
-        runner, trial = self.runner, self.captured
-        self.progress("eager, from the same state")
-        runs = [runner.eager(trial) for _ in range(2)]
-        self.progress("replays back to back")
-        replay = runner.replay(trial)
-        result = compare_runs(runner, trial, runs, replay)
-        if result.differing or result.noisy:
-            # Two runs can agree by chance.
-            runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
-            result = compare_runs(runner, trial, runs, replay)
-        if result.noisy:
-            self._is_noise(trial)
-            if not self.noise_counts:
-                result = compare_runs(runner, trial, runs, replay, noise_counts=False)
-            result = self._with_more_runs(result)
-        if result.differing and self._rounds():
-            result = self._run_trial(trial, rounding=True)
+        trial = self.captured
+        self.progress("replays back to back, and eager from the same state")
+        result = self._run_trial(trial)
         if result.differing and self._rounds():
             result = self._by_distribution(result)
         self.looked_at.append(
             f"{trial.iterations} replays back to back and as many eager iterations from the same "
-            f"state, eager {len(runs)} times"
+            f"state, eager {len(result.eager)} times"
         )
         return result
 
@@ -226,31 +218,43 @@ class _Procedure(Verification):
         self.random = keys
         return result.accepting(keys)
 
-    def _run_trial(self, trial: Trial, *, rounding: bool = False) -> TrialResult:
+    def _run_trial(self, trial: Trial) -> TrialResult:
         runner = self.runner
-        count = 1 if self.deterministic or not self.noise_counts else NOISE_RUNS
-        runs = [runner.eager(trial) for _ in range(count)]
+        runs = [runner.eager(trial) for _ in range(2 if trial is self.captured else 1)]
         replay = runner.replay(trial)
-        result = compare_runs(runner, trial, runs, replay, noise_counts=self.noise_counts)
-        if result.differing and self.noise_counts and len(runs) < NOISE_RUNS:
-            # Eager can be deterministic on the captured inputs, and not on these.
+        compare = partial(compare_runs, runner, trial, runs, replay)
+        result = compare(noise_counts=self.noise_counts)
+        if self.noise_counts and (result.differing or result.noisy):
+            # Two runs can agree by chance.
             runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
-            result = compare_runs(runner, trial, runs, replay)
+            result = compare()
             if result.noisy:
                 self._is_noise(trial)
-                result = compare_runs(runner, trial, runs, replay, noise_counts=self.noise_counts)
-        result = self._with_more_runs(result)
-        if result.differing and rounding and self._rounds():
-            others = [runner.eager(moved) for moved in perturbed(runner, trial)]
-            result = compare_runs(runner, trial, runs, replay, rounding=others)
+                result = compare(noise_counts=self.noise_counts)
+        if result.differing and (self._rounds() or (self.noise_counts and result.noisy)):
+            result = compare(rounds=True, reference=self._reference(trial))
         return result.accepting(self.random)
 
-    def _with_more_runs(self, result: TrialResult) -> TrialResult:
-        """Compared with more runs of eager, where it is noisy and the replay is far from a few."""
-        if not result.differing or not self.noise_counts or not result.noisy:
-            return result
-        more = [self.runner.eager(result.trial) for _ in range(MANY_RUNS - len(result.eager))]
-        return compare_runs(self.runner, result.trial, [*result.eager, *more], result.replay)
+    def _reference(self, trial: Trial) -> Run | None:
+        """A float64 run, and notes on what it lacks."""
+        self.progress(f"{trial.name}: eager in float64")
+        failure: str | None
+        try:
+            run, recorder = self.runner.reference(trial)
+        except (CgtoolError, torch.OutOfMemoryError) as error:
+            failure = error.failure.what if isinstance(error, CgtoolError) else NO_MEMORY
+        else:
+            failure = recorder.failure
+            if recorder.own_type and failure is None:
+                self.note("not-in-float64", _own_type_text(recorder.own_type))
+            if failure is None:
+                return run
+        self.note(
+            "no-float64",
+            f"replay and eager cannot be compared with float64 ({failure}): differences up to 1e-4 "
+            "of the largest values count as equal, up to 1e-2 for 16-bit types",
+        )
+        return None
 
     def _trials(self) -> list[Trial]:
         runner, target = self.runner, self.target
@@ -260,18 +264,20 @@ class _Procedure(Verification):
         generator = torch.Generator()
         generator.manual_seed(_FRESH_SEED)
         trials: list[Trial] = []
-        for number in range(self.options.trials):
-            writes = []
-            for _, tensor in inputs:
-                start = runner.value_at_start(tensor, self.captured)
-                values = None if start is None else fresh(start, generator)
-                if values is not None:
-                    writes.append((tensor, values))
-            if writes:
-                trials.append(Trial(f"fresh inputs {number + 1}", writes=writes))
-        if trials:
+        sets = [
+            [
+                (tensor, values)
+                for _, tensor in inputs
+                if (start := runner.value_at_start(tensor, self.captured)) is not None
+                and (values := fresh(start, generator)) is not None
+            ]
+            for _ in range(self.options.trials)
+        ]
+        if any(sets):
+            # In a row: code may read what an earlier iteration computed from other inputs.
+            trials.append(Trial("fresh inputs", len(sets), sets))
             self.looked_at.append(
-                f"{len(trials)} sets of new inputs for {len(trials[0].writes)} tensors"
+                f"{len(sets)} sets of new inputs in a row for {len(sets[0])} tensors"
             )
         changed = [
             (tensor, _changed(value))
@@ -279,7 +285,7 @@ class _Procedure(Verification):
             if (value := runner.start.value_of(tensor)) is not None
         ]
         if changed:
-            trials.append(Trial("changed parameters", writes=changed))
+            trials.append(Trial("changed parameters", writes=[changed]))
             self.looked_at.append(f"{len(changed)} parameters changed in place")
         return trials
 
@@ -304,7 +310,7 @@ class _Procedure(Verification):
         if not backward and randomness.is_random(self.runner, self.captured):
             # In another order a forward draws the numbers that another one draws in eager.
             return
-        result = self._run_trial(trial, rounding=True)
+        result = self._run_trial(trial)
         if result.differing:
             self.add(
                 Finding(
@@ -316,6 +322,17 @@ class _Procedure(Verification):
                     phase="replay",
                 )
             )
+
+
+def _own_type_text(own_type: dict[str, str]) -> str:
+    """Of the ops of a float64 run that did not run in it, by name, and why."""
+    names = list(own_type)
+    shown = ", ".join(names[:_SHOWN])
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return (
+        f"the float64 run has {shown}{more} in their own types: they draw random "
+        "numbers, are not PyTorch's, or have no float64 kernel"
+    )
 
 
 def _changed(values: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,7 @@ import torch
 from cgtool.observe.frames import is_internal
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.workload import Workload
-from cgtool.torch_compat.private import MODULE_TABLES
+from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS
 
 Items = dict[Any, Any]
 Named = Iterator[tuple[str, Any]]
@@ -207,9 +207,10 @@ class Reachable:
                 self.tensors[id(tensor)] = path, tensor
             else:
                 yield f"{path}{suffix}", part
-        if not parts:
-            # A wrapper that does not name what it wraps.
-            yield path, vars(tensor)
+        # Attributes of the tensor object; those of a wrapper can be all that it wraps.
+        yield path, vars(tensor)
+        for hooks in TENSOR_HOOKS:
+            yield f"hook of {path}", getattr(tensor, hooks, None)
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if plain and has_shape(tensor) and not tensor.is_meta:
             # ``p.data = q`` replaces the memory of a tensor.

@@ -14,6 +14,7 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
 from cgtool.jobs.verify.reachable import Reachable
+from cgtool.jobs.verify.reference import Float64Recorder
 from cgtool.jobs.verify.state import Snapshot, distinct, raw, write
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import watch as watch_annotations
@@ -99,10 +100,14 @@ def eager_iteration(
     return results_of(phases)
 
 
-def copied(results: Results) -> Results:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
+
+
+def copied(results: Results, value_of: Callable[[torch.Tensor], torch.Tensor] = _copy) -> Results:
     """Copies that the next run does not overwrite."""
     with raw():
-        return {key: tensor.detach().clone() for key, tensor in results.items()}
+        return {key: value_of(tensor) for key, tensor in results.items()}
 
 
 def observed_iteration(
@@ -147,16 +152,23 @@ def float_parameters(workload: Workload) -> list[Named]:
     return list(parameters.values())
 
 
+Writes = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Static tensors and new values for them."""
+Values = dict[int, torch.Tensor]
+"""By identity of the tensor."""
+
+
 @dataclass
 class Trial:
     """The start and the length of a run."""
 
     name: str
     iterations: int = 1
-    writes: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    """Static tensors and the values that are written into them after the state was restored."""
-    start_values: dict[int, torch.Tensor] = field(default_factory=dict, repr=False)
-    """The inputs' values at the start of the last run of this trial, by identity."""
+    writes: Sequence[Writes] = ()
+    """What is written before each iteration. Where it is shorter than the trial, the rest begin
+    with what the iteration before left."""
+    start_values: dict[int, Values] = field(default_factory=dict, repr=False)
+    """The inputs' values after these writes, by number of the iteration."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
     """The order in which the graphs are replayed."""
 
@@ -213,20 +225,34 @@ class TrialRunner:
                 for tensor in surface.incoming
             }
 
-    def _begin(self, trial: Trial) -> None:
+    def write_inputs(self, trial: Trial, number: int) -> None:
+        """Write the inputs of an iteration, before it runs."""
+        writes = trial.writes[number] if number < len(trial.writes) else ()
+        for tensor, values in writes:
+            write(tensor, values)
+        if not writes and number:
+            trial.start_values[number] = trial.start_values[number - 1]
+            return
+        # Read back: inputs may share memory with each other, or with themselves.
+        with raw():
+            trial.start_values[number] = {
+                id(tensor): tensor.detach().clone() for _, tensor in self.inputs
+            }
+
+    def _write_incoming(self) -> None:
         with raw():
             for tensor, values in self.incoming.values():
                 tensor.detach().copy_(values)
-        for tensor, values in trial.writes:
-            write(tensor, values)
-        # Read back: inputs may share memory with each other, or with themselves.
-        with raw():
-            trial.start_values = {id(tensor): tensor.detach().clone() for _, tensor in self.inputs}
 
-    def begin_eager(self, trial: Trial) -> None:
-        """Restore everything as it was before the capture."""
+    def begin_eager(self, trial: Trial, skipped: int = 0) -> None:
+        """Restore everything as it was before the capture, run ``skipped`` iterations, and write
+        the inputs of the next."""
         self.start.restore()
-        self._begin(trial)
+        self._write_incoming()
+        for number in range(skipped):
+            self.write_inputs(trial, number)
+            self.iterate()
+        self.write_inputs(trial, skipped)
 
     def begin_replay(self, trial: Trial) -> None:
         """Restore the start's values in the objects that the capture left, and write a sentinel
@@ -236,15 +262,20 @@ class TrialRunner:
         with raw():
             for tensor in self.graph_tensors:
                 fill_sentinel(tensor)
-        self._begin(trial)
+        self._write_incoming()
+        self.write_inputs(trial, 0)
 
-    def value_at_start(self, tensor: torch.Tensor, trial: Trial) -> torch.Tensor | None:
-        """The value of a tensor when a run of the trial begins; None for a tensor of no state."""
-        if id(tensor) in trial.start_values:
-            return trial.start_values[id(tensor)]
-        for written, values in trial.writes:
-            if written is tensor:
-                return values
+    def value_at_start(
+        self, tensor: torch.Tensor, trial: Trial, number: int = 0
+    ) -> torch.Tensor | None:
+        """The value of a tensor when an iteration of the trial begins that changed nothing before;
+        None for a tensor of no state."""
+        if number in trial.start_values and id(tensor) in trial.start_values[number]:
+            return trial.start_values[number][id(tensor)]
+        for writes in reversed(trial.writes[: number + 1]):
+            for written, values in writes:
+                if written is tensor:
+                    return values
         if id(tensor) in self.incoming:
             return self.incoming[id(tensor)][1]
         return self.start.value_of(tensor)
@@ -256,12 +287,31 @@ class TrialRunner:
 
     def eager(self, trial: Trial) -> Run:
         """Run ``trial.iterations`` consecutive eager iterations."""
+        return self._eager(trial, None)
+
+    def reference(self, trial: Trial) -> tuple[Run, Float64Recorder]:
+        """The same with float64 next to each op: the run's values are those of float64, unless the
+        recorder says that it failed."""
+        with watch_annotations(self.target.options.annotations) as annotations:
+            roots = roots_of(self.target.workload)
+            recorder = Float64Recorder(roots, annotations, self.target.device)
+            return self._eager(trial, recorder), recorder
+
+    def _eager(self, trial: Trial, recorder: Float64Recorder | None) -> Run:
         self.begin_eager(trial)
         run = Run()
-        for _ in range(trial.iterations):
-            results = eager_iteration(self.target)
+        value_of = _copy if recorder is None else recorder.shadows.values
+        for number in range(trial.iterations):
+            if number:
+                self.write_inputs(trial, number)
+            if recorder is not None and number < len(trial.writes):
+                for tensor, _ in trial.writes[number]:
+                    recorder.shadows.forget(tensor)
+            results = eager_iteration(self.target, recorder)
             self.target.device.synchronize()
-            self._collect(run, results, trial)
+            if recorder is not None and recorder.failure is not None:
+                break
+            self._collect(run, results, trial, number, value_of)
             del results
         # Gradients and caches of an eager run must not affect the next run.
         gc.collect()
@@ -281,6 +331,8 @@ class TrialRunner:
         self.begin_replay(trial)
         run = Run()
         for number in range(trial.iterations):
+            if number:
+                self.write_inputs(trial, number)
             self.replay_once(trial)
             results = results_of(self.target.session)
             if number == 0:
@@ -290,32 +342,43 @@ class TrialRunner:
                     if any(tensor is written for written in self.graph_tensors)
                     and holds_sentinel(tensor)
                 ]
-            self._collect(run, results, trial)
+            self._collect(run, results, trial, number)
         changed = {name for values in run.values for _, name in values}
         self.written += [
             name for name, _ in self.inputs if name in changed and name not in self.written
         ]
         return run
 
-    def _collect(self, run: Run, results: Results, trial: Trial) -> None:
-        values = copied(results)
+    def _collect(
+        self,
+        run: Run,
+        results: Results,
+        trial: Trial,
+        number: int,
+        value_of: Callable[[torch.Tensor], torch.Tensor] = _copy,
+    ) -> None:
+        values = copied(results, value_of)
         named = {**state.read(self.target.workload), **dict(self.inputs)}
         with raw():
             for name, tensor in named.items():
-                before = self.value_at_start(tensor, trial)
+                before = self.value_at_start(tensor, trial, number)
                 if before is None or not state.unchanged(before, tensor):
-                    values["state", name] = tensor.detach().clone()
+                    values["state", name] = value_of(tensor)
         run.values.append(values)
         run.names = set(named)
 
-    def base(self, trial: Trial) -> dict[str, torch.Tensor]:
-        """State by name at the start of a run: the values of what a run leaves unchanged."""
+    def base(self, trial: Trial) -> list[dict[str, torch.Tensor]]:
+        """For each iteration, state by name: the values of what no iteration so far has changed."""
         self.start.restore()
-        return {
-            name: value
-            for name, tensor in (*state.read(self.target.workload).items(), *self.inputs)
-            if (value := self.value_at_start(tensor, trial)) is not None
-        }
+        named = (*state.read(self.target.workload).items(), *self.inputs)
+        return [
+            {
+                name: value
+                for name, tensor in named
+                if (value := self.value_at_start(tensor, trial, number)) is not None
+            }
+            for number in range(trial.iterations)
+        ]
 
 
 def fill_sentinel(tensor: torch.Tensor) -> None:

@@ -1,0 +1,305 @@
+"""Eager in float64, to see how far rounding took eager and a replay.
+
+The user's code runs unchanged, with the types that it asks for. Next to each op the same op runs
+once more, in float64, on shadows: every tensor of floating-point numbers has one, by its storage,
+so views and writes in place need no rules. Indices, masks and Python's decisions are those of the
+run itself. An op without a float64 kernel, one that draws random numbers, and one of another
+library run in their own types on the rounded shadows: as accurate as eager there, and named.
+
+This is the float64 reference of ``torch._dynamo.utils.same``, for code that no deep copy in double
+precision can be made of. It costs an eager iteration whose ops run twice, the second time at
+float64's speed, and twice (four times for 16-bit types) the memory of what is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from cgtool.devices.device import Device
+from cgtool.jobs.verify.state import raw, write
+from cgtool.observe.effects import effect_of, written_by
+from cgtool.observe.ops import OpCall, OpRecorder
+from cgtool.observe.tensors import has_shape, key_of
+from cgtool.program.boundary import first_line
+from cgtool.torch_compat.private import (
+    below_autograd,
+    dispatches_to_python,
+    pytree,
+    schema_of,
+    storage_key,
+)
+
+_NARROW = frozenset(
+    (
+        torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn,
+        torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+    )
+)  # fmt: skip
+"""Real types whose values a shadow can hold."""
+_OURS = ("aten::", "prims::")
+"""Kernels of PyTorch, which check the types of their arguments."""
+_COLLECTIVE = ("c10d::", "_c10d_functional::")
+"""They run once: all ranks must call them as often."""
+_ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+"""What an op raises that has no kernel for its arguments."""
+NO_MEMORY = "not enough memory"
+_PURGE = 256
+"""Ops between two looks for shadows of freed memory."""
+
+
+def _component(tensor: torch.Tensor) -> torch.dtype:
+    return tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether a tensor can have a shadow."""
+    return (
+        isinstance(value, torch.Tensor)
+        and has_shape(value)
+        and _component(value) in _NARROW
+        and not value.is_meta
+        and not dispatches_to_python(value)
+    )
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """The values as float64 or complex128; of other types, a copy."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if _component(tensor) in _NARROW else tensor.clone()
+
+
+class Shadows:
+    """The float64 values of tensors, one block for each storage."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, tuple[StorageWeakRef, torch.dtype, torch.Tensor]] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The shadow of a tensor: writing to it changes the shadows of all its views. A new one
+        has the tensor's own values."""
+        storage = tensor.untyped_storage()
+        key, component = storage_key(storage), _component(tensor)
+        known = self._blocks.get(key)
+        size = storage.nbytes() // component.itemsize
+        is_current = (
+            known is not None
+            and not known[0].expired()
+            and known[1] == component
+            and known[2].numel() >= size
+        )
+        if known is None or not is_current:
+            own = torch.empty(0, dtype=component, device=tensor.device).set_(storage)
+            known = StorageWeakRef(storage), component, own.to(torch.float64, copy=True)
+            self._blocks[key] = known
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        shadow = torch.empty(0, dtype=wide, device=tensor.device).set_(
+            known[2].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+        shadow = shadow.conj() if tensor.is_conj() else shadow
+        return -shadow if tensor.is_neg() else shadow
+
+    def values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of the float64 values; of a tensor that can have no shadow, its own."""
+        return self.of(tensor).clone() if _has_numbers(tensor) else widened(tensor.detach())
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """The tensor was written by something else than an op of the run."""
+        if has_shape(tensor):
+            self._blocks.pop(storage_key(tensor.untyped_storage()), None)
+
+    def purge(self) -> None:
+        """Free the shadows of freed memory."""
+        for key in [key for key, (owner, *_) in self._blocks.items() if owner.expired()]:
+            del self._blocks[key]
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+
+class Float64Recorder(OpRecorder):
+    """Runs each op a second time on shadows."""
+
+    def __init__(self, roots: Any, annotations: Any, device: Device) -> None:
+        super().__init__(roots, annotations)
+        self.shadows = Shadows()
+        self.own_type: dict[str, str] = {}
+        """Ops that did not run in float64, and why not."""
+        self.failure: str | None = None
+        """Why there are no float64 values."""
+        self.device = device
+        self._opaque: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
+        """Bytes that a float64 kernel keeps for its backward, by the storage of those that the op
+        itself returned."""
+
+    def execute(
+        self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        if (
+            self.failure is not None
+            or schema_of(func) is None
+            or effect_of(func).view
+            or call.name.startswith(_COLLECTIVE)
+            or not any(map(_has_numbers, leaves))
+        ):
+            return self.run(func, args, kwargs)
+        op = _Op(self, call.name, func, args, kwargs)
+        self._guard(op.prepare)
+        output = self.run(func, args, kwargs)
+        self._guard(partial(op.follow, output))
+        if call.index % _PURGE == 0:
+            self.shadows.purge()
+            self._opaque = {
+                key: kept for key, kept in self._opaque.items() if not kept[0].expired()
+            }
+        return output
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """Work on shadows, which must not fail in the user's code."""
+        if self.failure is not None:
+            return
+        grad_mode = torch.is_grad_enabled()
+        try:
+            # Kernels look at the grad mode.
+            with raw(), below_autograd(), torch.set_grad_enabled(grad_mode):
+                action()
+        except torch.OutOfMemoryError:
+            self.failure = NO_MEMORY
+        except _ERRORS as error:
+            self.failure = first_line(error)
+        if self.failure is not None:
+            self.shadows.clear()
+
+    def opaque(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The bytes that take the place of ``tensor`` in float64."""
+        kept = self._opaque.get(storage_key(tensor.untyped_storage()))
+        return None if kept is None or kept[0].expired() else kept[1]
+
+    def keep_opaque(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._opaque[storage_key(storage)] = StorageWeakRef(storage), wide
+
+
+class _Op:
+    """One op and its second run."""
+
+    def __init__(
+        self, recorder: Float64Recorder, name: str, func: Any, args: Any, kwargs: Any
+    ) -> None:
+        self.recorder, self.name, self.func = recorder, name, func
+        self.arguments = args, kwargs
+        self.draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        self.written = {id(tensor): tensor for tensor in written_by(func, args, kwargs)}
+        self.copies: dict[int, torch.Tensor] = {}
+        """What the second run uses in place of tensors that have no shadow and are written."""
+        self.states: list[Callable[[], object]] = []
+
+    def prepare(self) -> None:
+        """Before the op: shadows of what it reads, and the random state."""
+        leaves = pytree.tree_leaves(self.arguments)
+        for leaf in leaves:
+            if _has_numbers(leaf):
+                self.recorder.shadows.of(leaf)
+            elif id(leaf) in self.written:
+                self.copies[id(leaf)] = leaf.clone()
+        self.states = self._random_states()
+
+    def follow(self, output: Any) -> None:
+        """After the op: the second run, and the shadows of its results."""
+        results = pytree.tree_leaves(output)
+        changed = [tensor for tensor in self.written.values() if _has_numbers(tensor)]
+        if not changed and not any(map(_has_numbers, results)):
+            return
+        after = self._random_states()
+        own_type = self.recorder.own_type
+        if self.draws:
+            own_type.setdefault(self.name, "it draws random numbers")
+        elif not self.name.startswith(_OURS):
+            own_type.setdefault(self.name, "it is not PyTorch's")
+        wide = None if self.name in own_type else self._in_float64()
+        if wide is None:
+            for restore in self.states:
+                restore()
+            wide = self._in_own_type(changed)
+            for restore in after:
+                restore()
+        self._assign(results, wide)
+
+    def _random_states(self) -> list[Callable[[], object]]:
+        """What restores the random states that the op draws from, as they are now."""
+        if not self.draws:
+            return []
+        device = self.recorder.device
+        return [
+            partial(device.set_rng_state, device.get_rng_state()),
+            *(
+                partial(leaf.set_state, leaf.get_state())
+                for leaf in pytree.tree_leaves(self.arguments)
+                if isinstance(leaf, torch.Generator)
+            ),
+        ]
+
+    def _run(self, convert: Callable[[Any], Any], arguments: Any) -> list[Any]:
+        args, kwargs = pytree.tree_map(convert, arguments)
+        return list(pytree.tree_leaves(self.func(*args, **kwargs)))
+
+    def _in_float64(self) -> list[Any] | None:
+        """The results of the op on shadows; None if it has no kernel for them."""
+
+        def convert(leaf: Any) -> Any:
+            if _has_numbers(leaf):
+                return self.recorder.shadows.of(leaf)
+            if isinstance(leaf, torch.dtype) and leaf in _NARROW:
+                return torch.float64
+            if isinstance(leaf, torch.dtype) and leaf.is_complex:
+                return torch.complex128
+            if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.uint8 and has_shape(leaf):
+                kept = self.recorder.opaque(leaf)
+                return self.copies.get(id(leaf), leaf if kept is None else kept)
+            return self.copies.get(id(leaf), leaf)
+
+        args, kwargs = self.arguments
+        for position, argument in enumerate(schema_of(self.func).arguments):
+            # A softmax of float16 in float32 is one of float64 in float64.
+            if argument.name == "half_to_float" and position < len(args):
+                args = (*args[:position], False, *args[position + 1 :])
+        try:
+            return self._run(convert, (args, kwargs))
+        except torch.OutOfMemoryError:
+            raise
+        except _ERRORS as error:
+            self.recorder.own_type[self.name] = first_line(error)
+        return None
+
+    def _in_own_type(self, changed: list[torch.Tensor]) -> list[Any]:
+        shadows, rounded = self.recorder.shadows, dict(self.copies)
+
+        def convert(leaf: Any) -> Any:
+            if _has_numbers(leaf) and id(leaf) not in rounded:
+                rounded[id(leaf)] = leaf.clone()
+                write(rounded[id(leaf)], shadows.of(leaf))
+            return rounded.get(id(leaf), leaf)
+
+        results = self._run(convert, self.arguments)
+        for tensor in changed:
+            write(shadows.of(tensor), rounded[id(tensor)])
+        return results
+
+    def _assign(self, results: list[Any], wide: list[Any]) -> None:
+        """Make the results of the second run the shadows of those of the first."""
+        in_place = set(map(key_of, self.written.values()))
+        for result, value in zip(results, wide, strict=True):
+            if not isinstance(result, torch.Tensor) or not has_shape(result):
+                continue
+            if key_of(result) in in_place:
+                continue
+            if _has_numbers(result):
+                write(self.recorder.shadows.of(result), value)
+            elif result.dtype == torch.uint8 and not self.draws:
+                self.recorder.keep_opaque(result, value)

@@ -1,0 +1,105 @@
+"""Entry points whose captured code rounds differently from eager: it asks whether it is captured.
+
+So the simulated device does what other kernels do on a GPU.
+"""
+
+import torch
+from torch import nn
+
+
+def capturing():
+    return torch.cuda.is_current_stream_capturing()
+
+
+class Attention(nn.Module):
+    """The gradient of its key bias is zero, and is computed as the sum of what cancels."""
+
+    def __init__(self, fault=0.0):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+        self.fault = fault
+
+    def forward(self, x):
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        if not capturing():
+            return (query @ key.mT).softmax(-1) @ value
+        query = query * (1 + self.fault)
+        halves = query[..., :8] @ key[..., :8].mT + query[..., 8:] @ key[..., 8:].mT
+        weights = (halves - halves.amax(-1, keepdim=True)).exp()
+        return (weights @ value) / weights.sum(-1, keepdim=True)
+
+
+def attention(device):
+    return Attention().to(device), (torch.randn(4, 8, 16, device=device),)
+
+
+def scaled_in_one_place(device):
+    return Attention(1e-4).to(device), (torch.randn(4, 8, 16, device=device),)
+
+
+def training(device):
+    net = nn.Sequential(Attention(), nn.LayerNorm(16), nn.Dropout(0.1), Attention()).to(device)
+    x = torch.randn(4, 8, 16, device=device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, capturable=True)
+
+    def step():
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def in_bfloat16(device):
+    net, (x,) = attention(device)
+    return net.bfloat16(), (x.bfloat16(),)
+
+
+def a_scalar(device):
+    def total(x):
+        return x.reshape(64, -1).sum(1).sum() if capturing() else x.cumsum(0)[-1]
+
+    return total, (torch.rand(4096, device=device),)
+
+
+def stale(device):
+    """A value of the warm-up in one place of many."""
+    net = Attention().to(device)
+    seen = []
+
+    def run(x):
+        y = net(x)
+        seen.append(y.detach()[0, 0, 0].clone())
+        return torch.where(torch.arange(16, device=x.device) == 5, seen[0], y) if capturing() else y
+
+    return run, (torch.randn(4, 8, 16, device=device),)
+
+
+def scaled(device):
+    def scale(x):
+        return x * 1.0001 if capturing() else x.mul(1.0)
+
+    return scale, (torch.randn(1000, device=device),)
+
+
+def another_index(device):
+    def largest(x):
+        return x.argmax() + int(capturing())
+
+    return largest, (torch.randn(100, device=device),)
+
+
+@torch.library.custom_op("cgtool_tests::halve", mutates_args=())
+def halve(x: torch.Tensor) -> torch.Tensor:
+    assert x.dtype == torch.float32, "a kernel of one type"
+    return x / 2
+
+
+def custom_op(device):
+    def run(x):
+        y = halve(x)
+        return y.flip(0).cumsum(0)[-1] if capturing() else y.sum()
+
+    return run, (torch.rand(1000, device=device),)

@@ -50,11 +50,12 @@ def check_entry(
     Raises CgtoolError when the code fails in eager mode already, for a reason that has no code.
     """
     findings, checked = region.findings, ["settings, modules and optimizers"]
-    findings.extend(preflight.findings_of(workload, options))
+    findings.extend(preflight.findings_of(options))
     session = Phases(workload, options)
     iterations, _ = warmup_iters(workload, options)
     try:
         warm_up(session, max(1, iterations - 2), progress, explain)
+        findings.extend(preflight.of_modules(workload))
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
             differences, iteration = compare_iterations(
@@ -63,8 +64,14 @@ def check_entry(
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
-        for optimizer, stepped_at in steps.values():
-            findings.extend(preflight.captured_step(optimizer, stepped_at))
+        scheduled = {id(step.optimizer) for step in iteration.scheduled}
+        for step in steps.values():
+            if id(step.optimizer) not in scheduled:
+                findings.extend(preflight.captured_step(step))
+        findings.extend(
+            preflight.captured_scheduler(step.optimizer, step.scheduler, step.frames)
+            for step in iteration.scheduled
+        )
         findings.extend(differences)
         checked.append("two eager iterations")
         gc.collect()

@@ -11,6 +11,17 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
+from cgtool.detectors.frozen_values import (
+    CONTROL_FLOW_FROZEN,
+    CPU_STATE_STEP_COUNTER,
+    CPU_WORK_IN_REGION,
+    PYTHON_SCALAR_FROZEN,
+    PYTHON_SIDE_EFFECTS_SKIPPED,
+    RNG_FROZEN_SEED,
+    FrozenValues,
+)
 from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
 from cgtool.model.capture import Frame
@@ -23,16 +34,10 @@ from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
-CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
-CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
-CPU_WORK_IN_REGION = code("cpu-work-in-region")
 IN_PLACE_ON_STATIC_INPUT = code("in-place-on-static-input")
 METADATA_ADDRESS_CHANGED = code("metadata-address-changed")
 PARAMETER_REBOUND = code("parameter-rebound")
-PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
-PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")
-RNG_FROZEN_SEED = code("rng-frozen-seed")
 STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
 
 FROZEN = frozenset(
@@ -109,104 +114,72 @@ class _Comparison:
         self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
     ) -> None:
         self.first, self.second = first, second
-        self.reads, self.changes = reads, changes
-        self.explained: set[int] = set()
-        """Indices of the changes that belong to an op already reported."""
+        self.changes = changes
+        self.frozen = FrozenValues(first, second, reads, changes)
 
     def findings(self) -> Iterator[Finding]:
-        pairs = itertools.zip_longest(self.first.ops, self.second.ops)
-        for index, (before, after) in enumerate(pairs):
-            if before is None or after is None:
-                yield self._branch(before or after, None)
+        before, after = (
+            [op for op in iteration.ops if not op.host] for iteration in (self.first, self.second)
+        )
+        different: list[Op] = []
+        """Ops that get other numbers in the second iteration."""
+        for old, new in itertools.zip_longest(before, after):
+            if old is None or new is None or _key(old.call) != _key(new.call):
+                yield from self._branch(old or new, new if old else None)
                 break
-            if _key(before.call) != _key(after.call):
-                yield self._branch(before, after)
-                break
-            if before.numbers != after.numbers and not after.in_optimizer:
-                yield self._number(index, before, after)
-            if not after.host and before.outside != after.outside:
-                yield from self._addresses(before, after)
-        yield from self._host_operands()
+            if old.numbers != new.numbers and not new.in_optimizer:
+                different.append(new)
+                yield from self._number(old, new)
+            if old.outside != new.outside:
+                yield from self._addresses(old, new)
+        frozen = list(self.frozen.findings())
+        yield from frozen
+        yield from self._host_operands(different)
         yield from self._memory()
-        yield from self._host_state()
+        known = {finding.frames[:1] for finding in frozen}
+        yield from (each for each in self._side_effects() if each.frames not in known)
 
     def _at(self, call: OpCall, code: Code, reason: str, *evidence: str) -> Finding:
         return at_call(Finding(code, reason, evidence=evidence), call, self.second.record)
 
-    def _branch(self, before: Op, after: Op | None) -> Finding:
+    def _branch(self, before: Op, after: Op | None) -> Iterator[Finding]:
         frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
-        tested = self._changes_in(before.call, tested=True)
         differences = f"{after.call.name} in the next" if after else "not in the other"
-        return Finding(
-            CONTROL_FLOW_FROZEN,
-            f"two consecutive calls run different ops: {before.call.name} in one, {differences}; "
-            "a graph repeats those of the capture",
-            frames or frames_of(before.call.chain),
-            evidence=tuple(change.text for change in tested)[:_SHOWN_CHANGES],
-        )
+        text = f"two consecutive calls run different ops: {before.call.name} in one, {differences}"
+        if not self.frozen.explain_branch([op.call for op in (before, after) if op], text):
+            yield Finding(
+                CONTROL_FLOW_FROZEN,
+                f"{text}; a graph repeats those of the capture",
+                frames or frames_of(before.call.chain),
+            )
 
-    def _changes_in(self, call: OpCall, *, tested: bool = False) -> Iterator[Change]:
-        """Changes of values, other than tensors on the device, that the functions around an op
-        read."""
-        functions = {(site[0].co_filename, site[0].co_qualname) for site in call.chain}
-        for index, change in enumerate(self.changes):
-            if (change.watched.frame.file, change.watched.frame.function) not in functions:
-                continue
-            if change.after.kind == "tensor" or (tested and not change.watched.use.tested):
-                continue
-            self.explained.add(index)
-            yield change
-
-    def _number(self, index: int, before: Op, after: Op) -> Finding:
+    def _number(self, before: Op, after: Op) -> Iterator[Finding]:
         call = after.call
         old, new = next(
             ((x[1], y[1]) for x, y in zip(before.numbers, after.numbers, strict=False) if x != y),
             ("", ""),
         )
         evidence = f"{call.name} got {old}, then {new}"
-        for kind, chain in self.second.drawn:
-            if chain and _share_function(chain, call.chain):
-                is_random = kind == "random"
-                value = "a random number drawn on the host" if is_random else "the time"
-                return Finding(
-                    RNG_FROZEN_SEED if is_random else CPU_WORK_IN_REGION,
-                    f"{value} is passed to {call.name}: every replay repeats the value of the "
-                    "capture",
-                    frames_of(chain),
-                    module=call.module[0] if call.module else None,
-                    evidence=(evidence,),
-                )
-        for op in reversed(self.second.ops[:index]):
-            if op.host and op.call.chain and _share_function(op.call.chain, call.chain):
-                return self._at(
-                    op.call,
-                    CPU_WORK_IN_REGION,
-                    "this is computed on the host and becomes a constant of the graph: every "
-                    "replay repeats the value of the capture",
-                    evidence,
-                )
-        changes = list(self._changes_in(call))
-        names = {(change.watched.use.text, change.watched.owner) for change in changes}
-        for watched in self.reads.watched:
-            use = watched.use
-            if not use.written or (use.text, watched.owner) not in names:
-                continue
-            change = next(change for change in changes if change.watched.use.text == use.text)
-            return Finding(
-                CPU_STATE_STEP_COUNTER,
-                f"`{use.text}` changes on the host with every call, but not in a replay",
-                (watched.frame, *_callers_of(watched.frame, call.chain)),
-                module=call.module[0] if call.module else None,
-                evidence=(evidence, change.text),
+        if not self.frozen.explain_number(call, evidence):
+            yield self._at(
+                call,
+                PYTHON_SCALAR_FROZEN,
+                f"{call.name} gets a different number in the next call; a graph keeps the number "
+                "of the capture",
+                evidence,
+                *itertools.islice(self._changes_around(call), _SHOWN_CHANGES),
             )
-        return self._at(
-            call,
-            PYTHON_SCALAR_FROZEN,
-            f"{call.name} gets a different number in the next call; a graph keeps the number of "
-            "the capture",
-            evidence,
-            *dict.fromkeys(change.text for change in changes),
+
+    def _changes_around(self, call: OpCall) -> Iterator[str]:
+        """Changes of numbers that the functions around an op read."""
+        functions = {(site[0].co_filename, site[0].co_qualname) for site in call.chain}
+        texts = (
+            change.text
+            for change in self.changes
+            if change.after.kind in ("number", "host tensor")
+            and (change.watched.frame.file, change.watched.frame.function) in functions
         )
+        return iter(dict.fromkeys(texts))
 
     def _addresses(self, before: Op, after: Op) -> Iterator[Finding]:
         by_position = {tensor.position: tensor for tensor in before.outside}
@@ -224,27 +197,31 @@ class _Comparison:
                 if change.after.kind == "tensor"
                 and change.after.content == (new.shape, new.address)
             ]
-            self.explained.update(
-                index for index, change in enumerate(self.changes) if change.after.kind == "tensor"
+            shown = (
+                f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
+                f"{list(new.shape)} at {new.address:#x}"
             )
+            if not names and self.frozen.explain_branch([after.call], shown):
+                continue
             yield self._at(
                 after.call,
                 PARAMETER_REBOUND if new.parameter else METADATA_ADDRESS_CHANGED,
                 f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
                 "tensor in the next call; a graph always reads the tensor of the capture",
-                f"{after.call.name}: {list(old.shape)} at {old.address:#x}, then "
-                f"{list(new.shape)} at {new.address:#x}",
+                shown,
             )
 
-    def _host_operands(self) -> Iterator[Finding]:
+    def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:
             if op.host_scalar and not op.in_optimizer:
-                yield self._at(
+                changes = op in different
+                finding = self._at(
                     op.call,
                     CPU_SCALAR_TENSOR_OPERAND,
                     f"{op.call.name} gets a CPU tensor: its value at the capture becomes a "
                     "constant argument of the kernel",
                 )
+                yield finding if changes else msgspec.structs.replace(finding, severity=NOTE)
 
     def _memory(self) -> Iterator[Finding]:
         for op in self.second.ops:
@@ -265,43 +242,18 @@ class _Comparison:
                     "reads what the previous replay left there",
                 )
 
-    def _host_state(self) -> Iterator[Finding]:
-        """State on the host that changed and that no op shows."""
-        for index, change in enumerate(self.changes):
-            if index in self.explained or change.after.kind == "tensor":
-                continue
-            use = change.watched.use
-            if use.tested and not use.written:
-                yield Finding(
-                    CONTROL_FLOW_FROZEN,
-                    f"`{use.text}` decides a branch here and changes from call to call; a graph "
-                    "keeps the branch of the capture",
-                    (change.watched.frame,),
-                    evidence=(change.text,),
-                )
-            elif use.written:
+    def _side_effects(self) -> Iterator[Finding]:
+        """Containers that the code fills with tensors."""
+        for change in self.changes:
+            if change.watched.use.written and change.after.has_tensors:
                 yield Finding(
                     PYTHON_SIDE_EFFECTS_SKIPPED,
-                    f"`{use.text}` changes with every call; a replay runs no Python and does not "
-                    "change it",
+                    f"`{change.watched.use.text}` changes with every call; a replay runs no Python "
+                    "and does not change it",
                     (change.watched.frame,),
                     evidence=(change.text,),
                     severity=WARNING,
                 )
-
-
-def _share_function(chain: tuple[Site, ...], other: tuple[Site, ...]) -> bool:
-    functions = {id(code_object) for code_object, _ in other}
-    return any(id(code_object) in functions for code_object, _ in chain)
-
-
-def _callers_of(frame: Frame, chain: tuple[Site, ...]) -> tuple[Frame, ...]:
-    """The callers, in ``chain``, of the function that ``frame`` is in."""
-    frames = frames_of(chain)
-    for index, inner in enumerate(frames):
-        if (inner.file, inner.function) == (frame.file, frame.function):
-            return frames[index + 1 :]
-    return ()
 
 
 def _frames_of_branch(chain: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.findings import code
 from cgtool.model.capture import Frame
-from cgtool.model.finding import Code, Finding
+from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
-from cgtool.observe.frames import here
+from cgtool.observe.frames import here, package_part
+from cgtool.observe.tensors import on_host
 from cgtool.program.callables import real_module
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS
@@ -55,7 +57,7 @@ def disabled_caching() -> Iterator[Finding]:
         )
 
 
-def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding]:
+def findings_of(options: CaptureOptions) -> Iterator[Finding]:
     """Findings that need no run."""
     yield from disabled_caching()
     _, allocator = allocator_setting()
@@ -78,6 +80,11 @@ def findings_of(workload: Workload, options: CaptureOptions) -> Iterator[Finding
             f"--capture-error-mode {options.capture_error_mode}: calls that are not permitted "
             "during capture run unnoticed",
         )
+
+
+def of_modules(workload: Workload) -> Iterator[Finding]:
+    """Findings about modules as the first calls have left them: lazy modules, and hooks that run
+    once, have removed their hooks."""
     for part in workload.parts:
         for prefix, root in part.modules.items():
             yield from _module(prefix, real_module(root))
@@ -102,6 +109,10 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
     for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
         for table in names:
             for hook in (getattr(module, table, None) or {}).values():
+                function = getattr(hook, "__func__", hook)
+                if package_part(getattr(getattr(function, "__code__", None), "co_filename", "")):
+                    # PyTorch's own: of a lazy module, of a parametrization.
+                    continue
                 yield Finding(
                     CHILD_MODULE_HOOKS_CAPTURED,
                     f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
@@ -128,32 +139,81 @@ def frozen_by(optimizer: torch.optim.Optimizer) -> Code:
     return LR_FROZEN_DESPITE_CAPTURABLE if capturable else OPTIMIZER_WITHOUT_CAPTURE_GUARD
 
 
-Steps = dict[int, tuple[torch.optim.Optimizer, tuple[Frame, ...]]]
-"""Optimizers by identity, and where each first stepped."""
+@dataclass
+class Stepped:
+    """An optimizer that stepped."""
+
+    optimizer: torch.optim.Optimizer
+    frames: tuple[Frame, ...]
+    """Where it first stepped."""
+    rates: list[tuple[Any, ...]]
+    """Its learning rates at each step, and after the last one."""
+
+
+def _rates(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    return tuple(
+        group["lr"] for group in optimizer.param_groups if isinstance(group.get("lr"), float | int)
+    )
 
 
 @contextlib.contextmanager
-def stepping_optimizers() -> Iterator[Steps]:
-    """Fills the dict with the optimizers that step while entered."""
-    steps: Steps = {}
+def stepping_optimizers() -> Iterator[dict[int, Stepped]]:
+    """Fills the dict with the optimizers that step while entered, by identity."""
+    steps: dict[int, Stepped] = {}
 
     def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        steps.setdefault(id(optimizer), (optimizer, here(2)))
+        step = steps.setdefault(id(optimizer), Stepped(optimizer, here(2), []))
+        step.rates.append(_rates(optimizer))
 
     handle = register_optimizer_step_pre_hook(note_step)
     try:
         yield steps
     finally:
         handle.remove()
+    for step in steps.values():
+        step.rates.append(_rates(step.optimizer))
 
 
-def captured_step(
-    optimizer: torch.optim.Optimizer, stepped_at: tuple[Frame, ...]
-) -> Iterator[Finding]:
-    """What goes wrong when a graph contains the step of this optimizer at ``stepped_at``."""
+def captured_scheduler(
+    optimizer: torch.optim.Optimizer, kind: str, frames: tuple[Frame, ...]
+) -> Finding:
+    """A learning rate scheduler of the class ``kind`` steps in the captured code."""
+    return Finding(
+        frozen_by(optimizer),
+        f"`{kind}.step` is Python: in a replay it does not run, and the learning rate stays that "
+        "of the capture",
+        frames,
+        fix="call `scheduler.step()` after each replay, and give the optimizer "
+        f"`lr=torch.tensor({_first_rate(optimizer.param_groups[0])}, device=...)`",
+        severity=ERROR,
+    )
+
+
+def _first_rate(group: dict[str, Any]) -> Any:
+    """The learning rate before any scheduler changed it."""
+    rate = group.get("initial_lr", group.get("lr"))
+    return rate.item() if isinstance(rate, torch.Tensor) and on_host(rate) else rate
+
+
+def _keeps_host_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its steps depend on numbers on the host that change with every step."""
+    if optimizer.param_groups[0].get("lr_decay") == 0:
+        return False
+    return any(
+        isinstance(value, int | float)
+        or (isinstance(value, torch.Tensor) and value.dim() == 0 and on_host(value))
+        for state in optimizer.state.values()
+        if isinstance(state, dict)
+        for value in state.values()
+    )
+
+
+def captured_step(step: Stepped) -> Iterator[Finding]:
+    """What goes wrong when a graph contains the steps of this optimizer."""
+    optimizer, stepped_at = step.optimizer, step.frames
     group = optimizer.param_groups[0]
     name, frames = type(optimizer).__name__, constructed_at(optimizer) or stepped_at
-    lr = group.get("lr")
+    lr, capturable = group.get("lr"), group.get("capturable")
     if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim"):
         # PyTorch's check reads an option that this class does not have.
         yield Finding(
@@ -161,7 +221,7 @@ def captured_step(
             f"`{name}.step` raises KeyError: 'capturable' when a stream is capturing",
             stepped_at,
         )
-    elif "capturable" in group and not group["capturable"]:
+    elif capturable is False:
         where = f" in line {frames[0].line}" if frames else ""
         yield Finding(
             OPTIMIZER_NOT_CAPTURABLE,
@@ -169,18 +229,27 @@ def captured_step(
             stepped_at,
             fix=f"construct it with {name}(..., capturable=True){where}",
         )
-    elif "capturable" in group and not isinstance(lr, torch.Tensor):
-        yield Finding(
-            frozen_by(optimizer),
-            f"the learning rate of `{name}` is a Python number ({lr}): a scheduler that changes it "
-            "has no effect on replays",
-            frames,
-            fix=f"{name}(..., lr=torch.tensor({lr}, device=...)), which schedulers update in place",
-        )
-    elif "capturable" not in group and not isinstance(lr, torch.Tensor):
-        yield Finding(
-            frozen_by(optimizer),
-            f"`{name}` does not support captures: its learning rate ({lr}) and its other state on "
-            "the host are frozen",
-            frames,
-        )
+    elif not isinstance(lr, torch.Tensor):
+        severity: str | None = None
+        if len(set(step.rates)) > 1:
+            severity = ERROR
+        elif "initial_lr" not in group and (capturable or not _keeps_host_state(optimizer)):
+            # No scheduler changes it.
+            severity = NOTE
+        rate = _first_rate(group)
+        if capturable:
+            reason = (
+                f"the learning rate of `{name}` is a Python number ({rate}): a scheduler "
+                "that changes it has no effect on replays"
+            )
+            fix = (
+                f"{name}(..., lr=torch.tensor({rate}, device=...)), which schedulers update in "
+                "place"
+            )
+        else:
+            reason = (
+                f"`{name}` does not support captures: its learning rate ({rate}) and its "
+                "other state on the host are frozen"
+            )
+            fix = None
+        yield Finding(frozen_by(optimizer), reason, frames, fix=fix, severity=severity)

@@ -145,6 +145,20 @@ def line_of(site: Site) -> int:
     return lines[lasti // 2] if 0 <= lasti // 2 < len(lines) else code.co_firstlineno
 
 
+def position_of(site: Site) -> tuple[str, int, int, int, int]:
+    """The file of a site, and first line and column, last line and column of its expression; zeros
+    where Python runs with -X no_debug_ranges."""
+    code, lasti = site
+    known = _positions.get(id(code))
+    if known is None or known[0] is not code:
+        known = _positions[id(code)] = code, list(code.co_positions())
+    line, end_line, start, end = known[1][lasti // 2] if lasti >= 0 else (0, 0, 0, 0)
+    return code.co_filename, line or 0, start or 0, end_line or 0, end or 0
+
+
+_positions: dict[int, tuple[CodeType, list[tuple[int | None, ...]]]] = {}
+
+
 def frame_of(site: Site) -> Frame:
     """The site as plain data."""
     code = site[0]

@@ -7,10 +7,18 @@ two snapshots says which values changed, and which line reads them.
 
 from __future__ import annotations
 
+import collections
+import enum
 import gc
+import itertools
+import random
+import sys
+import threading
 import types
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +27,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.source import Use, uses_of
+from cgtool.observe.source import Step, Use, uses_of
 from cgtool.observe.tensors import has_shape, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
@@ -42,9 +50,12 @@ class Value:
     """A value, reduced to what a comparison needs."""
 
     kind: str
-    """``number`` (or text, or None), ``host tensor``, ``tensor``, ``size`` (of a container)."""
+    """``number`` (or text, or None), ``host tensor``, ``tensor``, ``container``, ``function`` (or
+    module), ``random`` (a generator of random numbers), ``iterator``."""
     content: Any
     shown: str
+    has_tensors: bool = False
+    """A container with tensors in it."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,11 @@ class Watched:
     root: Callable[[], Any]
     owner: int
     """Identity of the root object: the same line serves many modules."""
+    key: Any
+    """The same for all names of one value; None if it is nowhere yet."""
+
+    def look_up(self) -> Any:
+        return resolve(self.root(), self.use.steps)
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ class Change:
 
 Snapshot = dict[int, Value]
 """By index into ``HostReads.watched``."""
+_Name = tuple[int, str, tuple[Step, ...]]
+"""A name in a function: id of its code, root and steps."""
 
 
 class HostReads:
@@ -81,6 +99,9 @@ class HostReads:
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
+        self._keys: dict[_Name, list[Any]] = {}
+        self._contents: dict[_Name, list[Any]] = {}
+        self._host_tensors: set[_Name] = set()
         self._known: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
         """Keeps roots without weak references (dicts, lists) and code objects alive."""
@@ -95,33 +116,79 @@ class HostReads:
             self._kept.append(code)
             self._add_code(code, frame.f_globals, dict(frame.f_locals), _HELPERS)
 
+    def add_locals(self, frame: types.FrameType) -> None:
+        """Add the attributes of objects that the local names of a function hold at its end."""
+        code = frame.f_code
+        uses = [use for use in uses_of(code, "local") if use.steps]
+        values = frame.f_locals if uses else {}
+        for use in uses:
+            value = values.get(use.root)
+            known = id(use), id(value)
+            if value is None or known in self._known or isinstance(value, torch.Tensor):
+                continue
+            self._known.add(known)
+            try:
+                root = weakref.ref(value)
+            except TypeError:
+                continue
+            self._kept.append(use)
+            self._add(code, use, root, id(value))
+
+    def keys_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
+        """The keys of a name in a function, for all objects and closures that it ran with."""
+        return self._keys.get((id(code), root, steps), [])
+
+    def contents_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
+        """The keys of what is in the containers behind a name in a function."""
+        return self._contents.get((id(code), root, steps), [])
+
+    def is_host_tensor(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> bool:
+        """Whether a name in a function holds a tensor on the host."""
+        return (id(code), root, steps) in self._host_tensors
+
+    def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
+        key: Any = owner, use.root
+        if use.steps:
+            base = resolve(root(), use.steps[:-1])
+            is_part = isinstance(base, torch.nn.Module) and is_internal(type(base).forward.__code__)
+            kind, part = use.steps[-1]
+            key = "module" if is_part else kind, id(base), part
+            if base is None or base is MISSING:
+                key = None
+        name = id(code), use.root, use.steps
+        if key is not None:
+            self._keys.setdefault(name, []).append(key)
+        value = resolve(root(), use.steps)
+        if isinstance(value, torch.Tensor) and on_host(value):
+            self._host_tensors.add(name)
+        if isinstance(value, _CONTAINERS):
+            self._contents.setdefault(name, []).append(("contents", id(value)))
+        frame = Frame(code.co_filename, use.line, code.co_qualname)
+        self.watched.append(Watched(use, frame, root, owner, key))
+
     def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int
     ) -> None:
-        cells: dict[str, types.CellType] | None = None
+        cells: list[dict[str, types.CellType]] | None = None
         for use in uses_of(code):
+            roots: list[tuple[Callable[[], Any], int]] = []
             if use.scope == "global":
-                if use.root not in names:
-                    continue
-                root: Callable[[], Any] = partial(names.get, use.root, MISSING)
-                owner = id(names)
+                if use.root in names:
+                    roots.append((partial(names.get, use.root, MISSING), id(names)))
             elif use.scope == "argument":
                 value = values.get(use.root, MISSING)
-                if value is MISSING or isinstance(value, torch.Tensor):
-                    # Tensor arguments are the static inputs.
-                    continue
-                root, owner = self._reference(value), id(value)
+                # Tensor arguments are the static inputs.
+                if value is not MISSING and not isinstance(value, torch.Tensor):
+                    roots.append((self._reference(value), id(value)))
             else:
                 if cells is None:
-                    cells = _cells(code)
-                cell = cells.get(use.root)
-                if cell is None:
-                    continue
-                root, owner = _content_of(cell), id(cell)
-            if use.called and depth:
-                self._follow(resolve(root(), use.steps), depth - 1)
-            frame = Frame(code.co_filename, use.line, code.co_qualname)
-            self.watched.append(Watched(use, frame, root, owner))
+                    cells = list(_cells(code, values))
+                shared = {id(cell): cell for found in cells if (cell := found.get(use.root))}
+                roots += [(_content_of(cell), number) for number, cell in shared.items()]
+            for root, owner in roots:
+                if use.called and depth:
+                    self._follow(resolve(root(), use.steps), depth - 1)
+                self._add(code, use, root, owner)
 
     def _follow(self, function: Any, depth: int) -> None:
         """Add what a helper of the user reads, which may run no op."""
@@ -151,7 +218,7 @@ class HostReads:
         """The value of every name now."""
         snapshot: Snapshot = {}
         for index, watched in enumerate(self.watched):
-            value = _reduce(resolve(watched.root(), watched.use.steps))
+            value = _reduce(watched.look_up())
             if value is not None:
                 snapshot[index] = value
         return snapshot
@@ -169,6 +236,21 @@ class HostReads:
                 reported.add(key)
                 yield Change(watched, old, new)
 
+    def written_by_threads(self) -> set[Any]:
+        """The keys of values that the running functions of other threads write."""
+        others = HostReads()
+        for number, frame in sys._current_frames().items():
+            running: types.FrameType | None = frame if number != threading.get_ident() else None
+            while running is not None:
+                if not is_internal(running.f_code):
+                    others.add_frame(running)
+                elif running.f_code.co_filename == threading.__file__:
+                    # The function of a `Timer`, which is still to be called.
+                    thread = running.f_locals.get("self")
+                    others._follow(getattr(thread, "function", None), _HELPERS)
+                running = running.f_back
+        return {watched.key for watched in others.watched if watched.use.written}
+
 
 def _content_of(cell: types.CellType) -> Callable[[], Any]:
     def content() -> Any:
@@ -180,12 +262,20 @@ def _content_of(cell: types.CellType) -> Callable[[], Any]:
     return content
 
 
-def _cells(code: types.CodeType) -> dict[str, types.CellType]:
-    """The cells of a function that runs this code, which frames do not have."""
-    for function in gc.get_referrers(code):
-        if isinstance(function, types.FunctionType) and function.__code__ is code:
-            return dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-    return {}
+def _cells(code: types.CodeType, values: dict[str, Any]) -> Iterator[dict[str, types.CellType]]:
+    """The cells of the functions that run this code, which frames do not have. Of several
+    functions, those whose cells hold what a frame's names hold."""
+    candidates = [
+        dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+        for function in gc.get_referrers(code)
+        if isinstance(function, types.FunctionType) and function.__code__ is code
+    ]
+    matching = [
+        cells
+        for cells in candidates
+        if all(_content_of(cell)() is values.get(name, MISSING) for name, cell in cells.items())
+    ]
+    yield from matching or candidates
 
 
 def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
@@ -203,7 +293,7 @@ def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
 def _item(value: Any, key: str | int) -> Any:
     if isinstance(value, dict):
         return dict.get(value, key, MISSING)
-    if isinstance(value, list | tuple) and isinstance(key, int):
+    if isinstance(value, list | tuple | collections.deque) and isinstance(key, int):
         return value[key] if -len(value) <= key < len(value) else MISSING
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
         return children_of(value).get(str(key), MISSING)
@@ -211,6 +301,8 @@ def _item(value: Any, key: str | int) -> Any:
 
 
 def _attribute(value: Any, name: str) -> Any:
+    if name == "__class__":
+        return type(value)
     try:
         table = object.__getattribute__(value, "__dict__")
     except Exception:  # slots, builtins, and objects whose attributes raise
@@ -239,21 +331,94 @@ def _attribute(value: Any, name: str) -> Any:
     return MISSING
 
 
-def _reduce(value: Any) -> Value | None:
+def _reduce(value: Any, depth: int = 2) -> Value | None:
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
-        shown = repr(value)
-        return Value("number", value, shown if len(shown) < 60 else shown[:57] + "...")
+        return Value("number", value, _short(value))
     if isinstance(value, torch.Tensor):
         return _tensor(value)
-    if isinstance(value, list | tuple | dict | set | frozenset):
-        is_short = isinstance(value, list | tuple) and 0 < len(value) <= _SMALL
-        if is_short and all(type(item) in (bool, int, float, str) for item in value):
-            return Value("number", tuple(value), repr(value))
-        return Value("size", len(value), f"{len(value)} items")
+    if isinstance(value, enum.Enum):
+        return Value("number", value.name, str(value))
+    if isinstance(value, ContextVar):
+        return _reduce(value.get(None), depth)
+    if isinstance(value, _CONTAINERS):
+        return _container(value, depth)
+    generator = random_state(value)
+    if generator is not None:
+        return Value("random", generator, "a state of the generator")
+    if isinstance(value, types.GeneratorType) or type(value).__module__ == "itertools":
+        if isinstance(value, itertools.repeat):
+            return None
+        # It moves on whenever it is read.
+        return Value("iterator", object(), _short(value))
+    if type(value) in _ITERATORS:
+        return Value("iterator", object(), type(value).__name__)
+    if isinstance(value, types.MethodType):
+        return Value("function", (id(value.__func__), id(value.__self__)), _short(value))
+    if isinstance(value, types.FunctionType | torch.nn.Module):
+        return Value("function", id(value), getattr(value, "__name__", type(value).__name__))
     module = type(value).__module__.partition(".")[0]
-    if module == "numpy" and hasattr(value, "tobytes") and getattr(value, "size", 99) <= _SMALL:
-        return Value("number", (str(value.dtype), value.tobytes()), str(value)[:60])
+    if module == "numpy" and hasattr(value, "tobytes"):
+        content = value.dtype.str, zlib.crc32(value.tobytes())
+        return Value("number", content, str(value)[:60] if value.size <= _SMALL else "an array")
     return None
+
+
+_CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
+_ITERATORS = frozenset(
+    map(
+        type,
+        (
+            iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(range(1)),
+            iter(set()), iter(""), reversed([]), zip(), enumerate(()), map(len, ()),
+            filter(None, ()),
+        ),
+    )
+)  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) < 60 else shown[:57] + "..."
+
+
+def _container(value: Any, depth: int) -> Value:
+    """Its size, and the values in it that are on the host, if they are few."""
+    items = list(value.items() if isinstance(value, dict) else value)
+    parts = [part for item in items for part in (item if isinstance(value, dict) else (item,))]
+    shown, has_tensors = f"{len(items)} items", any(isinstance(p, torch.Tensor) for p in parts)
+    if len(items) > _SMALL or not depth:
+        return Value("container", len(items), shown, has_tensors)
+    reduced = [_reduce(part, depth - 1) for part in parts]
+    content = tuple(
+        (part.kind, part.content if part.kind in ("number", "container") else None)
+        for part in reduced
+        if part is not None
+    )
+    is_numbers = bool(parts) and all(type(part) in (bool, int, float, str) for part in parts)
+    if is_numbers and isinstance(value, list | tuple):
+        return Value("number", tuple(value), _short(value))
+    return Value("container", (len(items), content), shown, has_tensors)
+
+
+def random_state(value: Any) -> Any:
+    """The state of a generator of random numbers of Python or NumPy, or of the one that a function
+    belongs to; None for anything else."""
+    owner = value
+    if isinstance(value, types.MethodType | types.BuiltinMethodType) or _is_cython(value):
+        owner = getattr(value, "__self__", None)
+    if isinstance(owner, random.SystemRandom):
+        return object()
+    if isinstance(owner, random.Random):
+        return owner.getstate()
+    if not type(owner).__module__.startswith("numpy.random") or isinstance(owner, type):
+        return None
+    generator: Any = owner
+    bits = getattr(generator, "bit_generator", None)
+    return repr(generator.get_state() if bits is None else bits.state)
+
+
+def _is_cython(value: Any) -> bool:
+    return type(value).__name__ == "cython_function_or_method"
 
 
 def _tensor(value: torch.Tensor) -> Value | None:

@@ -13,11 +13,21 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.effects import UNINITIALISED, Uninitialised, written_by
-from cgtool.observe.frames import Site, chain_of, is_internal, package_part
-from cgtool.observe.host_reads import HostReads, Snapshot
+from cgtool.observe.effects import UNINITIALISED, Uninitialised, overwrites, written_by
+from cgtool.observe.flows import Ran
+from cgtool.observe.frames import (
+    call_user,
+    chain_of,
+    frames_of,
+    is_internal,
+    package_part,
+    position_of,
+)
+from cgtool.observe.host_reads import HostReads, Snapshot, random_state
 from cgtool.observe.ops import OpCall, OpRecorder, Record
+from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_shape, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import pytree, storage_key
@@ -33,11 +43,15 @@ class OutsideTensor:
     """A device tensor that an op reads and that the iteration did not create."""
 
     position: int
-    address: int
+    memory: range
     shape: tuple[int, ...]
     parameter: bool
     storage: int
     """Key of its storage; ``Iteration.storages`` keeps the key from being reused."""
+
+    @property
+    def address(self) -> int:
+        return self.memory.start
 
 
 @dataclass(slots=True)
@@ -50,9 +64,11 @@ class Op:
     positions."""
     outside: tuple[OutsideTensor, ...]
     host: bool
-    """All tensors of the op are on the host."""
+    """All tensors of the op are on the host: those it gets, or else its results."""
     host_scalar: bool
     """A device op got a 0-dim CPU tensor from before the iteration."""
+    random: bool = False
+    """It draws random numbers."""
     in_optimizer: bool = False
     """An optimizer of PyTorch runs it."""
     writes_input: bool = False
@@ -61,16 +77,28 @@ class Op:
     """Index of the call that allocated memory which this op reads before anything is written."""
 
 
+@dataclass(frozen=True)
+class SchedulerStep:
+    """A learning rate scheduler of PyTorch that the iteration stepped."""
+
+    scheduler: str
+    """Its class."""
+    optimizer: torch.optim.Optimizer
+    frames: tuple[Frame, ...]
+
+
 @dataclass
 class Iteration:
     """What one eager iteration did."""
 
     ops: list[Op] = field(default_factory=list)
-    drawn: list[tuple[str, tuple[Site, ...]]] = field(default_factory=list)
-    """Random numbers and times that the code took on the host: (``random`` or ``clock``, chain)."""
+    ran: Ran = field(default_factory=Ran)
+    scheduled: list[SchedulerStep] = field(default_factory=list)
     state: Snapshot = field(default_factory=dict)
     """The values on the host that the code reads, after the iteration."""
     record: Record = field(default_factory=Record)
+    generators: dict[Position, Any] = field(default_factory=dict)
+    """By the call that drew a random number: the state of its generator after the iteration."""
     storages: dict[int, StorageWeakRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
 
@@ -91,6 +119,9 @@ class _Recorder(OpRecorder):
         self._storages: set[int] = set()
         self._by_host: set[int] = set()
         """Those of ``_storages`` that an op on CPU tensors created."""
+        self._host_storages: set[int] = set()
+        self._overwritten: dict[int, list[range]] = {}
+        """By storage: memory that ops have written without reading it."""
         self._empty = Uninitialised()
 
     def execute(
@@ -105,19 +136,39 @@ class _Recorder(OpRecorder):
             # A constant of the code: created in C++, and passed to this op first.
             new = self._note_storages(result)
         self._storages |= new
+        if op is not None and not any(map(_is_plain, tensors_in((args, kwargs)))):
+            # It creates tensors.
+            places = list(map(on_host, tensors_in(result)))
+            op.host = bool(places) and all(places)
         if (op is None and all(map(on_host, tensors_in(result)))) or (op is not None and op.host):
             self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
             self._empty.allocated(call.index, result)
         if op is not None:
+            op.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
             op.reads_nothing_of = unread
+            written = list(filter(_is_plain, written_by(func, args, kwargs)))
             op.writes_input = any(
-                storage_key(tensor.untyped_storage()) in self.inputs
-                for tensor in written_by(func, args, kwargs)
-                if _is_plain(tensor)
+                storage_key(tensor.untyped_storage()) in self.inputs for tensor in written
             )
+            if overwrites(call.name):
+                for tensor in written:
+                    storage = storage_key(tensor.untyped_storage())
+                    self._overwritten.setdefault(storage, []).append(_range_of(tensor))
+                op.outside = tuple(
+                    tensor
+                    for tensor in op.outside
+                    if not self._is_overwritten(tensor.storage, tensor.memory)
+                )
             self.iteration.ops.append(op)
         return result
+
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        """The simulated device marks no views that PyTorch makes in C++: their storage says it."""
+        storage = storage_key(tensor.untyped_storage())
+        if on_host(tensor):
+            self._host_storages.add(storage)
+        return storage in self._host_storages
 
     def _note_storages(self, value: Any) -> set[int]:
         storages = storages_in(value)
@@ -125,6 +176,12 @@ class _Recorder(OpRecorder):
             if key not in self.iteration.storages:
                 self.iteration.storages[key] = StorageWeakRef(storage)
         return set(storages)
+
+    def _is_overwritten(self, storage: int, memory: range) -> bool:
+        return any(
+            memory.start in known and memory.stop <= known.stop
+            for known in self._overwritten.get(storage, ())
+        )
 
     def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
         if call.name.startswith(SKIPPED):
@@ -137,10 +194,13 @@ class _Recorder(OpRecorder):
             if isinstance(argument, torch.Tensor):
                 if not _is_plain(argument):
                     continue
-                host = on_host(argument)
+                host = self._is_on_host(argument)
                 places.append(host)
                 storage = storage_key(argument.untyped_storage())
-                is_outside = storage not in self._storages
+                memory = _range_of(argument)
+                is_outside = storage not in self._storages and not self._is_overwritten(
+                    storage, memory
+                )
                 if host:
                     # A CPU result of a device op (the seed of an attention kernel) is not a number
                     # of the user's.
@@ -150,9 +210,7 @@ class _Recorder(OpRecorder):
                 elif is_outside:
                     is_parameter = isinstance(argument, torch.nn.Parameter)
                     shape = tuple(argument.shape)
-                    outside.append(
-                        OutsideTensor(position, argument.data_ptr(), shape, is_parameter, storage)
-                    )
+                    outside.append(OutsideTensor(position, memory, shape, is_parameter, storage))
             elif type(argument) in (bool, int, float, complex, str):
                 # A number that is none differs from itself.
                 numbers.append((position, argument if argument == argument else "nan"))
@@ -163,7 +221,7 @@ class _Recorder(OpRecorder):
             tuple(outside),
             all_host,
             host_scalar and not all_host,
-            _inside(sys._getframe(2), "/torch/optim/"),
+            in_optimizer=_inside(sys._getframe(2), "/torch/optim/"),
         )
 
 
@@ -171,6 +229,12 @@ def storages_in(value: Any) -> dict[int, torch.UntypedStorage]:
     """The storages of all tensors in a nested value, by key."""
     storages = (tensor.untyped_storage() for tensor in tensors_in(value) if _is_plain(tensor))
     return {storage_key(storage): storage for storage in storages}
+
+
+def _range_of(tensor: torch.Tensor) -> range:
+    """Its addresses; empty ones at its first address if it has gaps."""
+    size = tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
+    return range(tensor.data_ptr(), tensor.data_ptr() + size)
 
 
 def _inside(frame: types.FrameType | None, part: str) -> bool:
@@ -194,20 +258,79 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _CallProfile:
-    """Passes every frame of the user's code to ``reads``, and notes random numbers and times."""
+    """Notes what the user's code calls: its own functions, whose frames are passed to ``reads``,
+    and what returns random numbers or times."""
 
     def __init__(self, reads: HostReads, iteration: Iteration) -> None:
         self.reads = reads
-        self.iteration = iteration
+        self.ran, self.scheduled = iteration.ran, iteration.scheduled
+        self.owners: dict[Position, Any] = {}
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
         if event == "call":
-            if not is_internal(frame.f_code):
+            if not is_internal(code):
                 self.reads.add_frame(frame)
+                self._note_call(frame)
+            elif code.co_filename.endswith(_READS_OF_LIBRARIES.get(code.co_name, ())):
+                self._draw("host", frame.f_back)
+            elif code.co_name == "step" and code.co_filename.endswith(
+                "/torch/optim/lr_scheduler.py"
+            ):
+                self._note_scheduler(frame)
+        elif event == "return":
+            if not is_internal(code):
+                self.reads.add_locals(frame)
+                names = self.ran.tensors.setdefault(id(code), set())
+                for name, value in frame.f_locals.items():
+                    if isinstance(value, torch.Tensor) and not on_host(value):
+                        names.add(name)
+                if self.ran.outputs.get(id(code), 0) is None:
+                    parts = argument if isinstance(argument, tuple) else (argument,)
+                    self.ran.outputs[id(code)] = tuple(bool([*tensors_in(part)]) for part in parts)
         elif event == "c_call":
             kind = _kind_of_source(argument)
-            if kind is not None and _user_calls(frame):
-                self.iteration.drawn.append((kind, chain_of(frame)))
+            if kind is not None:
+                self._draw(kind, frame, getattr(argument, "__self__", None))
+
+    def _note_call(self, frame: types.FrameType) -> None:
+        """A function of the user's begins: which expression called it?"""
+        code, caller = frame.f_code, frame.f_back
+        if code.co_name in _COMPREHENSIONS:
+            return
+        self.ran.codes[id(code)] = code
+        is_direct = True
+        while caller is not None and is_internal(caller.f_code):
+            if caller.f_code is call_user.__code__:
+                caller = None
+                break
+            is_direct = is_direct and caller.f_code.co_name in _PASSES_ARGUMENTS
+            caller = caller.f_back
+        if caller is None:
+            self.ran.outputs.setdefault(id(code), None)
+            return
+        position = position_of((caller.f_code, caller.f_lasti))
+        called = self.ran.called.setdefault(position, {})
+        called[id(code)] = called.get(id(code), True) and is_direct
+
+    def _note_scheduler(self, frame: types.FrameType) -> None:
+        scheduler = frame.f_locals.get("self")
+        optimizer = getattr(scheduler, "optimizer", None)
+        chain = chain_of(frame)
+        known = any(step.optimizer is optimizer for step in self.scheduled)
+        if isinstance(optimizer, torch.optim.Optimizer) and chain and not known:
+            name = type(scheduler).__name__
+            self.scheduled.append(SchedulerStep(name, optimizer, frames_of(chain)))
+
+    def _draw(self, kind: str, frame: types.FrameType | None, owner: Any = None) -> None:
+        """A function returns a value that is never the same; the user's code must have called it,
+        directly or through Python code of ``random`` and its like."""
+        while frame is not None and frame.f_code.co_filename.endswith(_SOURCE_FILES):
+            frame = frame.f_back
+        if frame is not None and not is_internal(frame.f_code):
+            position = position_of((frame.f_code, frame.f_lasti))
+            self.ran.drawn[position] = kind
+            self.owners[position] = owner
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()
@@ -217,21 +340,39 @@ class _CallProfile:
         sys.setprofile(self._before)
 
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_PASSES_ARGUMENTS = ("_wrapped_call_impl", "_call_impl", "decorate_context", "inner")
+"""Functions of PyTorch that pass on their arguments in order."""
+_SOURCE_FILES = ("/random.py", "/secrets.py", "/uuid.py", "/tempfile.py")
+_READS_OF_LIBRARIES = {
+    "memory_allocated": "/torch/cuda/memory.py",
+    "memory_reserved": "/torch/cuda/memory.py",
+    "mem_get_info": "/torch/cuda/memory.py",
+    "get": "/queue.py",
+    "get_nowait": "/queue.py",
+    "qsize": "/queue.py",
+    "is_set": "/threading.py",
+}
+"""Functions in Python that return what others on the host have changed, and their files."""
+_CLOCKS = {"posix": ("urandom", "getloadavg", "times"), "nt": ("urandom", "times")}
+
+
 def _kind_of_source(function: Any) -> str | None:
-    """``random`` or ``clock`` for a function in C that returns one, else None."""
+    """``random``, ``clock`` or ``file`` for a function in C that returns one, else None."""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
-        return "random"
-    if isinstance(owner, types.ModuleType) and owner.__name__ == "time":
+    name = getattr(function, "__name__", "")
+    if isinstance(owner, random.Random):
+        return "random" if name != "seed" else None
+    if isinstance(owner, type):
+        is_clock = owner.__module__ == "datetime" and name in ("now", "utcnow", "today")
+        return "clock" if is_clock else None
+    if not isinstance(owner, types.ModuleType):
+        return None
+    if owner.__name__ == "time":
         return "clock"
-    return None
-
-
-def _user_calls(frame: types.FrameType | None) -> bool:
-    """Whether the user's code calls, directly or through Python code of ``random``."""
-    while frame is not None and frame.f_code.co_filename.endswith(("/random.py", "_generator.pyx")):
-        frame = frame.f_back
-    return frame is not None and not is_internal(frame.f_code)
+    if name in _CLOCKS.get(owner.__name__, ()):
+        return "random" if name == "urandom" else "clock"
+    return "file" if owner.__name__ in ("io", "_io") and name == "open" else None
 
 
 def observe(
@@ -246,9 +387,22 @@ def observe(
     recorder = _Recorder(roots, annotations, iteration, inputs)
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
+    profile = _CallProfile(reads, iteration)
     # Callbacks and finalizers would look like the user's code.
-    with without_collector(), recorder, _CallProfile(reads, iteration):
+    with without_collector(), recorder, profile:
         run()
     iteration.state = reads.snapshot()
     iteration.record = recorder.record
+    iteration.generators = {
+        position: state
+        for position, owner in profile.owners.items()
+        if (state := random_state(owner)) is not None
+    }
+    for op in iteration.ops:
+        if not op.host:
+            positions = [position_of(site) for site in op.call.chain]
+            iteration.ran.ops.update(positions[:1])
+            iteration.ran.around.update(positions)
+        elif op.random and op.call.chain:
+            iteration.ran.drawn[position_of(op.call.chain[0])] = "random"
     return iteration

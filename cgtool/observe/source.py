@@ -16,6 +16,9 @@ from types import CodeType
 Step = tuple[str, str | int]
 """``("attribute", name)`` or ``("item", key)``."""
 
+Position = tuple[str, int, int, int, int]
+"""Of an expression: its file, first line and column, last line and column (UTF-8 offsets)."""
+
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -74,10 +77,30 @@ def functions_of(code: CodeType) -> list[Functions | ast.Module]:
     ]
 
 
+def function_of(code: CodeType) -> Functions | None:
+    """The function that ``code`` was compiled from; None without its source."""
+    nodes = [node for node in functions_of(code) if not isinstance(node, ast.Module)]
+    if len(nodes) > 1:
+        # Lambdas that share a line: the innermost one around what the code runs.
+        places = [
+            (line, column)
+            for line, _, column, _ in code.co_positions()
+            if line and column is not None and (line, column) > (code.co_firstlineno, 0)
+        ]
+        first, last = min(places, default=(0, 0)), max(places, default=(0, 0))
+        nodes = [
+            node
+            for node in nodes
+            if (node.lineno, node.col_offset) <= first
+            and last <= (node.end_lineno or 0, node.end_col_offset or 0)
+        ]
+    return nodes[-1] if nodes else None
+
+
 CHANGES = frozenset(
     (
         "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "update",
-        "setdefault", "add", "discard", "write",
+        "setdefault", "add", "discard", "write", "rotate", "sort", "reverse", "popitem", "put",
     )
 )  # fmt: skip
 """Methods that change a container."""
@@ -129,8 +152,12 @@ class _Uses(ast.NodeVisitor):
         return True
 
     def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
-        if not self._use(node, written=isinstance(node.ctx, ast.Store)):
-            self.generic_visit(node)
+        is_written = isinstance(node.ctx, ast.Store)
+        if self._use(node, written=is_written):
+            return
+        if is_written and isinstance(node, ast.Subscript):
+            self._use(node.value, written=True)
+        self.generic_visit(node)
 
     visit_Subscript = visit_Name = visit_Attribute  # noqa: N815
 
@@ -152,7 +179,7 @@ class _Uses(ast.NodeVisitor):
             self.visit(argument)
 
     def generic_visit(self, node: ast.AST) -> None:
-        parts = _branches(node)
+        parts = branches_of(node)
         if parts is None:
             super().generic_visit(node)
             return
@@ -172,19 +199,18 @@ class _Uses(ast.NodeVisitor):
 _uses: dict[int, tuple[CodeType, tuple[Use, ...]]] = {}
 
 
-def uses_of(code: CodeType) -> tuple[Use, ...]:
-    """What the code reads and writes that outlives one call of it; () without source."""
+def uses_of(code: CodeType, scope: str | None = None) -> tuple[Use, ...]:
+    """What the code reads and writes that outlives one call of it; () without source. With
+    ``scope`` what it reads and writes there: ``local``."""
     known = _uses.get(id(code))
-    if known is not None and known[0] is code:
-        return known[1]
-    visitor = _Uses(code)
-    for node in functions_of(code):
-        body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        for statement in body:
-            visitor.visit(statement)
-    uses = tuple(use for use in visitor.uses if use.scope != "local")
-    _uses[id(code)] = code, uses
-    return uses
+    if known is None or known[0] is not code:
+        visitor = _Uses(code)
+        for node in functions_of(code):
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            for statement in body:
+                visitor.visit(statement)
+        known = _uses[id(code)] = code, tuple(visitor.uses)
+    return tuple(use for use in known[1] if (use.scope == scope if scope else use.scope != "local"))
 
 
 def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
@@ -198,7 +224,7 @@ def uses_of_block(code: CodeType, lines: tuple[int, int]) -> list[Use]:
     return visitor.uses
 
 
-def _branches(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
+def branches_of(node: ast.AST) -> tuple[ast.expr, list[list[ast.AST]]] | None:
     if isinstance(node, ast.If | ast.While):
         return node.test, [list(node.body), list(node.orelse)]
     if isinstance(node, ast.IfExp):
@@ -219,7 +245,7 @@ def is_condition(file: str, line: int) -> bool:
     """Whether a condition, or what a loop goes over, is on this line of a file."""
     tree = tree_of(file)
     return any(
-        (parts := _branches(node)) is not None
+        (parts := branches_of(node)) is not None
         and parts[0].lineno <= line <= (parts[0].end_lineno or 0)
         for node in (ast.walk(tree) if tree is not None else ())
     )
@@ -230,8 +256,8 @@ def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
     deciding: int | None = None
     size = 1 << 30
     for function in functions_of(code):
-        for node in _inner(function):
-            parts = _branches(node)
+        for node in inner_nodes(function):
+            parts = branches_of(node)
             if parts is None:
                 continue
             test, branches = parts
@@ -242,8 +268,9 @@ def deciding_line(code: CodeType, lines: tuple[int, ...]) -> int | None:
     return deciding
 
 
-def _inner(node: ast.AST) -> Iterator[ast.AST]:
+def inner_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All that a function's statement consists of, without the functions inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Functions | ast.ClassDef):
             yield child
-            yield from _inner(child)
+            yield from inner_nodes(child)

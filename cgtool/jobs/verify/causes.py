@@ -11,14 +11,16 @@ import msgspec
 import torch
 
 from cgtool.detectors.compare_iterations import (
-    CPU_WORK_IN_REGION,
     FROZEN,
     IN_PLACE_ON_STATIC_INPUT,
-    PYTHON_SCALAR_FROZEN,
-    RNG_FROZEN_SEED,
     compare_iterations,
 )
 from cgtool.detectors.compare_iterations import branches_on_capturing as branching_finding
+from cgtool.detectors.frozen_values import (
+    CPU_WORK_IN_REGION,
+    PYTHON_SCALAR_FROZEN,
+    RNG_FROZEN_SEED,
+)
 from cgtool.detectors.preflight import captured_step, stepping_optimizers
 from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
 from cgtool.jobs.verify.state import host_random_state
@@ -79,14 +81,14 @@ class Eager:
         self.runner.begin_eager(trial, skipped)
         with stepping_optimizers() as steps:
             self.runner.iterate()
-            before = {key: _numbers_of(optimizer) for key, (optimizer, _) in steps.items()}
+            before = {key: _numbers_of(step.optimizer) for key, step in steps.items()}
             self.runner.iterate()
         findings: list[Finding] = []
-        for key, (optimizer, stepped) in steps.items():
+        for key, step in steps.items():
             moved = [
                 f"{name}: {old}, then {new}"
                 for (name, old), (_, new) in zip(
-                    before.get(key, []), _numbers_of(optimizer), strict=False
+                    before.get(key, []), _numbers_of(step.optimizer), strict=False
                 )
                 if old != new
             ]
@@ -95,7 +97,7 @@ class Eager:
                     msgspec.structs.replace(
                         finding, evidence=(*finding.evidence, *moved[:3]), severity=ERROR
                     )
-                    for finding in captured_step(optimizer, stepped)
+                    for finding in captured_step(step)
                 ]
         return findings
 

@@ -1,0 +1,248 @@
+"""Values of the host that a graph freezes: what changes from call to call and reaches an op, or
+decides which ops run.
+
+Where values go is read from the source (``observe.flows``). So a value that two iterations happen
+to share is found too: a counter whose thousandth step changes a rate, a branch that is rarely
+taken. What the two iterations show to differ is an error, anything else a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cgtool.findings import code
+from cgtool.model.capture import Frame
+from cgtool.model.finding import WARNING, Finding
+from cgtool.observe.flows import Branch, Flows, Source, contains
+from cgtool.observe.frames import Site, frames_of, position_of
+from cgtool.observe.host_reads import Change, HostReads, Watched
+from cgtool.observe.iteration import Iteration
+from cgtool.observe.ops import OpCall
+from cgtool.observe.source import Position
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+PYTHON_SIDE_EFFECTS_SKIPPED = code("python-side-effects-skipped")
+RNG_FROZEN_SEED = code("rng-frozen-seed")
+
+_DRAWS = {
+    "random": (RNG_FROZEN_SEED, "a random number drawn on the host"),
+    "clock": (CPU_WORK_IN_REGION, "the time"),
+    "file": (CPU_WORK_IN_REGION, "what is read from a file"),
+    "host": (CPU_WORK_IN_REGION, "a value that others on the host change"),
+}
+"""Of calls whose result is never the same: the code, and the value in words."""
+
+
+class FrozenValues:
+    """What changes on the host between iterations, and where it goes."""
+
+    def __init__(
+        self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
+    ) -> None:
+        self.first, self.second, self.reads = first, second, reads
+        self.flows = Flows(second.ran, reads)
+        self.changes: dict[Source, Change] = {}
+        for change in changes:
+            if change.after.kind != "tensor" and change.watched.key is not None:
+                self.changes.setdefault(Source("state", change.watched.key), change)
+        by_threads = {Source("state", key) for key in reads.written_by_threads()}
+        drawn = [
+            Source(kind, position)
+            for position, kind in second.ran.drawn.items()
+            if position not in second.generators
+            or second.generators[position] != first.generators.get(position)
+        ]
+        first_of_all = dict.fromkeys([*drawn, *self.changes, *by_threads])
+        self.causes = self.flows.volatile(first_of_all)
+        """Sources whose values change, each with the first one behind it."""
+        self._rank = {source: number for number, source in enumerate(first_of_all)}
+        self.observed: dict[Position, str] = {}
+        """Expressions and conditions that the two iterations show to differ, and how."""
+
+    def _changing(self, kind: str, key: object) -> list[Source]:
+        """The changing sources that reach a fact, in the order of what is behind them."""
+        sources = self.flows.facts.get((kind, key), set())
+        changing = [source for source in sources if source in self.causes]
+        return sorted(changing, key=lambda source: self._rank[self.causes[source]])
+
+    def explain_number(self, call: OpCall, evidence: str) -> bool:
+        """Whether a value that changes reaches this op, which gets another number in the second
+        iteration; ``findings`` then reports it as an error."""
+        positions = [position_of(site) for site in call.chain[:1]]
+        known = [position for position in positions if self._changing("op", position)]
+        self.observed.update(dict.fromkeys(known, evidence))
+        return bool(known)
+
+    def explain_branch(self, calls: Sequence[OpCall], evidence: str) -> bool:
+        """Whether a condition decides between ops that the iterations run at the same point;
+        ``findings`` then reports it as an error."""
+        forward = [self.second.record.forward_of(call) for call in calls]
+        places = [position_of(site) for call in (*calls, *forward) if call for site in call.chain]
+        deciding = [
+            position
+            for position, branch in self.flows.branches.items()
+            if self._changing("decision", position)
+            and any(contains(span, place) for span in branch.spans for place in places)
+        ]
+        self.observed.update(dict.fromkeys(deciding, evidence))
+        return bool(deciding)
+
+    def findings(self) -> Iterator[Finding]:
+        """Each value once, at the line to change."""
+        reported: set[tuple[str, str, int]] = set()
+        for finding in sorted(self._all(), key=lambda finding: finding.severity is not None):
+            place = finding.frames[0] if finding.frames else Frame("", 0, "")
+            key = finding.code, place.file, place.line
+            if key not in reported:
+                reported.add(key)
+                yield finding
+
+    def _all(self) -> Iterator[Finding]:
+        calls: dict[Position, OpCall] = {}
+        for op in self.second.ops:
+            if not op.host and not op.in_optimizer and op.call.chain:
+                calls.setdefault(position_of(op.call.chain[0]), op.call)
+        decisions: dict[Position, None] = {}
+        for kind, key in self.flows.facts:
+            changing = self._changing(kind, key)
+            for source in changing:
+                is_branch = source.kind == "decision" and self._decides_ops(source.key, True)
+                if kind in ("op", "output") and is_branch:
+                    decisions[source.key] = None
+                elif kind == "op" and key in calls:
+                    yield self._value(source, calls[key].chain, calls[key].name, key)
+                elif kind == "setting":
+                    yield self._value(source, (), "a setting of PyTorch", key)
+            if kind == "decision" and changing and self._decides_ops(key):
+                decisions[key] = None
+        for position in decisions:
+            yield self._decision(position, self.flows.branches[position])
+
+    def _decides_ops(self, position: Position, result_is_used: bool = False) -> bool:
+        """Whether a condition decides which ops run, and not only which numbers they get."""
+        branch = self.flows.branches[position]
+        ran = self.second.ran.around
+        return (
+            branch.effects
+            or (result_is_used and branch.selects)
+            or any(contains(span, place) for span in branch.spans for place in ran)
+        )
+
+    def _decision(self, position: Position, branch: Branch) -> Finding:
+        sources = self._changing("decision", position)
+        cause = next((self.causes[source] for source in sources), Source("state", None))
+        frame = Frame(position[0], branch.line, branch.code.co_qualname)
+        changed = self.changes.get(cause)
+        evidence = [self.observed[position]] if position in self.observed else []
+        if changed is not None:
+            evidence.append(changed.text)
+        if branch.loops and cause.kind == "random" and cause.key[1] != branch.line:
+            return self._drawn(cause, "the order of a loop", evidence, position)
+        what = f"`{changed.watched.use.text}`" if changed is not None else self._in_words(cause)
+        return Finding(
+            CONTROL_FLOW_FROZEN,
+            f"{what} decides here which ops run, and may change from call to call; a graph keeps "
+            "what the capture ran",
+            (frame, *self._callers_of(frame)),
+            evidence=tuple(evidence),
+            severity=None if position in self.observed else WARNING,
+        )
+
+    def _in_words(self, cause: Source) -> str:
+        if cause.kind in _DRAWS:
+            return _DRAWS[cause.kind][1]
+        watched = self._watched(cause)
+        return f"`{watched[0].use.text}`" if watched else "a value"
+
+    def _watched(self, cause: Source) -> list[Watched]:
+        return [watched for watched in self.reads.watched if watched.key == cause.key]
+
+    def _drawn(
+        self, cause: Source, target: str, evidence: Sequence[str], position: Position
+    ) -> Finding:
+        code_name, words = _DRAWS[cause.kind]
+        frame = self._frame_at(cause.key)
+        return Finding(
+            code_name,
+            f"{words} reaches {target}: every replay repeats the value of the capture",
+            (frame, *self._callers_of(frame)),
+            evidence=tuple(evidence),
+            severity=None if position in self.observed else WARNING,
+        )
+
+    def _value(
+        self, source: Source, chain: tuple[Site, ...], target: str, position: Position
+    ) -> Finding:
+        """A value that changes and reaches an op."""
+        cause = self.causes[source]
+        evidence = [self.observed[position]] if position in self.observed else []
+        if cause.kind in _DRAWS:
+            return self._drawn(cause, target, evidence, position)
+        changed = self.changes.get(cause)
+        if changed is not None:
+            evidence.append(changed.text)
+        watched = self._watched(cause)
+        written = [each for each in watched if each.use.written]
+        kind = changed.after.kind if changed is not None else "number"
+        name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
+        at_op = frames_of(chain) or (self._frame_at(position),)
+        use = watched[0].frame if watched else at_op[0]
+        code_name, frame, reason = (
+            PYTHON_SCALAR_FROZEN,
+            at_op[0],
+            (
+                f"{name} changes from call to call and reaches {target}; a graph keeps the value "
+                "of the capture"
+            ),
+        )
+        if kind == "random":
+            code_name, frame = RNG_FROZEN_SEED, use
+            reason = (
+                f"a random number drawn on the host reaches {target}: every replay repeats "
+                "the value of the capture"
+            )
+        elif kind == "host tensor":
+            code_name, frame = CPU_WORK_IN_REGION, use
+            reason = (
+                f"{name} is computed on the host and reaches {target}: every replay repeats "
+                "the value of the capture"
+            )
+        elif kind == "container" and written:
+            code_name, frame = PYTHON_SIDE_EFFECTS_SKIPPED, written[0].frame
+            reason = (
+                f"{name} changes with every call and reaches {target}; a replay does not change it"
+            )
+        elif kind == "number" and written:
+            code_name, frame = CPU_STATE_STEP_COUNTER, written[0].frame
+            reason = (
+                f"{name} changes on the host with every call and reaches {target}; a replay "
+                "does not change it"
+            )
+        return Finding(
+            code_name,
+            reason,
+            at_op if frame == at_op[0] else (frame, *self._callers_of(frame)),
+            evidence=tuple(evidence),
+            severity=None if position in self.observed else WARNING,
+        )
+
+    def _frame_at(self, position: Position) -> Frame:
+        """The innermost function that ran around a position."""
+        around = [
+            code_object
+            for code_object in self.second.ran.codes.values()
+            if code_object.co_filename == position[0] and code_object.co_firstlineno <= position[1]
+        ]
+        name = max(around, key=lambda each: each.co_firstlineno).co_qualname if around else ""
+        return Frame(position[0], position[1], name)
+
+    def _callers_of(self, frame: Frame) -> tuple[Frame, ...]:
+        """The callers of the function that ``frame`` is in, as an op in it saw them."""
+        for op in self.second.ops:
+            functions = [(site[0].co_filename, site[0].co_qualname) for site in op.call.chain]
+            if (frame.file, frame.function) in functions:
+                return frames_of(op.call.chain)[functions.index((frame.file, frame.function)) + 1 :]
+        return ()

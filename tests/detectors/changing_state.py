@@ -1,0 +1,624 @@
+"""Entry points whose host state changes, and two calls in a row may not show it. The line to blame
+carries its code."""
+
+import collections
+import contextvars
+import datetime
+import enum
+import itertools
+import math
+import random
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+STEP = 0
+RATES = [0.1] * 1000 + [0.01] * 1000
+generator = random.Random(3)
+position = contextvars.ContextVar("position", default=0)
+
+
+def rows(device, *shape):
+    return torch.ones(*(shape or (4, 8)), device=device)
+
+
+def decay_every_thousand_steps(device):
+    state = {"step": 0}
+
+    def scale(x):
+        state["step"] += 1  # <- cpu-state-step-counter
+        return x * 0.9 ** (state["step"] // 1000)
+
+    return scale, (rows(device),)
+
+
+class Decaying(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+        self.rate = 1.0
+
+    def forward(self, x):
+        self.steps += 1  # <- cpu-state-step-counter
+        if self.steps % 500 == 0:
+            self.rate *= 0.5
+        return x * self.rate
+
+
+def rate_halved_now_and_then(device):
+    return Decaying().to(device), (rows(device),)
+
+
+def table_by_step(device):
+    def scale(x):
+        global STEP
+        rate = RATES[min(STEP, len(RATES) - 1)]
+        STEP += 1  # <- cpu-state-step-counter
+        return x * rate
+
+    return scale, (rows(device),)
+
+
+def counter_of_itertools(device):
+    counter = itertools.count()
+
+    def scale(x):
+        step = next(counter)
+        return x * math.exp(-(step // 100))  # <- python-scalar-frozen
+
+    return scale, (rows(device),)
+
+
+def counter_as_a_default(device):
+    def scale(x, counter=itertools.count()):
+        exponent = next(counter) // 64
+        return x / 2**exponent  # <- python-scalar-frozen
+
+    return scale, (rows(device),)
+
+
+def generator_of_the_user(device):
+    def schedule():
+        step = 0
+        while True:
+            yield 1.0 if step < 100 else 0.1
+            step += 1
+
+    rates = schedule()
+
+    def scale(x):
+        return x * next(rates)  # <- python-scalar-frozen
+
+    return scale, (rows(device),)
+
+
+def rare_branch(device):
+    def drop(x):
+        if random.random() < 0.01:  # <- control-flow-frozen
+            return torch.zeros_like(x)
+        return x * 2
+
+    return drop, (rows(device),)
+
+
+def rare_branch_in_place(device):
+    noise = rows(device)
+
+    def perturb(x):
+        y = x * 2
+        if generator.random() < 0.001:  # <- control-flow-frozen
+            y.add_(noise)
+        return y
+
+    return perturb, (rows(device),)
+
+
+class LayerDrop(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.training and random.random() < 0.01:  # <- control-flow-frozen
+                continue
+            x = layer(x)
+        return x
+
+
+def layer_drop(device):
+    return LayerDrop().to(device), (rows(device),)
+
+
+def skipped_by_numpy(device):
+    source = np.random.default_rng(0)
+
+    def drop(x):
+        y = x + 1
+        if source.random() < 0.002:  # <- control-flow-frozen
+            y = y * 2
+        return y
+
+    return drop, (rows(device),)
+
+
+def numpy_noise(device):
+    def noisy(x):
+        scale = round(float(np.random.normal(1, 1e-9)), 3)  # <- rng-frozen-seed
+        return x * scale
+
+    return noisy, (rows(device),)
+
+
+def rounded_choice(device):
+    def pick(x):
+        k = random.choice([2] * 99 + [3])  # <- rng-frozen-seed
+        return x.repeat(k, 1)
+
+    return pick, (rows(device),)
+
+
+def deadline(device):
+    end = time.monotonic() + 3600
+
+    def refine(x):
+        if time.monotonic() < end:  # <- control-flow-frozen
+            x = x * 2
+        return x + 1
+
+    return refine, (rows(device),)
+
+
+def warm_up_by_the_clock(device):
+    begun = time.time()
+
+    def scale(x):
+        weight = min(1.0, (time.time() - begun) // 3600)  # <- cpu-work-in-region
+        return x * weight
+
+    return scale, (rows(device),)
+
+
+def by_the_hour(device):
+    def scale(x):
+        hour = datetime.datetime.now().hour  # <- cpu-work-in-region
+        return x + hour
+
+    return scale, (rows(device),)
+
+
+class Ticks(threading.Thread):
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.count = 0
+
+    def run(self):
+        while True:
+            time.sleep(30)
+            self.count += 1
+
+
+def counted_by_a_thread(device):
+    ticks = Ticks()
+    ticks.start()
+
+    def scale(x):
+        return x * ticks.count  # <- python-scalar-frozen
+
+    return scale, (rows(device),)
+
+
+def flag_of_a_timer(device):
+    state = {"phase": 0}
+
+    def advance():
+        state["phase"] = 1
+
+    timer = threading.Timer(3600, advance)
+    timer.daemon = True
+    timer.start()
+
+    def act(x):
+        if state["phase"] == 1:  # <- control-flow-frozen
+            return x.tanh()
+        return x.relu()
+
+    return act, (rows(device),)
+
+
+def counter_behind_a_lock(device):
+    lock, calls = threading.Lock(), [0]
+
+    def scale(x):
+        with lock:
+            calls[0] += 1  # <- cpu-state-step-counter
+            step = calls[0]
+        return x * (1.0 if step < 10_000 else 0.5)
+
+    return scale, (rows(device),)
+
+
+@dataclass
+class Progress:
+    step: int = 0
+
+    def warmth(self):
+        self.step += 1  # <- cpu-state-step-counter
+        return min(1.0, self.step // 1000)
+
+
+def helper_that_counts(device):
+    progress = Progress()
+
+    def scale(x):
+        return x * progress.warmth()
+
+    return scale, (rows(device),)
+
+
+class Scheduled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    @property
+    def weight(self):
+        return 0.5 ** (self.seen // 256)
+
+    def forward(self, x):
+        self.seen += 1  # <- cpu-state-step-counter
+        return x * self.weight
+
+
+def property_of_a_counter(device):
+    return Scheduled().to(device), (rows(device),)
+
+
+def nonlocal_counter(device):
+    calls = 0
+
+    def run(x):
+        nonlocal calls
+        calls += 1
+        if calls % 1000 == 0:  # <- control-flow-frozen
+            x = x.clamp(-1, 1)
+        return x * 2
+
+    return run, (rows(device),)
+
+
+def function_attribute(device):
+    def run(x):
+        run.calls += 1
+        return x * 2 if run.calls < 500 else x * 3  # <- control-flow-frozen
+
+    run.calls = 0
+    return run, (rows(device),)
+
+
+class Counted(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        n = Counted.calls
+        for _ in range(2 + n // 1000):  # <- control-flow-frozen
+            x = x + 1
+        return x
+
+
+def class_attribute(device):
+    return Counted().to(device), (rows(device),)
+
+
+def deque_of_rates(device):
+    rates = collections.deque([1.0] * 50 + [0.5])
+
+    def run(x):
+        rates.rotate(1)  # <- python-side-effects-skipped
+        return x * rates[0]
+
+    return run, (rows(device),)
+
+
+class Phase(enum.Enum):
+    WARM = 1
+    HOT = 2
+
+
+class Phased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.phase, self.calls = Phase.WARM, 0
+
+    def _advance(self):
+        self.calls += 1
+        if self.calls == 10_000:
+            self.phase = Phase.HOT
+
+    def forward(self, x):
+        self._advance()
+        return x * 2 if self.phase is Phase.WARM else x.exp()  # <- control-flow-frozen
+
+
+def phases(device):
+    return Phased().to(device), (rows(device),)
+
+
+def through_arguments(device):
+    state = {"n": 0}
+
+    def blend(x, y, weight):
+        return x * weight + y
+
+    def run(x):
+        state["n"] += 1  # <- cpu-state-step-counter
+        ratio = min(state["n"], 1)
+        return blend(x, x.relu(), ratio)
+
+    return run, (rows(device),)
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.0)
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1  # <- cpu-state-step-counter
+        self.drop.p = min(0.5, 0.1 * (self.steps // 1000))
+        return self.drop(x) * 2
+
+
+def rate_of_a_module(device):
+    return Dropping().to(device), (rows(device),)
+
+
+class Shuffled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        order = list(self.layers)
+        random.shuffle(order)  # <- rng-frozen-seed
+        for layer in order:
+            x = layer(x)
+        return x
+
+
+def shuffled_layers(device):
+    return Shuffled().to(device), (rows(device),)
+
+
+def unrelated_random(device):
+    state = {"calls": 0}
+
+    def run(x):
+        random.random()
+        started = time.perf_counter()
+        state["calls"] += 1  # <- cpu-state-step-counter
+        y = x * state["calls"]
+        state["took"] = time.perf_counter() - started
+        return y
+
+    return run, (rows(device),)
+
+
+def unrelated_host_op(device):
+    seen = torch.zeros(())
+    state = {"calls": 0}
+
+    def run(x):
+        seen.add_(1)
+        state["calls"] += 1  # <- cpu-state-step-counter
+        return x * state["calls"]
+
+    return run, (rows(device),)
+
+
+def make_scaler(power):
+    count = 0
+
+    def scale(x):
+        nonlocal count
+        count += 1  # <- cpu-state-step-counter
+        return x * power ** (count // 100)
+
+    return scale
+
+
+unused = [make_scaler(2.0) for _ in range(3)]
+
+
+def one_of_several_closures(device):
+    used = make_scaler(0.5)
+    unused.append(make_scaler(0.25))
+    return used, (rows(device),)
+
+
+def correction_on_the_host(device):
+    state = {"t": 0}
+
+    def correct(x):
+        state["t"] += 1  # <- cpu-state-step-counter
+        return x / torch.tensor(1 - 0.9 ** state["t"])
+
+    return correct, (rows(device),)
+
+
+def history_of_outputs(device):
+    outs = [rows(device), rows(device)]
+
+    def run(x):
+        outs.append(x * 2)  # <- python-side-effects-skipped
+        return outs[-1] + outs[-2]  # <- metadata-address-changed
+
+    return run, (rows(device),)
+
+
+def lambda_with_a_counter(device):
+    counter = itertools.count(1)
+    return (lambda x: x * (next(counter) // 1000)), (rows(device),)  # <- python-scalar-frozen
+
+
+def slice_that_grows(device):
+    state = {"length": 1000}
+
+    def visible(x):
+        length = state["length"] // 1000
+        state["length"] += 1  # <- cpu-state-step-counter
+        return x[:, :length].sum()
+
+    return visible, (rows(device),)
+
+
+def in_a_comprehension(device):
+    state = {"n": 0}
+
+    def run(x):
+        state["n"] += 1  # <- cpu-state-step-counter
+        parts = [x * (k + state["n"] // 100) for k in range(2)]
+        return torch.cat(parts)
+
+    return run, (rows(device),)
+
+
+def early_return(device):
+    state = {"n": 0}
+
+    def run(x):
+        state["n"] += 1
+        y = x + 1
+        if state["n"] < 1000:  # <- control-flow-frozen
+            return y
+        return y.tanh()
+
+    return run, (rows(device),)
+
+
+def context_variable(device):
+    def run(x):
+        step = position.get()
+        position.set(step + 1)
+        return x * 0.5 ** (step // 1000)  # <- python-scalar-frozen
+
+    return run, (rows(device),)
+
+
+def bound_argument(device):
+    state = {"n": 0}
+
+    def work(state, x):
+        state["n"] += 1  # <- cpu-state-step-counter
+        return x * max(1, state["n"] // 100)
+
+    return partial(work, state), (rows(device),)
+
+
+def walrus(device):
+    counter = itertools.count()
+
+    def run(x):
+        if (step := next(counter)) > 1000:  # <- control-flow-frozen
+            x = x / step
+        return x + 1
+
+    return run, (rows(device),)
+
+
+def autocast_after_a_while(device):
+    state = {"n": 0}
+    weight = rows(device, 8, 8)
+
+    def run(x):
+        state["n"] += 1
+        half = state["n"] > 1000
+        with torch.autocast("cuda", enabled=half):  # <- control-flow-frozen
+            return x @ weight
+
+    return run, (rows(device),)
+
+
+def gradient_step_with_a_schedule(device):
+    weight = nn.Parameter(rows(device, 8, 8))
+    state = {"step": 0}
+    x = rows(device)
+
+    def step():
+        state["step"] += 1  # <- cpu-state-step-counter
+        rate = 0.1 * 0.5 ** (state["step"] // 1000)
+        (grad,) = torch.autograd.grad((x @ weight).square().mean(), weight)
+        with torch.no_grad():
+            weight.sub_(grad, alpha=rate)
+
+    return step
+
+
+def match_statement(device):
+    counter = itertools.count()
+
+    def run(x):
+        match next(counter) // 1000:  # <- control-flow-frozen
+            case 0:
+                y = x.relu()
+            case _:
+                y = x.tanh()
+        return y
+
+    return run, (rows(device),)
+
+
+def seed_of_the_user(device):
+    index = torch.arange(8, device=device)
+
+    def noisy(x):
+        seed = random.getrandbits(1)  # <- rng-frozen-seed
+        return x + (index * 1103515245 + seed) % 7
+
+    return noisy, (rows(device),)
+
+
+def gate_by_a_cpu_tensor(device):
+    history = torch.zeros(4)
+
+    def run(x):
+        history.mul_(0.9).add_(0.1)  # <- cpu-work-in-region
+        scale = round(history.mean().item() * 0.001)
+        return x * scale
+
+    return run, (rows(device),)
+
+
+def scheduler_inside(device):
+    weight = nn.Parameter(rows(device))
+    optimizer = torch.optim.Adam([weight], lr=0.1, capturable=True)
+    decay = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        weight.square().sum().backward()
+        optimizer.step()
+        decay.step()  # <- lr-frozen-despite-capturable
+
+    return step
+
+
+def scheduler_around_a_number(device):
+    weight = nn.Parameter(rows(device))
+    settings = {"lr": 0.1, "capturable": True}
+    optimizer = torch.optim.Adam([weight], **settings)  # <- lr-frozen-despite-capturable
+    optimizer.decay = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        weight.square().sum().backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,633 @@
+"""Entry points whose host state changes and reaches no op: nothing must be found."""
+
+import collections
+import contextlib
+import functools
+import itertools
+import logging
+import random
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+log = logging.getLogger("harmless")
+CALLS = 0
+TIMES = collections.defaultdict(list)
+CONFIG = {"scale": 0.5, "layers": (1, 2), "act": "relu", "nested": {"eps": 1e-5}}
+
+
+def rows(device, *shape):
+    return torch.ones(*(shape or (4, 8)), device=device)
+
+
+def body(on):
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).to(on)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+
+
+def counter_that_nothing_reads(device):
+    return Counting().to(device), (rows(device),)
+
+
+class Logging(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        if self.step % 2 == 0:
+            log.info("step %d: shape %s", self.step, tuple(x.shape))
+            print(f"step {self.step}")
+        return self.layer(x)
+
+
+def logged_every_other_step(device):
+    return Logging().to(device), (rows(device),)
+
+
+def timestamps(device):
+    model = body(device)
+    spent = {"total": 0.0, "calls": 0}
+
+    def run(x):
+        begin = time.perf_counter()
+        y = model(x)
+        spent["total"] += time.perf_counter() - begin
+        spent["calls"] += 1
+        TIMES["run"].append(time.time())
+        return y
+
+    return run, (rows(device),)
+
+
+@contextlib.contextmanager
+def timed(name):
+    begin = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        TIMES[name].append(time.perf_counter_ns() - begin)
+
+
+def timed_blocks(device):
+    model = body(device)
+
+    def run(x):
+        with timed("model"):
+            x = model(x)
+        with timed("loss"):
+            return x.square().mean()
+
+    return run, (rows(device),)
+
+
+@functools.cache
+def slope(heads):
+    return 2.0 ** (-8 / heads)
+
+
+def cached_function(device):
+    def run(x):
+        return x * slope(4)
+
+    return run, (rows(device),)
+
+
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.longest = 0
+        self.table = None
+
+    def forward(self, x):
+        length = x.shape[-1]
+        if self.table is None or length > self.longest:
+            self.table = torch.arange(length, device=x.device).float()
+            self.longest = length
+        return x * self.table[:length]
+
+
+def cache_that_grows_once(device):
+    return Rotary().to(device), (rows(device),)
+
+
+class Progress:
+    """As tqdm: it iterates, counts, and prints now and then."""
+
+    def __init__(self, items, least=0.1):
+        self.items, self.least = items, least
+        self.n = self.last_n = 0
+        self.last_time = time.time()
+
+    def __iter__(self):
+        for item in self.items:
+            yield item
+            self.n += 1
+            if self.n - self.last_n >= 1:
+                now = time.time()
+                if now - self.last_time >= self.least:
+                    print(f"{self.n} of {len(self.items)}")
+                    self.last_time, self.last_n = now, self.n
+
+
+class WithProgress(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        for layer in Progress(self.layers):
+            x = layer(x)
+        return x
+
+
+def progress_bar(device):
+    return WithProgress().to(device), (rows(device),)
+
+
+def random_data_made_before(device):
+    data = [random.gauss(0, 1) for _ in range(8)]
+    weight = torch.tensor(data, device=device)
+    rate = random.random()
+
+    def run(x):
+        return x * weight * rate
+
+    return run, (rows(device),)
+
+
+def random_name_of_a_request(device):
+    model = body(device)
+
+    def run(x):
+        request = uuid.uuid4().hex[:8]
+        log.debug("request %s %d", request, random.randrange(10))
+        return model(x)
+
+    return run, (rows(device),)
+
+
+def seeded_in_the_code(device):
+    def run(x):
+        source = random.Random(0)
+        keep = [i for i in range(4) if source.random() < 0.8]
+        scale = np.random.default_rng(7).normal()
+        return x * scale + len(keep)
+
+    return run, (rows(device),)
+
+
+def constants(device):
+    def run(x):
+        for k in CONFIG["layers"]:
+            x = x * CONFIG["scale"] + k
+        if CONFIG["act"] == "relu":
+            x = x.relu()
+        return x / (x.norm() + CONFIG["nested"]["eps"])
+
+    return run, (rows(device),)
+
+
+def sampled_trace(device):
+    """A rare branch that only records."""
+    traced = []
+
+    def run(x):
+        y = x.relu()
+        if random.random() < 0.5:
+            traced.append(tuple(y.shape))
+        return y
+
+    return run, (rows(device),)
+
+
+class Reentrant(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.depth = 0
+        self.index = 0
+
+    def forward(self, x):
+        self.depth += 1
+        self.index = 0
+        for _ in range(2):
+            x = x * (1 + self.index)
+            self.index += 1
+        self.depth -= 1
+        return x if self.depth == 0 else x.relu()
+
+
+def counters_that_return(device):
+    return Reentrant().to(device), (rows(device),)
+
+
+def scratch_buffers_in_turn(device):
+    class Swapping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.front = torch.zeros(4, 8, device=device)
+            self.back = torch.zeros(4, 8, device=device)
+
+        def forward(self, x):
+            self.front, self.back = self.back, self.front
+            self.front.copy_(x)
+            return self.front * 2
+
+    return Swapping(), (rows(device),)
+
+
+def scratch_from_a_pool(device):
+    pool = collections.deque(torch.empty(4, 8, device=device) for _ in range(3))
+
+    def run(x):
+        out = pool[0]
+        pool.rotate(1)
+        torch.mul(x, 2, out=out)
+        return out + 1
+
+    return run, (rows(device),)
+
+
+def host_statistics(device):
+    """CPU tensors that only the host reads."""
+    seen = torch.zeros(3)
+
+    def run(x):
+        seen[0] += 1
+        seen.mul_(0.99)
+        return x * 2
+
+    return run, (rows(device),)
+
+
+def host_scalar_that_never_changes(device):
+    scale = torch.tensor(0.125)
+
+    def run(x):
+        return x * scale
+
+    return run, (rows(device),)
+
+
+def host_branch_that_only_counts(device):
+    seen, state = torch.zeros(()), {"n": 0}
+
+    def run(x):
+        state["n"] += 1
+        if state["n"] % 2:
+            seen.add_(1)
+        return x * 2
+
+    return run, (rows(device),)
+
+
+def lazy(device):
+    model = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(8)).to(device)
+    return model, (rows(device),)
+
+
+def hook_that_removes_itself(device):
+    model = body(device)
+    shapes = {}
+
+    def note(module, args, out):
+        shapes["first"] = tuple(out.shape)
+        handle.remove()
+
+    handle = model[0].register_forward_hook(note)
+    return model, (rows(device),)
+
+
+def first_parameter(device):
+    model = body(device)
+
+    def run(x):
+        weight = next(model.parameters())
+        first = next(iter([1, 2, 3]))
+        return model(x.to(weight.dtype)) * first
+
+    return run, (rows(device),)
+
+
+def locked(device):
+    lock, served = threading.Lock(), [0]
+    model = body(device)
+
+    def run(x):
+        with lock:
+            served[0] += 1
+        return model(x)
+
+    return run, (rows(device),)
+
+
+def background_heartbeat(device):
+    beats = {"n": 0}
+
+    def beat():
+        while True:
+            beats["n"] += 1
+            time.sleep(0.05)
+
+    threading.Thread(target=beat, daemon=True).start()
+    model = body(device)
+
+    def run(x):
+        if beats["n"] < 0:
+            raise RuntimeError("no heartbeat")
+        return model(x)
+
+    return run, (rows(device),)
+
+
+def watchdog(device):
+    model, begun = body(device), time.monotonic()
+
+    def run(x):
+        if time.monotonic() - begun > 1e6:
+            raise TimeoutError("took too long")
+        return model(x)
+
+    return run, (rows(device),)
+
+
+def list_that_is_refilled(device):
+    parts = []
+
+    def run(x):
+        parts.clear()
+        for k in range(3):
+            parts.append(x * k)
+        out = torch.stack(parts)
+        parts.clear()
+        return out
+
+    return run, (rows(device),)
+
+
+@dataclass
+class Stats:
+    calls: int = 0
+    shapes: collections.Counter = field(default_factory=collections.Counter)
+
+    def note(self, x):
+        self.calls += 1
+        self.shapes[tuple(x.shape)] += 1
+        return self.calls % 100 == 0
+
+
+def statistics_by_shape(device):
+    stats, model = Stats(), body(device)
+
+    def run(x):
+        if stats.note(x):
+            log.info("calls %s", stats)
+        return model(x)
+
+    return run, (rows(device),)
+
+
+def decorated(device):
+    model = body(device)
+
+    def counted(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            wrapper.calls += 1
+            begin = time.time()
+            result = function(*args, **kwargs)
+            TIMES[function.__name__].append(time.time() - begin)
+            return result
+
+        wrapper.calls = 0
+        return wrapper
+
+    @counted
+    def run(x, scale=2.0):
+        return model(x) * scale
+
+    return run, (rows(device),)
+
+
+def global_counter(device):
+    def run(x):
+        global CALLS
+        CALLS += 1
+        return x.relu()
+
+    return run, (rows(device),)
+
+
+def named_ranges(device):
+    steps = itertools.count()
+
+    def run(x):
+        with torch.profiler.record_function(f"step {next(steps)}"):
+            return x.relu() * 2
+
+    return run, (rows(device),)
+
+
+def memo_by_shape(device):
+    memo = {}
+
+    def mask(n, on):
+        key = (n, str(on))
+        if key not in memo:
+            memo[key] = torch.ones(n, n, device=on).tril()
+        return memo[key]
+
+    def run(x):
+        return x @ mask(x.shape[-1], x.device)
+
+    return run, (rows(device),)
+
+
+def rate_limited_log(device):
+    state = {"last": 0.0, "skipped": 0}
+    model = body(device)
+
+    def run(x):
+        y = model(x)
+        now = time.monotonic()
+        if now - state["last"] > 0.0001:
+            log.info("mean shape %s after %d", y.shape, state["skipped"])
+            state["last"], state["skipped"] = now, 0
+        else:
+            state["skipped"] += 1
+        return y
+
+    return run, (rows(device),)
+
+
+def dropout_of_pytorch(device):
+    def run(x):
+        return functional.dropout(x, 0.1) + torch.rand_like(x)
+
+    return run, (rows(device),)
+
+
+def callbacks(device):
+    events = []
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.listeners = [lambda name: events.append((name, time.time()))]
+
+        def emit(self, name):
+            for listener in self.listeners:
+                listener(name)
+
+        def forward(self, x):
+            self.emit("begin")
+            x = self.layer(x)
+            self.emit("end")
+            return x
+
+    return Model().to(device), (rows(device),)
+
+
+def training_step_with_a_log(device):
+    model = body(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state, x = {"step": 0, "epoch": 0}, rows(device)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        state["step"] += 1
+        if state["step"] % 100 == 0:
+            state["epoch"] += 1
+            print("epoch", state["epoch"])
+        return loss.detach()
+
+    return step
+
+
+def constant_rate(device):
+    model, x = body(device), rows(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def answer_with_a_number(device):
+    """The caller gets a number of the host next to the tensor."""
+    state = {"n": 0}
+
+    def run(x):
+        state["n"] += 1
+        return x * 2, {"calls": state["n"]}
+
+    return run, (rows(device),)
+
+
+def array_read_only(device):
+    table = np.linspace(0, 1, 16)
+
+    def run(x):
+        return x * float(table[3]) + table.mean().item()
+
+    return run, (rows(device),)
+
+
+def ids_and_hashes(device):
+    known = {}
+
+    def run(x):
+        known[id(x)] = known.get(id(x), 0) + 1
+        return x * len(x.shape)
+
+    return run, (rows(device),)
+
+
+def flag_that_is_set_once(device):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ready = False
+            self.scale = 1.0
+
+        def forward(self, x):
+            if not self.ready:
+                self.scale = 1 / x.shape[-1]
+                self.ready = True
+            return x * self.scale
+
+    return Model().to(device), (rows(device),)
+
+
+def scheduler_outside(device):
+    weight = nn.Parameter(rows(device))
+    rate = torch.tensor(0.1, device=device)
+    optimizer = torch.optim.Adam([weight], lr=rate, capturable=True)
+    history = [torch.optim.lr_scheduler.StepLR(optimizer, 1000)]
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        weight.square().sum().backward()
+        optimizer.step()
+
+    step.schedulers = history
+    return step
+
+
+def generator_of_layers(device):
+    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)).to(device)
+
+    def enabled():
+        for number, layer in enumerate(layers):
+            log.debug("layer %d at %f", number, time.time())
+            yield layer
+
+    def run(x):
+        for layer in enabled():
+            x = layer(x)
+        return x
+
+    return run, (rows(device),)
+
+
+def stack_of_the_code(device):
+    """State that the code sets and takes back."""
+    scopes = []
+
+    @contextlib.contextmanager
+    def scope(name):
+        scopes.append(name)
+        yield ".".join(scopes)
+        scopes.pop()
+
+    def run(x):
+        with scope("outer") as name, scope("inner"):
+            log.debug(name)
+            return x * len(scopes)
+
+    return run, (rows(device),)

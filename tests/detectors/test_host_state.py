@@ -1,0 +1,75 @@
+"""Host state that captured code reads: found where it reaches an op, whatever two calls in a row
+show, and not reported where it reaches none."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cgtool.analysis.reports import explain_findings
+from cgtool.devices.simulated.capture import check
+from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.model.options import CaptureOptions
+from cgtool.observe import call_sites
+from cgtool.program.load import load
+from tests.detectors import changing_state, harmless_state
+
+_MARK = re.compile(r"# <- ([a-z0-9-]+)")
+
+
+def cases_of(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, member in vars(module).items()
+        if inspect.isfunction(member) and list(inspect.signature(member).parameters) == ["device"]
+    ]
+
+
+def marks_of(module: ModuleType, names: set[str], name: str) -> set[tuple[str, int]]:
+    """The marks of a function, and of what it names in its module."""
+    names.add(name)
+    member = getattr(module, name)
+    lines, first = inspect.getsourcelines(member)
+    marks = {
+        (mark[1], number)
+        for number, line in enumerate(lines, first)
+        for mark in _MARK.finditer(line)
+    }
+    for word in set(re.findall(r"\w+", "".join(lines))) - names:
+        other = getattr(module, word, None)
+        has_source = inspect.isclass(other) or inspect.isfunction(other)
+        if has_source and other.__module__ == module.__name__:
+            marks |= marks_of(module, names, word)
+    return marks
+
+
+def hazards(module: ModuleType, name: str) -> set[tuple[str, int]]:
+    with call_sites.recorded(), SimulatedDevice("test").active() as device:
+        workload = load(f"{Path(module.__file__)}:{name}", device="cuda")
+        (findings, _), _ = check(device, workload, CaptureOptions(), lambda _text: None, "")
+    return {
+        (finding.code, finding.place.line if finding.place else 0)
+        for finding in explain_findings(findings)
+        if finding.severity != "note"
+    }
+
+
+def test_there_are_enough_of_them():
+    assert len(cases_of(changing_state)) >= 40
+    assert len(cases_of(harmless_state)) >= 40
+
+
+@pytest.mark.parametrize("name", cases_of(changing_state))
+def test_changing_state_is_found_at_its_line(name):
+    marks = marks_of(changing_state, set(), name)
+    assert marks
+    assert hazards(changing_state, name) == marks
+
+
+@pytest.mark.parametrize("name", cases_of(harmless_state))
+def test_harmless_state_is_not_reported(name):
+    assert hazards(harmless_state, name) == set()

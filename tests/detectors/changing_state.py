@@ -125,7 +125,7 @@ class LayerDrop(nn.Module):
 
     def forward(self, x):
         for layer in self.layers:
-            if self.training and random.random() < 0.01:  # <- control-flow-frozen
+            if self.training and random.random() < 1e-9:  # <- control-flow-frozen
                 continue
             x = layer(x)
         return x

@@ -8,12 +8,13 @@ the capture.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import (
@@ -93,18 +94,50 @@ class Record:
     """The calls of an iteration."""
 
     calls: list[OpCall] = field(default_factory=list)
-    makers: dict[int, int | None] = field(default_factory=dict)
-    """Sequence number of an autograd node to the index of the call that made it. Each thread
-    counts from 0: None if two threads gave the same number."""
+    makers: dict[int, Maker | None] = field(default_factory=dict)
+    """By sequence number of an autograd node. Each thread counts from 0: None if two threads gave
+    the same number."""
 
-    def maker_of(self, sequence: int | None) -> OpCall | None:
-        """The forward call that made the autograd node with this sequence number."""
-        index = None if sequence is None else self.makers.get(sequence)
-        return None if index is None else self.calls[index]
+    def maker_of(self, sequence: int | None, autograd_node: str | None) -> OpCall | None:
+        """The forward call that made the autograd node with this sequence number and name."""
+        maker = None if sequence is None else self.makers.get(sequence)
+        if maker is None:
+            return None
+        if (autograd_node or "").endswith("CopySlices"):
+            return None if maker.previous is None else self.calls[maker.previous]
+        if maker.is_last:
+            return self.calls[maker.index]
+        # Autograd made the node, saved a copy of an input, and ran the op: ``clone``, ``silu_``.
+        name = _plain(_BACKWARD.sub("", autograd_node or ""))
+        for call in self.calls[maker.index : maker.index + _SAVED_COPIES]:
+            if _plain(call.name.partition("::")[2].partition(".")[0]) == name:
+                return call
+        return self.calls[maker.index]
 
     def forward_of(self, call: OpCall) -> OpCall | None:
         """For a call in backward: the forward call that made its autograd node."""
-        return self.maker_of(call.autograd_sequence)
+        return self.maker_of(call.autograd_sequence, call.autograd_node)
+
+
+class Maker(NamedTuple):
+    """When the sequence number of an autograd node was first seen as given."""
+
+    index: int
+    """Of the call that was about to run, or had just run."""
+    previous: int | None
+    """Of the call before it on this thread: in-place ops on views make a node after they ran."""
+    is_last: bool
+    """It was the last number given by then, so the node is that of the call itself."""
+
+
+_BACKWARD = re.compile(r"Backward[0-9]*$")
+_SAVED_COPIES = 4
+"""An op comes so soon after its autograd node was made."""
+
+
+def _plain(name: str) -> str:
+    """``silu`` of ``Silu`` and of ``silu_``."""
+    return name.replace("_", "").lower()
 
 
 Running = tuple[str, str]
@@ -264,14 +297,17 @@ class OpRecorder:
         return call
 
     def _note_made(self, call: OpCall) -> None:
-        """The call made an autograd node if the next number has changed."""
+        """Autograd nodes were made if the next number has changed."""
         following = next_sequence_number()
-        before = getattr(self._counted, "next", following)
-        self._counted.next = following
-        if following != before:
-            makers = self.record.makers
-            sequence = following - 1
-            makers[sequence] = None if sequence in makers else call.index
+        counted = self._counted
+        before = getattr(counted, "next", following)
+        counted.next = following
+        previous = getattr(counted, "call", None)
+        makers = self.record.makers
+        for sequence in range(before, following):
+            maker = Maker(call.index, previous, sequence == following - 1)
+            makers[sequence] = None if sequence in makers else maker
+        counted.call = call.index
 
     def observe(
         self,

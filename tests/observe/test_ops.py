@@ -52,7 +52,7 @@ def test_a_thread_that_creates_no_nodes_is_not_a_maker():
         begin(recorder)
     assert recorder.record.makers == makers
     assert -1 not in makers
-    assert recorder.record.maker_of(None) is None
+    assert recorder.record.maker_of(None, None) is None
 
 
 def test_the_node_that_is_numbered_zero_has_a_maker():
@@ -67,7 +67,7 @@ def test_the_node_that_is_numbered_zero_has_a_maker():
 
     on_another_thread(run)
     assert numbers == [0]
-    assert recorder.record.maker_of(0).name == "aten::sin"
+    assert recorder.record.maker_of(0, "SinBackward0").name == "aten::sin"
 
 
 def test_a_number_that_two_threads_gave_says_nothing():
@@ -86,7 +86,7 @@ def test_a_number_that_two_threads_gave_says_nothing():
 
     on_another_thread(run)
     assert recorder.record.makers == {0: None}
-    assert recorder.record.maker_of(0) is None
+    assert recorder.record.maker_of(0, "SinBackward0") is None
 
 
 @pytest.fixture(params=["key", "mode"])
@@ -115,6 +115,37 @@ def test_a_recorder_sees_forward_and_backward_either_way():
     assert recorder.record.forward_of(product) is calls["aten::addmm"]
     # The innermost frame is where the launch comes from, not where it was observed.
     assert calls["aten::addmm"].innermost[0].co_filename.endswith("torch/nn/modules/linear.py")
+
+
+@pytest.mark.usefixtures("either_way")
+def test_ops_in_place_and_on_views_made_their_nodes_either_way():
+    x = torch.rand(4, 4, requires_grad=True)
+    recorder = OpRecorder({}, Annotations())
+    with recorder:
+        y = torch.nn.functional.silu(x * 2, inplace=True)
+        y = y.cos()
+        y[:2].mul_(3)
+        y[1:].tanh_()
+        z = torch.zeros_like(y)
+        z[:, 1:] = y[:, 1:]
+        z.sin().sum().backward()
+    record = recorder.record
+    forward = {
+        (call.name, call.autograd_node, maker.name)
+        for call in record.calls
+        if (maker := record.forward_of(call)) is not None
+    }
+    of_views = "torch::autograd::CopySlices"
+    assert ("aten::silu_backward", "SiluBackward0", "aten::silu_") in forward
+    assert ("aten::tanh_backward", of_views, "aten::tanh_") in forward
+    assert {maker for _, node, maker in forward if node == of_views} == {
+        "aten::mul_.Tensor",
+        "aten::tanh_",
+        "aten::copy_",
+    }
+    backward = [call for call in record.calls if call.autograd_node is not None]
+    known = [call for call in backward if record.forward_of(call) is not None]
+    assert {call.name for call in backward if call not in known} <= {"aten::detach"}
 
 
 @pytest.mark.usefixtures("either_way")

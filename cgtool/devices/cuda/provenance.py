@@ -102,7 +102,7 @@ def _join_stamps(
 def _origin_of(launch: Launch, record: Record, table: OriginTable) -> int:
     if isinstance(launch, OpCall):
         return table.add(launch, record)
-    forward_call = record.maker_of(launch.autograd_sequence)
+    forward_call = record.maker_of(launch.autograd_sequence, launch.autograd_node)
     return table.add_site(
         op=None,
         chain=launch.chain,

@@ -2,7 +2,7 @@
 
     python benchmarks/time_gate.py                        measures on a GPU (8 minutes), then judges
     python benchmarks/time_gate.py --judge time-gate.json judges again, without a GPU
-    python benchmarks/time_gate.py --simulate             judges runs that are made up
+    python benchmarks/time_gate.py --simulate             judges runs that are made up: error rates
 
 Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
 replay 3 % longer, and measures it. A comparison draws workers for the baseline, 10 or as many as
@@ -22,7 +22,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -37,26 +37,23 @@ from time_gate_measure import (
     measure,
     worker,
 )
+from time_gate_simulate import COMPARISONS as SIMULATED
+from time_gate_simulate import Runs, baseline, counts, missed, simulate
 
 from cgtool.analysis.timing.regression import (
     CANNOT_TELL,
-    ENOUGH,
-    NOT_SLOWER,
     PAIR_TOLERANCE,
-    SLOWER,
     TOLERANCE,
     judge_pairs,
     judge_runs,
     pair_precision,
     schedule,
-    wanted,
 )
 from cgtool.analysis.timing.stats import midmean
 from cgtool.model.options import FEWEST_PAIRS, FIRST_RUNS, MAX_RUNS, PAIRS_A_LOOK
 
 COMPARISONS = 300
 """For each sample, of the same code and of the slower one."""
-SIMULATED = 1500
 
 
 def judge(raw: dict[str, Any]) -> dict[str, Any]:
@@ -69,9 +66,6 @@ def judge(raw: dict[str, Any]) -> dict[str, Any]:
         for side in ("again", "head") if raw["interleaved"] else ():
             figures["interleaved"].append(interleaved(name, side, raw))
     return figures
-
-
-Runs = list[list[float]]
 
 
 def runs_of(name: str, side: str, raw: dict[str, Any]) -> dict[str, Runs]:
@@ -133,59 +127,18 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         "seen": fmean(changes) if side == "head" else 0.0,
         "workers": sum(map(len, bases.values())) + sum(map(len, heads.values())) * (side == "head"),
         "comparisons": COMPARISONS,
-        **_counts(verdicts),
+        **counts(verdicts),
         "baseline": fmean(bases_made),
         "runs": fmean(runs),
         "seconds": fmean(runs) * raw["run_seconds"],
     }
 
 
-def simulated() -> dict[str, Any]:
-    """Independent comparisons of runs that no GPU made: far more than one could measure."""
-    draw = random.Random(0)
-    noises: dict[str, Callable[[], float]] = {
-        "0.35 %": lambda: draw.gauss(0, 0.0035),
-        "1.2 %": lambda: draw.gauss(0, 0.012),
-        "two values": lambda: draw.gauss(0, 0.001) + 0.02 * draw.randrange(2),
-        "long tail": lambda: draw.gauss(0, 0.0035) + 0.04 * (draw.random() < 0.02),
-    }
-    looks = schedule(FIRST_RUNS, MAX_RUNS)
-    rows = []
-    for name, noise in noises.items():
-        for planted in (0.0, SEPARATE):
-            verdicts: Counter[str] = Counter()
-            for _ in range(SIMULATED):
-                before = baseline([[1 + noise()] for _ in range(MAX_RUNS)])
-                after = [[(1 + planted) * (1 + noise())] for _ in range(MAX_RUNS)]
-                for look in looks:
-                    answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
-                    if answer.verdict != CANNOT_TELL:
-                        break
-                verdicts[answer.verdict] += 1
-            rows.append({"runs spread": name, "planted": planted, **_counts(verdicts)})
-    return {"simulated": rows}
-
-
-def missed(row: dict[str, Any]) -> bool:
-    """More false alarms than 1 in 200, or fewer slowdowns found than 95 in 100."""
-    if row["planted"]:
-        return bool(row["slower"] < 0.95 * SIMULATED)
-    return bool(row["slower"] > SIMULATED / 200)
-
-
-def baseline(runs: Runs) -> Runs:
-    """The first of these, as many as ``cgtool gate --save-baseline`` would have made."""
-    count = ENOUGH
-    while (more := min(wanted(runs[:count]), MAX_RUNS, len(runs))) > count:
-        count = more
-    return runs[:count]
-
-
 def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     """Windows of consecutive pairs, each as long as ``cgtool bench --against`` would go on."""
 
     verdicts: Counter[str] = Counter()
-    counts, apart, lengths = [], [], []
+    pairs, apart, lengths = [], [], []
     for result in raw["interleaved"]:
         base, head = result["samples"][name]["base"], result["samples"][name][side]
         each = result["samples"][name]["seconds"] / len(base) * 2 / 3
@@ -194,7 +147,7 @@ def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         for start, end in windows(ratios, PAIR_TOLERANCE):
             answer = judge_pairs(base[start:end], head[start:end], PAIR_TOLERANCE, looks=1)
             verdicts[answer.verdict] += 1
-            counts.append(end - start)
+            pairs.append(end - start)
             lengths.append((end - start) * each)
     return {
         "sample": name,
@@ -202,9 +155,9 @@ def interleaved(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
         "seen": fmean(apart),
         "pair_sd": stdev(apart),
         "measured": len(apart),
-        "comparisons": len(counts),
-        **_counts(verdicts),
-        "pairs": fmean(counts) if counts else 0.0,
+        "comparisons": len(pairs),
+        **counts(verdicts),
+        "pairs": fmean(pairs) if pairs else 0.0,
         "seconds": fmean(lengths) if lengths else 0.0,
     }
 
@@ -221,14 +174,6 @@ def windows(ratios: Sequence[float], tolerance: float) -> Iterator[tuple[int, in
                 break
         else:
             return
-
-
-def _counts(verdicts: Counter[str]) -> dict[str, int]:
-    return {
-        "slower": verdicts[SLOWER],
-        "not slower": verdicts[NOT_SLOWER],
-        "cannot tell": verdicts[CANNOT_TELL],
-    }
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -250,6 +195,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", type=Path, metavar="RAW", help="judge saved rounds")
     parser.add_argument("--simulate", action="store_true", help="judge runs that are made up")
+    parser.add_argument(
+        "--comparisons", type=int, default=SIMULATED, help="of each case, simulated"
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument(
         "--workers", type=int, default=WORKERS, help="for each sample and side, on each GPU"
@@ -272,10 +220,10 @@ def main() -> None:
         worker(number, task, place / f"{number}.json", arguments.lock)
         return
     if arguments.simulate:
-        judgement = simulated()
+        judgement = simulate(arguments.comparisons)
         show(judgement)
-        if any(map(missed, judgement["simulated"])):
-            raise SystemExit("a figure was missed")
+        if sentences := missed(judgement, arguments.comparisons):
+            raise SystemExit("\n".join(sentences))
         return
     if arguments.judge is None:
         names = arguments.sample or SAMPLES

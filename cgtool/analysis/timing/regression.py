@@ -6,11 +6,21 @@ captures that follow others in a process by up to 7%. So a round is not a unit o
 processes the unit is a run: a fresh worker process with its first capture. Inside one process it is
 a pair of captures, one of each side, made one right after the other.
 
-``judge_runs`` says "slower" when two tests agree: the lower end of a Student interval on the log of
-the ratio lies beyond the tolerance, and Wilcoxon's rank sum of the runs is beyond its level. The
-second is exact whatever the distribution of the noise (Hollander, Wolfe and Chicken, Nonparametric
-Statistical Methods, chapter 4), so A against A is called slower at most once in 200 times, as long
-as its runs are exchangeable. With fewer runs than the test needs, a spread of ``PRIOR`` is assumed.
+``judge_runs`` says "slower" when two tests agree, each of which covers what the other assumes:
+
+- The lower end of an interval on the log of the ratio lies beyond the tolerance. Each side has its
+  own spread and degrees of freedom, and the Student intervals of both are added in quadrature (Zou
+  and Donner, Statistics in Medicine 2008, the method of variance estimates recovery). It assumes
+  normal noise. Welch's interval with Satterthwaite's degrees of freedom does not keep such levels
+  with few runs: three runs that happen to agree beside twenty make three times as many errors as a
+  level of 1 in 200 allows, and seven times as many as one of 1 in 800.
+- Wilcoxon's rank sum of the runs is beyond its level. It is exact whatever the distribution of the
+  noise (Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, chapter 4), if both sides
+  have the same. It can only take an alarm away, so it does no harm if they have not. With fewer
+  runs than it needs, a spread of ``PRIOR`` is assumed.
+
+`benchmarks/time_gate.py --simulate` counts the errors: A against A is called slower at most once in
+200 times, with 3 to 20 runs on each side, of which one spreads up to 20 times as much as the other.
 
 Levels are divided by the number of looks (Bonferroni), so measuring on after "cannot tell" does not
 add false alarms.
@@ -20,7 +30,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, median, variance
+from statistics import fmean, median
+from typing import NamedTuple
 
 import msgspec
 
@@ -69,7 +80,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Units of each side that had a time."""
     head: int
     spread: float | None
-    """Relative standard deviation of a unit; None when there are too few to know."""
+    """Relative standard deviation of a unit, of runs that of the noisier side; None when there are
+    too few to know."""
     needed: int | None
     """More units of head (pairs: of both) that would decide if the times go on like this; None if
     no number would, 0 if it is decided."""
@@ -100,30 +112,58 @@ def judge_runs(
     if not count or not more:
         return _nothing("run", count, more, tolerance)
     levels = _Levels(tolerance, looks * among)
+    before, now = _Side.of(bases, base, count + more), _Side.of(heads, head, count + more)
     difference = fmean(heads) - fmean(bases)
-    squares = sum(_variance(side) * (len(side) - 1) for side in (bases, heads))
-    freedom = count + more - 2
-    known = freedom >= FEW
-    own = fmean(map(_own_noise, (*base, *head)))
-    spread = max(math.sqrt(squares / freedom), own, FLOOR) if known else PRIOR
-    # Where the sides spread differently, the larger standard error counts.
-    each = math.sqrt(_variance(bases) / count + _variance(heads) / more)
     apart = rank_sum(bases, heads) <= levels.alarm
 
     def interval(further: int) -> tuple[float, float]:
         """With so many further runs of head; 0: of these runs, rather than a prediction."""
-        runs, these = more + further, further == 0
-        freedom = max(FEW, count + runs - 2)
-        scale = math.sqrt(1 / count + 1 / runs)
-        error = max(spread * scale, each if these else 0.0)
-        low = difference - student(levels.alarm, freedom) * error
-        if math.comb(count + runs, count) * levels.alarm < 1:
-            low = difference - student(levels.alarm, freedom) * max(error, PRIOR * scale)
-        elif these and not apart:
-            low = min(low, levels.limit)
-        return low, difference + student(levels.miss, freedom) * error
+        total = count + more + further
 
-    return _answer("run", levels, difference, interval, count, more, spread if known else None)
+        def reach(tail: float) -> float:
+            return math.hypot(before.reach(tail), now.reach(tail, further))
+
+        low, high = difference - reach(levels.alarm), difference + reach(levels.miss)
+        if math.comb(total, count) * levels.alarm < 1:
+            scale = math.sqrt(1 / count + 1 / (more + further))
+            assumed = student(levels.alarm, max(FEW, total - 2)) * PRIOR * scale
+            low = min(low, difference - assumed)
+        elif further == 0 and not apart:
+            low = min(low, levels.limit)
+        return low, high
+
+    known = min(count, more) > FEW
+    return _answer(
+        "run", levels, difference, interval, count, more,
+        max(before.spread, now.spread) if known else None,
+        _wanted(before.spread, tolerance) if count > FEW else ENOUGH,
+    )  # fmt: skip
+
+
+class _Side(NamedTuple):
+    """What the runs of one side say of its noise, on the log scale."""
+
+    number: int
+    """Of the runs."""
+    spread: float
+    """Standard deviation of a run."""
+    freedom: int
+    """Degrees of freedom that the spread is known with."""
+
+    @classmethod
+    def of(cls, logs: Sequence[float], runs: Sequence[Sequence[float]], total: int) -> _Side:
+        """``logs`` are the middles of ``runs``, and ``total`` is the runs of both sides. Runs
+        differ by at least as much as their rounds say."""
+        spread = max(math.sqrt(_variance(logs)), fmean(map(_own_noise, runs)), FLOOR)
+        if len(logs) > FEW:
+            return cls(len(logs), spread, len(logs) - 1)
+        return cls(len(logs), max(spread, PRIOR), max(FEW, total - 2))
+
+    def reach(self, tail: float, further: int = 0) -> float:
+        """How far the middle may be off by chance, on one side, with so many further runs."""
+        count = self.number + further
+        freedom = max(FEW, count - 1) if further else self.freedom
+        return student(tail, freedom) * self.spread / math.sqrt(count)
 
 
 def judge_pairs(
@@ -157,7 +197,9 @@ def judge_pairs(
             difference + student(levels.miss, freedom) * error,
         )
 
-    return _answer("pair", levels, difference, interval, count, count, spread if known else None)
+    return _answer(
+        "pair", levels, difference, interval, count, count, spread if known else None, ENOUGH
+    )
 
 
 def schedule(first: int, most: int) -> tuple[int, ...]:
@@ -213,7 +255,11 @@ def _units(
 
 
 def _variance(values: Sequence[float]) -> float:
-    return variance(values) if len(values) > 1 else 0.0
+    if len(values) < 2:
+        return 0.0
+    # statistics.variance computes with fractions, a hundred times as long.
+    middle = fmean(values)
+    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 def _own_noise(rounds: Sequence[float]) -> float:
@@ -256,14 +302,15 @@ def _answer(
     base: int,
     head: int,
     spread: float | None,
+    better: int,
 ) -> Answer:
-    """``interval`` is that of the difference of logs, with so many further units."""
+    """``interval`` is that of the difference of logs, with so many further units; ``better`` is how
+    many units base should have."""
     ends = interval(0)
     verdict, remedy = levels.verdict(*ends), ""
     needed: int | None = 0
     if verdict == CANNOT_TELL:
         needed = _needed(levels, interval)
-        better = ENOUGH if spread is None else _wanted(spread, levels.tolerance)
         remedy = _remedy(unit, needed, base, better)
     # Finite, and beyond any clock.
     ratio, low, high = (math.exp(max(-50.0, min(50.0, log))) for log in (difference, *ends))

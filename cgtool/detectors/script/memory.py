@@ -15,6 +15,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
 from cgtool.observe.source import tree_of
+from cgtool.torch_compat.allocator import memory_segments
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
 CUBLAS_WORKSPACE_PER_GRAPH = code("cublas-workspace-per-graph")
@@ -202,7 +203,7 @@ class Budget(Detector):
             return
         segments = [
             segment
-            for segment in torch.cuda.memory_snapshot()
+            for segment in memory_segments()
             if tuple(segment.get("segment_pool_id", ())) == graph.pool
         ]
         if segments and not any(segment.get("is_expandable") for segment in segments):

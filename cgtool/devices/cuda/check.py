@@ -23,7 +23,6 @@ from cgtool.detectors.op_rules import refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
-from cgtool.devices.cuda.memory import keeps_history
 from cgtool.devices.device import Captured, CapturedGraph, Checked, Device, Session
 from cgtool.findings import code
 from cgtool.model.capture import Frame
@@ -38,6 +37,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import real_places, tensors_in
 from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, storage_key
 
@@ -58,7 +58,7 @@ class Dry(CaptureInProgress):
         """``wait_stream`` waits for an event of its own, which was already recorded."""
         self.may_wait = True
         """No rule has reported the current op."""
-        self.allocates = not keeps_history()
+        self.allocates = not lists_memory()
         """The next op that allocates is reported: under cudaMallocAsync that makes a node."""
 
     def lane(self, stream: Any) -> Lane:
@@ -251,7 +251,7 @@ def check(
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)
     captured: Captured | None = None
-    if not keeps_history():
+    if not lists_memory():
         # Under cudaMallocAsync PyTorch may end the process when tensors of a graph are freed.
         looked = (*looked, "no capture: the allocator is cudaMallocAsync")
         return (dry.findings.all(), looked), None

@@ -21,6 +21,7 @@ from cgtool.devices.device import Captured, Checked, Device, VerifyTarget, proce
 from cgtool.model.capture import Environment
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import pytree, spin
 
 _MOST_BLOCKS = 4096
@@ -122,7 +123,7 @@ class CudaDevice(Device):
         self.synchronize()
         free = [
             (block["size"], segment["stream"])
-            for segment in torch.cuda.memory_snapshot()
+            for segment in memory_segments()
             if tuple(segment["segment_pool_id"]) == (0, 0) and segment["device"] == self.index
             for block in segment["blocks"]
             if block["state"] == "inactive"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import torch
 
 from cgtool.model.capture import (
     Allocation,
@@ -29,6 +28,7 @@ from cgtool.model.capture import (
     Tensor,
 )
 from cgtool.model.failure import cannot_tell, user_code
+from cgtool.torch_compat.allocator import lists_memory, memory_segments
 from cgtool.torch_compat.private import (
     MissingPrivateName,
     clear_cublas_workspaces,
@@ -55,21 +55,16 @@ class Trace:
     problem: str | None = None
 
 
-def keeps_history() -> bool:
-    """False for ``backend:cudaMallocAsync``, whose pools are managed by the driver."""
-    return bool(torch.cuda.memory.get_allocator_backend() == "native")
-
-
 def start(device: int) -> None:
     """Start recording the allocator's events; earlier records are dropped."""
-    if keeps_history():
+    if lists_memory():
         record_memory_history(
             enabled="all", context=None, max_entries=_MAX_EVENTS, device=device, clear_history=True
         )
 
 
 def stop(device: int) -> None:
-    if keeps_history():
+    if lists_memory():
         record_memory_history(enabled=None, device=device)
 
 
@@ -78,7 +73,7 @@ def read(
 ) -> Trace:
     """Snapshot and trace of the graphs' pools (id to name), for captures that began at
     ``starts_ns``. ``streams`` maps handles to stream indices."""
-    if not keeps_history():
+    if not lists_memory():
         return Trace(problem="the allocator is cudaMallocAsync, whose pools PyTorch cannot list")
     snapshot = memory_snapshot()
     by_pool: dict[PoolId, list[Segment]] = {pool: [] for pool in pools}
@@ -196,13 +191,13 @@ def cublas_workspaces(device: int, pools: dict[PoolId, str]) -> set[int]:
         # allocator frees it at a time of its own.
         return {
             block.address
-            for raw in torch.cuda.memory_snapshot()
+            for raw in memory_segments()
             if raw["device"] == device and _pool_of(raw) in pools
             for block in _blocks(raw)
             if block.state == "active_allocated"
         }
 
-    if not keeps_history():
+    if not lists_memory():
         return set()
     before = in_use()
     try:

@@ -18,6 +18,7 @@ from cgtool.model.options import Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
+from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import CUDAGraphBase
 
 
@@ -45,7 +46,7 @@ class _Device:
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(
             int(segment["total_size"])
-            for segment in torch.cuda.memory_snapshot()
+            for segment in memory_segments()
             if tuple(segment.get("segment_pool_id", ())) == pool
         )
 

@@ -27,6 +27,7 @@ from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.allocator import memory_segments
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
@@ -48,7 +49,7 @@ class CudaVerifyTarget(VerifyTarget):
             self._session.instantiate(progress)
         self._pools = [
             range(segment["address"], segment["address"] + segment["total_size"])
-            for segment in torch.cuda.memory_snapshot()
+            for segment in memory_segments()
             if tuple(segment["segment_pool_id"]) in self._session.pools
         ]
 

@@ -1,0 +1,202 @@
+"""Error rates of the answers on times, over runs that are made up: `time_gate.py --simulate`.
+
+Far more comparisons than one could measure, and all independent. Two tables:
+
+- **Unequal sides**: normal noise, 3 to 20 runs on each side, and one side spreads 1 to 20 times as
+  much as the other. The same code must not be called slower, and code that is slower by just the
+  tolerance must not be called not slower: both are as close to the border as can be.
+- **Other noise**: equal sides, noise that is not normal, and a baseline as `cgtool gate` makes it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import product
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cgtool.analysis.timing import regression
+from cgtool.analysis.timing.regression import (
+    ALARM,
+    CANNOT_TELL,
+    ENOUGH,
+    MISS,
+    NOT_SLOWER,
+    SLOWER,
+    TOLERANCE,
+    judge_runs,
+    schedule,
+    wanted,
+)
+from cgtool.model.options import FIRST_RUNS, MAX_RUNS
+
+Floats = NDArray[np.float64]
+Runs = list[list[float]]
+
+COUNTS = (3, 5, 10, 20)
+RATIOS = (1.0, 1.5, 3.0, 8.0, 20.0)
+COMPARISONS, DETECTIONS = 3000, 100
+"""For each pair of counts and ratio: for the rates of errors, and of slowdowns found."""
+NOISY = 0.01
+"""Relative standard deviation of the noisier side where a slowdown of ``PLANTED`` is planted."""
+PLANTED = 0.03
+ALIKE, FOUND = 1000, 0.9
+"""Comparisons of a row of the second table, and the share of slowdowns that should be found."""
+
+
+def simulate(comparisons: int = COMPARISONS) -> dict[str, list[dict[str, Any]]]:
+    """Both tables."""
+    # How many more runs would decide takes most of the time of an answer.
+    regression._needed = lambda *_: None
+    return {"unequal sides": unequal_sides(comparisons), "other noise": other_noise()}
+
+
+def missed(figures: dict[str, list[dict[str, Any]]], comparisons: int = COMPARISONS) -> list[str]:
+    """The rates that are not as promised, in words."""
+    sentences = []
+    for row in figures["unequal sides"]:
+        for name, allowed in (("alarms", ALARM), ("misses", MISS)):
+            if not _consistent(row[name], comparisons, allowed):
+                sentences.append(f"{name} of {row['base']} and {row['head']} runs: {row[name]:.2%}")
+    for row in figures["other noise"]:
+        if row["planted"] and row["slower"] < FOUND * ALIKE:
+            sentences.append(f"{row['runs spread']}: only {row['slower']} slowdowns found")
+        if not row["planted"] and row["slower"] > ALARM * ALIKE:
+            sentences.append(f"{row['runs spread']}: {row['slower']} alarms")
+    return sentences
+
+
+def _consistent(rate: float, of: int, allowed: float) -> bool:
+    """Whether a rate may be ``allowed`` and have come out higher by chance, 1 time in 30,000."""
+    return rate <= allowed + 4 * math.sqrt(allowed / of)
+
+
+# --- unequal sides
+
+
+def unequal_sides(comparisons: int) -> list[dict[str, Any]]:
+    """By the numbers of runs: the highest rates of errors over all ratios of spreads, where it was,
+    and how many slowdowns are found."""
+    draw = np.random.default_rng(0)
+    ratios = sorted({*RATIOS, *(1 / ratio for ratio in RATIOS)})
+    rows = []
+    for base, head in product(COUNTS, COUNTS):
+        alarms, misses, found = {}, {}, {}
+        for ratio in ratios:
+            left, right = (draw.standard_normal((comparisons, count)) for count in (base, head))
+            # The smallest is larger than any spread that the rules assume.
+            spreads = 0.02 * max(1.0, 1 / ratio), 0.02 * max(1.0, ratio)
+            left, right = left * spreads[0], right * spreads[1]
+            alarms[ratio] = _rate(SLOWER, left, right, 0.0)
+            misses[ratio] = _rate(NOT_SLOWER, left, right + math.log1p(TOLERANCE), TOLERANCE)
+            if ratio not in (min(ratios), 1.0, max(ratios)):
+                continue
+            scale = NOISY / max(spreads)
+            some = slice(0, DETECTIONS)
+            slower = scale * right[some] + math.log1p(PLANTED)
+            answers = [*map(_answer, scale * left[some], slower, [TOLERANCE] * DETECTIONS)]
+            found[ratio] = answers.count(SLOWER) / DETECTIONS
+        worst = max(alarms, key=alarms.__getitem__)
+        rows.append(
+            {
+                "base": base,
+                "head": head,
+                "alarms": alarms[worst],
+                "at ratio": worst,
+                "misses": max(misses.values()),
+                "found 20:1": found[min(ratios)],
+                "1:1": found[1.0],
+                "1:20": found[max(ratios)],
+            }
+        )
+    return rows
+
+
+def _looks(head: int) -> tuple[int, ...]:
+    return schedule(min(FIRST_RUNS, head), head)
+
+
+def _answer(base: Floats, head: Floats, tolerance: float) -> str:
+    """The verdict after as many looks as it takes."""
+    looks = _looks(len(head))
+    bases = [[math.exp(log)] for log in base]
+    heads = [[math.exp(log)] for log in head]
+    for look in looks:
+        verdict = judge_runs(bases, heads[:look], tolerance, looks=len(looks)).verdict
+        if verdict != CANNOT_TELL:
+            break
+    return verdict
+
+
+def _rate(wrong: str, base: Floats, head: Floats, tolerance: float) -> float:
+    """The share of comparisons (rows) with this verdict.
+
+    Only those are judged whose sides are further apart, at some look, than a normal quantile of the
+    level allows: every interval is wider than that.
+    """
+    looks = _looks(head.shape[1])
+    sign, level = (1, ALARM) if wrong == SLOWER else (-1, MISS)
+    least = NormalDist().inv_cdf(1 - level / len(looks))
+    chosen = np.zeros(len(base), dtype=bool)
+    for look in looks:
+        seen = head[:, :look]
+        error = np.sqrt(base.var(1, ddof=1) / base.shape[1] + seen.var(1, ddof=1) / look)
+        apart = seen.mean(1) - base.mean(1) - math.log1p(tolerance)
+        chosen |= sign * apart > least * error
+    answers = [_answer(base[row], head[row], tolerance) for row in np.flatnonzero(chosen)]
+    return answers.count(wrong) / len(base)
+
+
+# --- other noise
+
+
+def other_noise() -> list[dict[str, Any]]:
+    """Runs around two values, or with a long tail."""
+    draw = random.Random(0)
+    noises: dict[str, Callable[[], float]] = {
+        "0.35 %": lambda: draw.gauss(0, 0.0035),
+        "1.2 %": lambda: draw.gauss(0, 0.012),
+        "two values": lambda: draw.gauss(0, 0.001) + 0.02 * draw.randrange(2),
+        "long tail": lambda: draw.gauss(0, 0.0035) + 0.04 * (draw.random() < 0.02),
+    }
+    looks = schedule(FIRST_RUNS, MAX_RUNS)
+    rows = []
+    for name, noise in noises.items():
+        for planted in (0.0, PLANTED):
+            verdicts: Counter[str] = Counter()
+            runs = 0
+            for _ in range(ALIKE):
+                before = baseline([[1 + noise()] for _ in range(MAX_RUNS)])
+                after = [[(1 + planted) * (1 + noise())] for _ in range(MAX_RUNS)]
+                for look in looks:
+                    answer = judge_runs(before, after[:look], TOLERANCE, looks=len(looks))
+                    if answer.verdict != CANNOT_TELL:
+                        break
+                verdicts[answer.verdict] += 1
+                runs += look
+            rows.append(
+                {"runs spread": name, "planted": planted, **counts(verdicts), "runs": runs / ALIKE}
+            )
+    return rows
+
+
+def baseline(runs: Sequence[list[float]]) -> Runs:
+    """The first of these, as many as ``cgtool gate --save-baseline`` would have made."""
+    count = ENOUGH
+    while (more := min(wanted(runs[:count]), MAX_RUNS, len(runs))) > count:
+        count = more
+    return list(runs[:count])
+
+
+def counts(verdicts: Counter[str]) -> dict[str, int]:
+    return {
+        "slower": verdicts[SLOWER],
+        "not slower": verdicts[NOT_SLOWER],
+        "cannot tell": verdicts[CANNOT_TELL],
+    }

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("tests/findings/test_pages.py",)
-TESTS = (
-    "tests/simulated", "tests/detectors", "tests/verify", "tests/program", "tests/observe",
-    "tests/torch_compat", "tests/worker",
-)  # fmt: skip
+TESTS = {
+    "examples of pages": ("tests/findings/test_pages.py",),
+    "tests": (
+        "tests/simulated", "tests/verify", "tests/program", "tests/observe", "tests/torch_compat",
+        "tests/detectors", "tests/worker",
+    ),
+}  # fmt: skip
 NO_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 
@@ -91,17 +93,20 @@ def tests(python: str, folder: Path, paths: tuple[str, ...]) -> Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="+", metavar="VERSION[=PYTHON]")
+    columns = ("samples", *TESTS)
+    parser.add_argument("--only", nargs="+", choices=columns, default=columns)
     arguments = parser.parse_args()
     failures: list[str] = []
-    print("| torch | samples | examples of pages | tests |\n|---|---|---|---|")
+    print("| torch |", *(f"{column} |" for column in arguments.only))
+    print("|---" * (1 + len(arguments.only)) + "|")
     for version in arguments.versions:
         with interpreter(version) as python, tempfile.TemporaryDirectory() as folder:
-            place = Path(folder)
-            outcomes = (
-                samples(python, place),
-                tests(python, place, PAGES),
-                tests(python, place, TESTS),
-            )
+            outcomes = [
+                tests(python, Path(folder), TESTS[column])
+                if column in TESTS
+                else samples(python, Path(folder))
+                for column in arguments.only
+            ]
             name = subprocess.check_output(
                 [python, "-c", "import torch; print(torch.__version__)"], text=True
             ).strip()

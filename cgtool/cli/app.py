@@ -8,8 +8,9 @@ import io
 import os
 import signal
 import sys
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cgtool import __version__
 
@@ -35,9 +36,12 @@ COMMANDS = {
     "gate": "Compare counts, memory and times with budgets and baselines: one verdict, for CI.",
     "explain": "Explain the code of a finding, with a wrong and a right example.",
     "doctor": "List what this machine supports, and how to enable the rest.",
+    "help": "Show the help of a command.",
 }
 
-_MODULES = {"profile": "capture", "verify": "check", "explain": "check", "pools": "dump"}
+_MODULES = {
+    "profile": "capture", "verify": "check", "explain": "check", "pools": "dump", "help": "app",
+}  # fmt: skip
 """Commands that share the module of another command."""
 
 
@@ -59,6 +63,10 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
+            if not ctx.resilient_parsing:
+                close = get_close_matches(cmd_name, COMMANDS, n=2)
+                hint = f" Did you mean {' or '.join(close)}?" if close else ""
+                ctx.fail(f"No such command {cmd_name!r}.{hint}")
             return None
         module = importlib.import_module(f"cgtool.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name)
@@ -81,9 +89,23 @@ class LazyGroup(TyperGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def help(
+    context: typer.Context,
+    command: Annotated[
+        str | None, typer.Argument(metavar="COMMAND", help="A command; all where there is none.")
+    ] = None,
+) -> None:
+    """Show the help of COMMAND, or the list of all commands."""
+    group = context.parent
+    assert group is not None, "it is a command of the group"
+    if command is not None:
+        shown = group.command.get_command(group, command)  # type: ignore[attr-defined] # a group
+        group = shown.make_context(command, [], parent=group, resilient_parsing=True)
+    sys.stdout.write(f"{group.get_help()}\n")
+
+
 app = typer.Typer(
     cls=LazyGroup,
-    add_completion=False,
     # Plain help: rich's panels take twice as long as everything else.
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -118,6 +140,10 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit with its code. Tracebacks of cgtool are never shown."""
+    if sys.getfilesystemencoding() == "ascii":
+        # In the locale C without UTF-8 mode, names of files could not be read or written.
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     try:
         code = run()
     except KeyboardInterrupt:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
+import torch
 
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
@@ -21,13 +24,27 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library
 from cgtool.observe.iteration import SKIPPED
 from cgtool.observe.ops import OpCall, Record
-from cgtool.program.phases import Phases, roots_of, warm_up, warmup_iters
+from cgtool.program.phases import (
+    NO_DIFFERENTIABLE_PARAMS,
+    UNUSED_INPUT,
+    Phases,
+    roots_of,
+    warm_up,
+    warmup_iters,
+)
 from cgtool.program.workload import Workload
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS
 
 MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
 
-DryRun = Callable[[Annotations], Sequence[OpCall]]
+DryRun = Callable[[Annotations, CaptureOptions], Sequence[OpCall]]
 """Runs the workload as if it were captured, continuing after a finding; returns all its calls."""
+_WITHOUT: dict[str, dict[str, bool]] = {
+    UNUSED_INPUT: {"allow_unused_input": True},
+    NO_DIFFERENTIABLE_PARAMS: {"backward": False},
+}
+"""By the code of a refusal of the entry itself, options under which the rest can be checked."""
 
 _MOVES = frozenset(
     ("aten::copy_", "aten::_to_copy", "aten::clone", "aten::fill_", "aten::zero_", "aten::zeros",
@@ -51,10 +68,11 @@ def check_entry(
     """
     findings, checked = region.findings, ["settings, modules and optimizers"]
     findings.extend(preflight.findings_of(options))
-    session = Phases(workload, options)
+    for refusal in workload.refusals:
+        findings.extend(refusal.failure.findings)
     iterations, _ = warmup_iters(workload, options)
     try:
-        warm_up(session, max(1, iterations - 2), progress, explain)
+        session = _first_iterations(region, workload, options, max(1, iterations - 2), progress)
         findings.extend(preflight.of_modules(workload))
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
@@ -76,10 +94,11 @@ def check_entry(
         checked.append("two eager iterations")
         gc.collect()
         region.collecting = True
-        captured = dry_run(annotations)
+        with _stepping_anyway(region):
+            captured = dry_run(annotations, session.options)
         checked.append("a dry run of the capture")
     except CgtoolError as error:
-        if not error.failure.findings:
+        if not error.failure.findings and not workload.refusals:
             raise
         known = {finding.code for finding in findings}
         unknown = (finding for finding in error.failure.findings if finding.code not in known)
@@ -95,6 +114,43 @@ def check_entry(
             finding = msgspec.structs.replace(finding, severity=NOTE)
         findings.add(finding)
     return tuple(checked)
+
+
+def _first_iterations(
+    region: CapturedRegion,
+    workload: Workload,
+    options: CaptureOptions,
+    iterations: int,
+    progress: Progress,
+) -> Phases:
+    """Warm up; what the entry itself is refused for is reported, and no longer required."""
+    while True:
+        session = Phases(workload, options)
+        try:
+            warm_up(session, iterations, progress, explain)
+        except CgtoolError as error:
+            refusals = [f for f in error.failure.findings if f.code in _WITHOUT]
+            if not refusals:
+                raise
+            region.findings.extend(refusals)
+            options = msgspec.structs.replace(options, **_WITHOUT[refusals[0].code])
+        else:
+            return session
+
+
+@contextlib.contextmanager
+def _stepping_anyway(region: CapturedRegion) -> Iterator[None]:
+    """Optimizers do not refuse to be captured: ``captured_step`` has reported those that do, and
+    the code after their step is checked too."""
+
+    def health_check(original: Any, *args: Any) -> Any:
+        return None if region.capturing else original(*args)
+
+    with Patches() as patches:
+        for name in CAPTURE_HEALTH_CHECKS:
+            if hasattr(torch.optim.Optimizer, name):
+                patches.wrap(torch.optim.Optimizer, name, health_check)
+        yield
 
 
 def _of_the_code(calls: Iterable[OpCall]) -> list[OpCall]:

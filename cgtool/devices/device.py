@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from cgtool.detectors.capture_errors import explain
+from cgtool.findings import code
 from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
@@ -35,6 +36,8 @@ from cgtool.program.boundary import user_errors
 from cgtool.program.objects import reach, short, type_name
 from cgtool.program.phases import Phases, name_of, run_phases, seed_all, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload, inputs_of
+
+EMPTY_GRAPH = code("empty-graph")
 
 Captured = tuple[Capture, dict[str, str]]
 """A capture, and the driver's DOT texts by part name."""
@@ -205,6 +208,7 @@ class Session(Phases, ABC, Generic[GraphT]):
             why=why,
             fix=fix,
             phase="capture",
+            findings=(Finding(EMPTY_GRAPH, why, part.frames, phase="capture", fix=fix),),
         )
 
     def activity(self, name: str) -> str:

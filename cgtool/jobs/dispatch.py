@@ -78,9 +78,9 @@ class Context:
     def load(self, job: Job) -> Workload:
         """Raises CgtoolError for what the user's code raises or returns."""
         self.progress("load")
-        return self.load_spec(job.spec, job.capture)
+        return self.load_spec(job.spec, job.capture, refuse=not isinstance(job, CheckJob))
 
-    def load_spec(self, spec: str, options: CaptureOptions) -> Workload:
+    def load_spec(self, spec: str, options: CaptureOptions, *, refuse: bool = True) -> Workload:
         """Without reporting it."""
         return load(
             spec,
@@ -88,6 +88,7 @@ class Context:
             inputs=options.input,
             seed=options.seed,
             arguments=options.argument,
+            refuse=refuse,
         )
 
     def report(self, command: str, entry: Entry, checked: Checked) -> Report:

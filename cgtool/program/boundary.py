@@ -158,7 +158,13 @@ def user_errors(
         if refusal is not None:
             frames = refusal.failure.frames or part.frames
             fix = capturable_fix(refusal) or refusal.failure.fix
-            failure = msgspec.structs.replace(refusal.failure, frames=frames, fix=fix)
+            findings = tuple(
+                msgspec.structs.replace(finding, frames=finding.frames or frames)
+                for finding in refusal.failure.findings
+            )
+            failure = msgspec.structs.replace(
+                refusal.failure, frames=frames, fix=fix, findings=findings
+            )
             raise CgtoolError(failure) from None
         root = innermost(error)
         frames = exception_frames(root) or exception_frames(error) or part.frames

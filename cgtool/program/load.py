@@ -23,9 +23,11 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError, usage, user_code
 from cgtool.model.files import is_file
+from cgtool.model.finding import Finding
 from cgtool.observe.annotations import install as install_annotations
 from cgtool.observe.frames import call_user
 from cgtool.program.boundary import load_error, own_fault
@@ -36,6 +38,9 @@ from cgtool.program.spec import FORMS, EntrySpec, parse_entry, parse_inputs
 from cgtool.program.workload import Part, Workload, tensors_in
 from cgtool.torch_compat.private import is_fake, pytree
 
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+MULTI_DEVICE_CAPTURE = code("multi-device-capture")
+
 
 def load(
     spec: str,
@@ -44,9 +49,11 @@ def load(
     inputs: tuple[str, ...] = (),
     seed: int | None = None,
     arguments: tuple[str, ...] = (),
+    refuse: bool = True,
 ) -> Workload:
     """Load an entry point on ``device`` (``cpu``, ``cuda``, ``cuda:1``). From now on ``sys.argv``
-    is that of ``python FILE ARGUMENTS``: the code may read it in any call.
+    is that of ``python FILE ARGUMENTS``: the code may read it in any call. Without ``refuse``, a
+    workload that cannot be captured is returned with its ``refusals``.
 
     Raises CgtoolError: exit 2 for a wrong ENTRY or --input, 4 for what the user's code raises or
     returns, with the user's frames. KeyboardInterrupt passes.
@@ -60,7 +67,7 @@ def load(
     classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
     try:
         workload = classifier.classify(value)
-        notes = _check_devices(workload, device)
+        notes, refusals = _check_devices(workload, device)
     except CgtoolError:
         raise
     except Exception as error:
@@ -68,16 +75,22 @@ def load(
         if own_fault(error):
             raise
         raise load_error(spec, error, otherwise=classifier.frames) from error
-    return dataclasses.replace(workload, notes=(*workload.notes, *notes))
+    if refuse and refusals:
+        raise refusals[0]
+    notes = (*workload.notes, *notes)
+    return dataclasses.replace(workload, notes=notes, refusals=refusals)
 
 
-def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
-    """Notes on scalar CPU tensors, whose values the graph keeps.
+def _check_devices(
+    workload: Workload, device: str
+) -> tuple[tuple[str, ...], tuple[CgtoolError, ...]]:
+    """Notes on scalar CPU tensors, whose values the graph keeps; errors (exit 4) for arguments and
+    parameters on another device.
 
-    Raises CgtoolError (exit 4) for the first argument or parameter on another device.
+    Raises CgtoolError (exit 4) for those without data.
     """
     wanted = torch.device(device)
-    notes = []
+    notes, refusals = [], []
     for part in workload.parts:
         for name, tensor in _tensors_of(part):
             if tensor.is_meta or is_fake(tensor):
@@ -100,14 +113,22 @@ def _check_devices(workload: Workload, device: str) -> tuple[str, ...]:
                     f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
                 )
                 continue
-            raise user_code(
-                f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}",
-                frames=part.frames,
-                why="a CUDA graph contains only work of the device that it is captured on",
-                fix="create it with device=device, or move it with .to(device)",
-                phase="load",
+            elsewhere = f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}"
+            why = "a CUDA graph contains only work of the device that it is captured on"
+            fix = "create it with device=device, or move it with .to(device)"
+            place = CPU_WORK_IN_REGION if device_type == "cpu" else MULTI_DEVICE_CAPTURE
+            finding = Finding(place, f"{elsewhere}: {why}", part.frames, phase="load", fix=fix)
+            refusals.append(
+                user_code(
+                    elsewhere,
+                    frames=part.frames,
+                    why=why,
+                    fix=fix,
+                    phase="load",
+                    findings=(finding,),
+                )
             )
-    return tuple(notes)
+    return tuple(notes), tuple(refusals)
 
 
 def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:

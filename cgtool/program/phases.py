@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 
+from cgtool.findings import code
 from cgtool.model.capture import Caveat, Module
 from cgtool.model.failure import usage, user_code
+from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.frames import call_user
 from cgtool.program.boundary import Explain, user_errors
@@ -34,6 +36,9 @@ from cgtool.program.workload import (
 )
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, running_autograd_node
+
+NO_DIFFERENTIABLE_PARAMS = code("no-differentiable-params")
+UNUSED_INPUT = code("unused-input")
 
 
 def seed_all(seed: int | None) -> None:
@@ -112,6 +117,14 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
             "cgtool can reach does",
             why="backward is captured from the outputs to the inputs and parameters that require "
             "grad, and the tensors behind this output belong to neither",
+            findings=(
+                Finding(
+                    NO_DIFFERENTIABLE_PARAMS,
+                    f"`{part.name}` returns {needing_grad[0][0]}, which requires grad through a "
+                    "tensor that is neither an argument nor reached by name",
+                    severity=ERROR,
+                ),
+            ),
             fix="pass the tensors as arguments or return the module that owns them from the "
             "factory; or capture the forward alone with --no-backward",
             phase="capture backward",
@@ -139,11 +152,13 @@ def grads(surface: Surface, allow_unused: bool) -> tuple[torch.Tensor | None, ..
             raise
         used = _leaves_behind([tensor for _, tensor in surface.outputs])
         unused = [name for name, tensor in surface.inputs if id(tensor) not in used]
-        shown = ", ".join(unused[:5]) + (f" and {len(unused) - 5} more" if unused[5:] else "")
+        shown = ", ".join(unused[:5]) or "some of the inputs"
+        shown += f" and {len(unused) - 5} more" if unused[5:] else ""
         raise user_code(
-            f"the outputs do not depend on {shown or 'some of the inputs'}",
+            f"the outputs do not depend on {shown}",
             why="backward is captured for every input and parameter that requires grad, and these "
             "get no gradient",
+            findings=(Finding(UNUSED_INPUT, f"the outputs do not depend on {shown}"),),
             fix="--allow-unused-input leaves them without one; or set requires_grad_(False) on "
             "them, or use them",
             phase="backward",

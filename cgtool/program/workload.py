@@ -8,15 +8,20 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import torch
 
 from cgtool.model.capture import Caveat, Entry, Frame, Option, Tensor
+from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, reach, type_name
 from cgtool.torch_compat.private import pytree
+
+Named = tuple[str, torch.Tensor]
+"""A tensor and its name."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,20 @@ class Part:
     module, ``{"net": net, "head": head}`` for modules that a function closes over."""
     frames: tuple[Frame, ...] = ()
     """Where the entry point is defined: for failures that no line of the user's is in."""
+    leaves: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Parameters that no module owns, and other leaf tensors that require grad, by the name in the
+    function's code; held weakly, because the user's code may free them."""
 
-    def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """Named parameters that require grad, each once, in registration order."""
-        parameters: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    def parameters(self) -> list[Named]:
+        """Named parameters that require grad, each once, in registration order; and ``leaves``."""
+        parameters: dict[int, Named] = {}
         for prefix, module in self.modules.items():
             for name, parameter in module.named_parameters():
                 if parameter.requires_grad:
                     full_name = f"{prefix}.{name}" if prefix else name
                     parameters.setdefault(id(parameter), (full_name, parameter))
+        for name, leaf in self.leaves.items():
+            parameters.setdefault(id(leaf), (name, leaf))
         return list(parameters.values())
 
 
@@ -58,6 +68,8 @@ class Workload:
     line: int | None = None
     notes: tuple[str, ...] = ()
     """What the reader must know: which globals were used, where inputs came from."""
+    refusals: tuple[CgtoolError, ...] = ()
+    """Why it cannot be captured as it is, though it can run: only ``check`` goes on."""
 
     def becomes_step(self, name: str) -> None:
         """Called when the callable ``name`` calls ``backward()`` itself."""
@@ -89,7 +101,13 @@ def make_part(
     device_type = torch.device(device).type
     modules: dict[str, torch.nn.Module] = {}
     notes: list[str] = []
-    for key, module in reach(function).modules.items():
+    reached = reach(function)
+    leaves = {
+        name: tensor
+        for name, tensor in reached.tensors.items()
+        if tensor.is_leaf and tensor.requires_grad
+    }
+    for key, module in reached.modules.items():
         # A module on another device may have another purpose. If the function does run it, the
         # warm-up fails at its line.
         if key and any(each.device.type != device_type for each in module.parameters()):
@@ -118,13 +136,11 @@ def make_part(
             f"{name}: the graph keeps the values of the arguments that are not tensors: "
             f"{', '.join(frozen[:_SHOWN])}{more}"
         )
-    return Part(name, function, args, kwargs, modules, frames), notes
+    return Part(name, function, args, kwargs, modules, frames, WeakValueDictionary(leaves)), notes
 
 
 # --- tensors
 
-Named = tuple[str, torch.Tensor]
-"""A tensor and its name."""
 _NESTED_OBJECTS = 8
 _OWNERS = (torch.nn.Module, torch.optim.Optimizer, type, types.ModuleType, types.FunctionType)
 """What an object refers to and does not consist of."""
@@ -243,7 +259,12 @@ def _owned(workload: Workload) -> Iterator[tuple[str, str, torch.Tensor]]:
                 yield f"{where}buffer {start}{name}", "buffer", buffer
         reached = reach(part.function)
         for name, tensor in reached.tensors.items():
-            yield f"{where}tensor {name}", "input", tensor
+            if name in part.leaves:
+                yield f"{where}parameter {name}", "parameter", tensor
+                if tensor.grad is not None:
+                    yield f"{where}gradient of {name}", "gradient", tensor.grad
+            else:
+                yield f"{where}tensor {name}", "input", tensor
         for name, optimizer in reached.optimizers.items():
             for kind, label, tensor in _of_optimizer(name, optimizer, names):
                 yield f"{where}{label}", kind, tensor

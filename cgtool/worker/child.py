@@ -34,6 +34,7 @@ from cgtool.worker.user_process import (
     announce_endings,
     describe_replaced,
     frames_of_replaced,
+    skip_breakpoints,
     warn_at_users_line,
     write_stacks,
 )
@@ -151,6 +152,7 @@ def _do(request: Request, channel: Channel, originals: Originals) -> None:
 
     announce_endings(lambda ending: channel.send(Message(ending=ending)))
     warn_at_users_line()
+    skip_breakpoints()
     originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
     dispatch.run(request, progress)
 

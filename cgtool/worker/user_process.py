@@ -100,6 +100,25 @@ def announce_endings(announce: Callable[[Ending], None]) -> None:
     wrap(signal, "pthread_kill", sends("signal.pthread_kill"))
 
 
+def skip_breakpoints() -> None:
+    """From now on ``breakpoint()`` writes once for each line that it is skipped: a debugger has no
+    standard input in this process. A debugger that PYTHONBREAKPOINT names needs none."""
+    skipped: set[tuple[str, int]] = set()
+
+    def skip(*_args: Any, **_kwargs: Any) -> None:
+        frame = sys._getframe(1)
+        place = frame.f_code.co_filename, frame.f_lineno
+        if place not in skipped and sys.stderr is not None:
+            skipped.add(place)
+            sys.stderr.write(
+                f"{place[0]}:{place[1]}: breakpoint() is skipped: this process has no "
+                "standard input; PYTHONBREAKPOINT can name a remote debugger\n"
+            )
+
+    if not os.environ.get("PYTHONBREAKPOINT"):
+        sys.breakpointhook = skip
+
+
 def signal_name(number: int) -> str:
     """``SIGTERM``; ``signal 40`` for one without a name."""
     try:

@@ -52,6 +52,79 @@ def test_one_run_shows_every_hazard_with_its_line(tmp_path):
     ]
 
 
+REFUSED = """\
+import itertools, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = nn.Linear(4, 4), nn.Linear(4, 4)
+    def forward(self, x):
+        y = self.used(x)
+        return y / y.max().item()
+def unused(device):
+    return Net().to(device), (torch.ones(2, 4, device=device),)
+def closure(device):
+    weight = nn.Parameter(torch.ones(4, device=device))
+    def f(x):
+        y = x * weight
+        return y / y.max().item()
+    return f, (torch.ones(2, 4, device=device),)
+def hidden(device):
+    weights = itertools.repeat(nn.Parameter(torch.ones(4, device=device)))
+    def f(x):
+        y = x * next(weights)
+        return y / y.max().item()
+    return f, (torch.ones(2, 4, device=device),)
+def step_of(optimizer, model, x):
+    def step():
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss / loss.item()
+    return step
+def adamw(device):
+    model = nn.Linear(4, 4).to(device)
+    return step_of(torch.optim.AdamW(model.parameters()), model, torch.ones(2, 4, device=device))
+def adafactor(device):
+    model = nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.Adafactor(model.parameters())
+    return step_of(optimizer, model, torch.ones(2, 4, device=device))
+def host(device):
+    def f(x, y):
+        z = x * y.sum().item()
+        return z / z.max().item()
+    return f, (torch.ones(2, 4, device=device), torch.ones(4))
+def empty(device):
+    return lambda x: x, (torch.ones(4, device=device),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "line"),
+    [
+        ("unused", ("unused-input", 10), 9),
+        ("closure", None, 16),
+        ("hidden", ("no-differentiable-params", 18), 22),
+        ("adamw", ("optimizer-not-capturable", 28), 29),
+        ("adafactor", ("optimizer-adafactor-keyerror", 28), 29),
+        ("host", ("cpu-work-in-region", 38), 41),
+        ("empty", ("empty-graph", 43), None),
+    ],
+)
+def test_a_refusal_of_the_entry_is_a_finding_and_the_rest_is_checked(tmp_path, name, own, line):
+    done = check(tmp_path, REFUSED, "--format", "json", target=f"model.py:{name}")
+    assert done.returncode == 1, done.stderr
+    places = [
+        (finding["code"], finding["frames"][0][1])
+        for finding in json.loads(done.stdout)["findings"]
+    ]
+    assert own is None or own in places
+    assert line is None or ("sync-item", line) in places
+    if own is None:
+        assert len(places) == 1
+
+
 def test_quiet_still_writes_the_file(tmp_path):
     done = check(tmp_path, MANY, "-q", "-o", "report.txt")
     assert (done.returncode, done.stdout) == (1, "")

@@ -116,7 +116,13 @@ def test_an_output_that_nothing_known_requires(loaded):
                       "def build(): return f, (torch.ones(2),)")  # fmt: skip
     (part,) = workload.parts
     assert differentiable(part, flatten_outputs(call(part))) is not None
-    workload = loaded("hidden = torch.ones(2, requires_grad=True)\ndef g(x): return x * hidden",
+    workload = loaded("leaf = torch.ones(2, requires_grad=True)\ndef g(x): return x * leaf",
+                      "g", "x=f32[2]")  # fmt: skip
+    (part,) = workload.parts
+    surface = differentiable(part, flatten_outputs(call(part)))
+    assert [name for name, _ in surface.inputs] == ["leaf"]
+    workload = loaded("leaves = iter([torch.ones(2, requires_grad=True)])\n"
+                      "def g(x): return x * next(leaves)",
                       "g", "x=f32[2]")  # fmt: skip
     (part,) = workload.parts
     with pytest.raises(CgtoolError) as caught:

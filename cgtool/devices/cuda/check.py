@@ -39,7 +39,7 @@ from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS, storage_key
+from cgtool.torch_compat.private import storage_key
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -178,10 +178,6 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         dry.answer_capturing()
         return True
 
-    def health(original: Any, *_args: Any) -> Any:
-        # The optimizers' own check: Steps has reported it already, and the run goes on.
-        return None if dry.capturing else original(*_args)
-
     def record_stream(original: Any, *args: Any) -> Any:
         note_record_stream(dry)
         return original(*args)
@@ -202,11 +198,6 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         (cuda, "manual_seed_all", refused(RNG_STATE_ACCESS, "torch.cuda.manual_seed_all()")),
         (cuda, "seed", refused(RNG_STATE_ACCESS, "torch.cuda.seed()")),
         (torch.Tensor, "record_stream", record_stream),
-        *(
-            (torch.optim.Optimizer, name, health)
-            for name in CAPTURE_HEALTH_CHECKS
-            if hasattr(torch.optim.Optimizer, name)
-        ),
     ]
 
 
@@ -245,7 +236,7 @@ def check(
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
 
-    dry_run = partial(_dry_run, dry, workload, options, side, progress)
+    dry_run = partial(_dry_run, dry, workload, side, progress)
     with watch_annotations(options.annotations) as annotations, real_places():
         with torch.cuda.stream(side):
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
@@ -301,10 +292,10 @@ class DrySession(Session[CapturedGraph]):
 def _dry_run(
     dry: Dry,
     workload: Workload,
-    options: CaptureOptions,
     stream: Any,
     progress: Progress,
     annotations: Annotations,
+    options: CaptureOptions,
 ) -> Sequence[OpCall]:
     """All calls of one eager iteration; rules that they break are reported to ``dry``."""
     record = Record()

@@ -163,12 +163,14 @@ def check(
     if options.seed is not None:
         torch.manual_seed(options.seed)
 
-    def dry_run(annotations: Annotations) -> Sequence[OpCall]:
+    def dry_run(annotations: Annotations, options: CaptureOptions) -> Sequence[OpCall]:
+        session.options = options
         session.follow_lifetimes(annotations)
         session.capture(annotations, progress)
         for graph in session.captured:
             for finding in findings_of_graph(graph.graph.nodes, session.record):
                 model.findings.add(finding)
+        session.require_nodes()
         captures.append(_build(session, why))
         return session.record.calls
 

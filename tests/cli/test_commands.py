@@ -1,0 +1,82 @@
+"""Names of commands: ``python -m cgtool``, ``cgtool help``, suggestions, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgtool.cli.app import COMMANDS
+from tests.forked_workers import run_cgtool
+
+ENTRY = """\
+import torch
+def build(device):
+    return torch.nn.Linear(4, 4).to(device), (torch.ones(2, 4, device=device),)
+"""
+
+
+def as_module(*arguments, cwd, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "cgtool", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_help_is_the_help_of_the_command(tmp_path):
+    whole = as_module("help", cwd=tmp_path)
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert all(f"\n  {command} " in whole.stdout for command in COMMANDS)
+    shown = as_module("help", "explain", cwd=tmp_path).stdout
+    assert "Usage: python -m cgtool explain [OPTIONS]" in shown
+    assert shown == as_module("explain", "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("arguments", [("captur", "model.py:build"), ("help", "captur")])
+def test_a_command_that_does_not_exist(arguments, tmp_path):
+    done = run_cgtool(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No such command 'captur'. Did you mean capture?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("cgtool ca", "capture"), ("cgtool capture --cap", "--capture-error")]
+)
+def test_shell_completion(typed, expected, tmp_path):
+    program = "import sys; sys.argv = ['cgtool']; from cgtool.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ,
+            "_CGTOOL_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(typed.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith(expected), done.stderr
+
+
+def test_names_in_utf_8_where_the_locale_is_c(tmp_path):
+    folder = tmp_path / "dépôt"
+    folder.mkdir()
+    (folder / "modèle.py").write_text(ENTRY)
+    arguments = "capture", "modèle.py:build", "-q", "-o", "résumé.cgt", "--device", "simulated"
+    done = as_module(*arguments, cwd=folder, LC_ALL="C", PYTHONUTF8="0")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "résumé.cgt").exists()
+
+
+def test_a_breakpoint_is_skipped(tmp_path):
+    (tmp_path / "model.py").write_text(ENTRY.replace("    return", "    breakpoint()\n    return"))
+    done = run_cgtool("capture", "model.py:build", "-q", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "model.py:3: breakpoint() is skipped" in done.stderr

@@ -106,13 +106,13 @@ class Record:
         if (autograd_node or "").endswith("CopySlices"):
             return None if maker.previous is None else self.calls[maker.previous]
         if maker.is_last:
-            return self.calls[maker.index]
+            return self.calls[maker.call]
         # Autograd made the node, saved a copy of an input, and ran the op: ``clone``, ``silu_``.
         name = _plain(_BACKWARD.sub("", autograd_node or ""))
-        for call in self.calls[maker.index : maker.index + _SAVED_COPIES]:
+        for call in self.calls[maker.call : maker.call + _SAVED_COPIES]:
             if _plain(call.name.partition("::")[2].partition(".")[0]) == name:
                 return call
-        return self.calls[maker.index]
+        return self.calls[maker.call]
 
     def forward_of(self, call: OpCall) -> OpCall | None:
         """For a call in backward: the forward call that made its autograd node."""
@@ -122,10 +122,10 @@ class Record:
 class Maker(NamedTuple):
     """When the sequence number of an autograd node was first seen as given."""
 
-    index: int
-    """Of the call that was about to run, or had just run."""
+    call: int
+    """Index of the call that was about to run, or had just run."""
     previous: int | None
-    """Of the call before it on this thread: in-place ops on views make a node after they ran."""
+    """Index of the call before it on this thread: in-place ops on views make nodes at their end."""
     is_last: bool
     """It was the last number given by then, so the node is that of the call itself."""
 

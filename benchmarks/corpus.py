@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.corpus.catalog import WRONG, Entry, entries  # noqa: E402
 from tests.corpus.judge import GOOD, OUTCOMES, judged  # noqa: E402
-from tests.corpus.truth import truth_of  # noqa: E402
+from tests.corpus.truth import GROUP, truths  # noqa: E402
 from tests.forked_workers import preload  # noqa: E402
 
 
@@ -65,7 +65,11 @@ def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
     """Compare the labels with what the GPU of this machine does."""
     rows, wrong = [], 0
     with Path(save or os.devnull).open("w") as file, ThreadPoolExecutor(jobs) as pool:
-        for entry, truth in zip(chosen, pool.map(truth_of, chosen), strict=True):
+        groups = [chosen[start : start + GROUP] for start in range(0, len(chosen), GROUP)]
+        found = (answer for answers in pool.map(truths, groups) for answer in answers.items())
+        by_key = {entry.key: entry for entry in chosen}
+        for key, truth in found:
+            entry = by_key[key]
             agrees = bool(entry.guilty) == (truth["result"] != "equal")
             label = "guilty" if entry.guilty else "innocent"
             print(json.dumps({"entry": entry.key, "label": label, **truth}), file=file, flush=True)

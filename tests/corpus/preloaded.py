@@ -1,18 +1,10 @@
-"""Imported once in the process that the workers of a whole corpus are forked from: all that a job
-imports sooner or later, out of reach of the garbage collector, which would walk through it anew in
-each of them."""
+"""Imported once in the process that the workers of a whole corpus are forked from: also what the
+first optimizer of a process imports."""
 
 import gc
 import importlib
 
-for name in (
-    "tests.preloaded",
-    "torch._dynamo",
-    "cgtool.cli.attempts",
-    "cgtool.devices.simulated.device",
-    "cgtool.jobs.dispatch",
-    "cgtool.jobs.verify.procedure",
-):
+for name in ("tests.preloaded", "torch._dynamo"):
     importlib.import_module(name)
 gc.collect()
 gc.freeze()

@@ -7,7 +7,7 @@ import pytest
 from tests.corpus.catalog import HERE, WRONG, entries
 from tests.corpus.judge import GOOD, judged
 
-EVERY = 20
+EVERY = 40
 KNOWN = frozenset(WRONG.read_text().split())
 
 

@@ -30,21 +30,44 @@ from tests.corpus.catalog import Entry
 from tests.forked_workers import in_fork
 
 SECONDS = 60
+GROUP = 8
+"""Entries that share a process."""
 _WARM_UP, _FIRST, _MORE, _DAY = 3, 6, 2000, 86_400
 _MORE_SECONDS = 1.0
 _EAGER = re.compile(r"# eager: (.+?)(?:  #.*)?$", re.MULTILINE)
 _CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
 
 
-def truth_of(entry: Entry) -> dict[str, str]:
-    """``result``: equal, differs, refused, fails in eager, crashed; and the ``detail``.
+def truths(chosen: list[Entry]) -> dict[str, dict[str, str]]:
+    """By the key of the entry, its ``result`` (equal, differs, refused, fails in eager, crashed)
+    and the ``detail``.
 
-    In a process of its own, because a refused capture leaves its process unusable.
+    Entries run one after the other in a process of their own until a capture is refused, which
+    leaves the process unusable. A script has a process for itself.
     """
-    try:
-        return in_fork(_answer, entry, timeout=SECONDS)
-    except (TimeoutError, RuntimeError) as error:
-        return {"result": "crashed", "detail": str(error).strip().splitlines()[-1]}
+    found: dict[str, dict[str, str]] = {}
+    while rest := [entry for entry in chosen if entry.key not in found]:
+        group = rest[:1] if rest[0].is_script else [each for each in rest if not each.is_script]
+        try:
+            found |= in_fork(_answers, group, timeout=SECONDS)
+        except (TimeoutError, RuntimeError) as error:
+            # Which one it was shows when each is alone.
+            detail = str(error).strip().splitlines()[-1]
+            if len(group) == 1:
+                found[group[0].key] = {"result": "crashed", "detail": detail}
+            else:
+                for entry in group:
+                    found |= truths([entry])
+    return found
+
+
+def _answers(group: list[Entry]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for entry in group:
+        found[entry.key] = answer = _answer(entry)
+        if answer["result"] not in ("equal", "differs"):
+            break
+    return found
 
 
 def _answer(entry: Entry) -> dict[str, str]:
@@ -56,6 +79,8 @@ def _answer(entry: Entry) -> dict[str, str]:
             result, detail = "differs", str(difference)
         except _Failed as failure:
             result, detail = failure.args
+        except Exception as error:
+            result, detail = "crashed", f"{type(error).__name__}: {error}"
     return {"result": result, "detail": detail}
 
 

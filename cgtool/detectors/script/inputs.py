@@ -68,6 +68,8 @@ class Inputs(Detector):
 
     def start(self) -> None:
         self._paths: dict[ExternalUse, list[Path]] = {}
+        self._resized: dict[int | None, tuple[Frame, ...]] = {}
+        """By key of a storage: where a tensor of it was resized last."""
         self._modules = Modules()
         self._values: dict[ExternalUse, Any] = {}
         """Of host tensors that a kernel took as a number."""
@@ -107,11 +109,35 @@ class Inputs(Detector):
                 continue
             if graph.callable is not None and key in graph.callable.static_keys:
                 continue
-            rebound = self._is_rebound(graph, use, stack)
+            rebound = self._is_rebound(graph, use, stack) or self._is_resized(use)
             # What another graph allocated lies in its pool, which keeps it.
             own = use.buffer.allocated_in is None and use not in self._casts
             if not rebound and own and self.script.device.is_dead(use.buffer.ref):
                 self._report_freed(graph, use)
+
+    @on(events.EagerOp)
+    def _note_resize(self, event: events.EagerOp) -> None:
+        if event.op.name in ("aten::resize_", "aten::resize_as_"):
+            for tensor in event.op.tensors[:1]:
+                self._resized[key_of(tensor)] = self.script.place()
+
+    def _is_resized(self, use: ExternalUse) -> bool:
+        tensor = use.tensor()
+        frames = self._resized.get(use.buffer.key)
+        if tensor is None or frames is None:
+            return False
+        with no_torch_function():
+            now, address = tuple(tensor.shape), tensor.data_ptr()
+        if (now, address) == (use.shape, use.data_ptr):
+            return False
+        self.report(
+            REPLAY_WITH_OTHER_SHAPE,
+            f"`resize_` makes {list(now)} of the static input, which was {list(use.shape)} when "
+            "captured; the replay uses the old shape and address",
+            frames,
+            phase="replay",
+        )
+        return True
 
     def _is_rebound(self, graph: WatchedGraph, use: ExternalUse, stack: Stack) -> bool:
         for path in self._paths.get(use, ()):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import ast
+import itertools
+import queue
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,9 +16,9 @@ from cgtool.detectors.reporting import Detector, on
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.script import events
+from cgtool.observe.script.changes import Target, put_at
 from cgtool.observe.script.names import names_of, stack_of
 from cgtool.observe.script.state import Access, Buffer, WatchedGraph
-from cgtool.observe.source import tree_of
 from cgtool.observe.tensors import tensors_in
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
@@ -29,11 +31,16 @@ UNSYNCHRONISED_IO = code("unsynchronised-io")
 class Outputs(Detector):
     """Outputs that are read before any replay, or kept over several."""
 
+    def start(self) -> None:
+        self._looked_at: dict[int, int] = {}
+        """By key of an output: replays of its graph when its copies were last looked for."""
+
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
         op = event.op
         for tensor in op.read:
             self._look_at_read(tensor)
+            self._look_for_copies(tensor)
         for value in (*op.args, *op.kwargs.values()):
             if op.read and isinstance(value, list | tuple):
                 self._look_for_one_buffer(list(tensors_in(value)))
@@ -43,11 +50,19 @@ class Outputs(Detector):
         if event.tensor is None:
             return
         self._look_at_read(event.tensor)
-        graph = self.script.buffers.allocator_of(event.tensor)
-        if graph is not None and graph.replays > 1:
-            frames = self._kept_at(event.tensor)
+        self._look_for_copies(event.tensor)
+
+    def _look_for_copies(self, tensor: torch.Tensor) -> None:
+        """An output that is read, and that a container holds several times."""
+        buffer = self.script.buffers.find(tensor)
+        graph = None if buffer is None else buffer.allocated_in
+        if buffer is None or graph is None or graph.replays < 2:
+            return
+        if self._looked_at.get(buffer.key) != graph.replays:
+            self._looked_at[buffer.key] = graph.replays
+            frames = self._kept_at(tensor)
             if frames is not None:
-                self._report_overwritten(graph, frames)
+                self._report_overwritten(graph, frames or None)
 
     def _look_at_read(self, tensor: torch.Tensor) -> None:
         buffer = self.script.buffers.find(tensor)
@@ -72,7 +87,7 @@ class Outputs(Detector):
             known = first.setdefault((tensor.data_ptr(), tuple(tensor.shape)), tensor)
             if known is tensor and sum(other is tensor for other in tensors) < 2:
                 continue
-            self._report_overwritten(graph, self._kept_at(tensor))
+            self._report_overwritten(graph, self._kept_at(tensor) or None)
             return
 
     def _report_overwritten(self, graph: WatchedGraph, frames: tuple[Frame, ...] | None) -> None:
@@ -85,21 +100,19 @@ class Outputs(Detector):
             )
 
     def _kept_at(self, tensor: torch.Tensor) -> tuple[Frame, ...] | None:
-        """The line that puts the tensor, again and again, into a container."""
+        """The line that puts the tensor, again and again, into a container; () if some line does;
+        None if it is not kept several times."""
         memory = tensor.data_ptr(), tuple(tensor.shape)
+
+        def is_same(item: torch.Tensor) -> bool:
+            same = (item.data_ptr(), tuple(item.shape)) == memory
+            return same and self.script.buffers.find(item) is not None
+
         for frame in stack_of(self.script.frame()).values():
             for name, value, _ in names_of(frame):
-                kept = sum(
-                    self.script.buffers.find(item) is not None
-                    and (item.data_ptr(), tuple(item.shape)) == memory
-                    for item in _items(value)
-                    if isinstance(item, torch.Tensor)
-                )
-                if kept > 1:
-                    line = _puts_into(frame.f_code.co_filename, name)
-                    if line is None:
-                        return None
-                    return (Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname),)
+                container = _holder_of(("name", name), value, is_same)
+                if container is not None:
+                    return put_at(frame.f_code.co_filename, container)
         return None
 
 
@@ -115,33 +128,50 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
     return not written and not isinstance(use.tensor(), torch.nn.Parameter)
 
 
-def _items(container: Any) -> Iterator[Any]:
-    if isinstance(container, list | tuple | deque | set):
-        yield from list(container)[:4096]
-    elif isinstance(container, dict):
-        yield from list(container.values())[:4096]
+_DEPTH = 3
+"""Containers inside containers that are looked into."""
+_ITEMS = 4096
 
 
-_PUTS = frozenset(("append", "appendleft", "extend", "insert", "add", "put", "setdefault"))
+def _items(value: Any) -> list[tuple[Target | None, Any]]:
+    """What is directly in a container, or in an object of the script: how it is written, and what
+    it is."""
+    if isinstance(value, queue.Queue):
+        value = value.queue
+    if isinstance(value, dict):
+        pairs = itertools.islice(value.items(), _ITEMS)
+        return [
+            (("item", key) if isinstance(key, str | int) else None, item) for key, item in pairs
+        ]
+    if isinstance(value, list | tuple | deque | set):
+        return [(None, item) for item in itertools.islice(value, _ITEMS)]
+    if isinstance(value, torch.nn.Module | type | ModuleType) or callable(value):
+        return []
+    return [(("attribute", name), item) for name, item in getattr(value, "__dict__", {}).items()]
 
 
-def _puts_into(file: str, name: str) -> int | None:
-    """The first line of a file that puts something into the container of this name."""
-    tree = tree_of(file)
-    lines: list[int] = []
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            if node.func.attr in _PUTS and isinstance(owner, ast.Name) and owner.id == name:
-                lines.append(node.lineno)
-        elif isinstance(node, ast.Assign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                inner = target.value if isinstance(target, ast.Subscript) else target
-                puts = isinstance(node, ast.AugAssign) or inner is not target
-                if puts and isinstance(inner, ast.Name) and inner.id == name:
-                    lines.append(node.lineno)
-    return min(lines, default=None)
+def _contains(value: Any, is_same: Callable[[torch.Tensor], bool], depth: int) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_same(value)
+    return depth > 0 and any(_contains(item, is_same, depth - 1) for _, item in _items(value))
+
+
+def _holder_of(
+    target: Target, value: Any, is_same: Callable[[torch.Tensor], bool], depth: int = _DEPTH
+) -> Target | None:
+    """How the container is written, in ``value``, that holds a tensor in several of its items."""
+    items = [] if isinstance(value, torch.Tensor) else _items(value)
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        # Names: the same tensor may be in several records.
+        kept = sum(isinstance(item, torch.Tensor) and is_same(item) for _, item in items)
+    elif isinstance(value, list | tuple | deque | set | dict | queue.Queue):
+        kept = sum(_contains(item, is_same, depth - 1) for _, item in items)
+    else:
+        kept = 0
+    if kept > 1:
+        return target
+    inner = (_holder_of(name, item, is_same, depth - 1) for name, item in items if depth and name)
+    return next(filter(None, inner), None)
 
 
 class SharedPools(Detector):
@@ -284,3 +314,48 @@ class Unordered(Detector):
     def _on_device(self, tensor: torch.Tensor) -> Buffer | None:
         buffer = self.script.buffers.find(tensor)
         return buffer if buffer is not None and buffer.place == "device" else None
+
+
+class PinnedReads(Detector):
+    """Pinned memory that the host reads while a copy from the device may still write it."""
+
+    def start(self) -> None:
+        self._copies: dict[int, tuple[int, int]] = {}
+        """By key of the pinned buffer: stream and position of the last copy into it."""
+
+    @on(events.ReplayEnded)
+    def _note_replay(self, event: events.ReplayEnded) -> None:
+        replay = event.graph.last_replay
+        for key, use in event.graph.external.items():
+            if use.buffer.place == "pinned" and use.written and replay is not None:
+                self._copies[key] = replay.stream, replay.tick
+
+    @on(events.EagerOp)
+    def _look_at_op(self, event: events.EagerOp) -> None:
+        op, device = event.op, self.script.device
+        is_copy = op.name == "aten::copy_" and device.place(op.args[1]) == "device"
+        if not is_copy:
+            for tensor in op.read:
+                self._look_at_read(tensor)
+        elif device.place(op.args[0]) == "pinned" and (
+            True in op.args[2:] or op.kwargs.get("non_blocking")
+        ):
+            storage = op.args[0].untyped_storage()
+            buffer = self.script.buffers.add(storage, "pinned", storage.data_ptr())
+            stream = device.stream()
+            self._copies[buffer.key] = stream, self.script.order.submit(stream)
+
+    @on(events.HostRead)
+    def _look_at_call(self, event: events.HostRead) -> None:
+        self._look_at_read(event.tensor)
+
+    def _look_at_read(self, tensor: torch.Tensor) -> None:
+        buffer = self.script.buffers.find(tensor)
+        copy = None if buffer is None else self._copies.get(buffer.key)
+        if copy is not None and not self.script.order.done(*copy):
+            self.report(
+                UNSYNCHRONISED_IO,
+                "the host reads pinned memory that a copy from the device may still be writing",
+                fix="wait before the host reads it: `torch.cuda.current_stream().synchronize()`, "
+                "or an event that was recorded after the copy",
+            )

@@ -36,7 +36,7 @@ from cgtool.torch_compat.patches import Patches
 
 _OBSERVERS = (
     graphs.observe_callables, calls.observe_modules, calls.observe_optimizers, calls.observe_calls,
-    calls.observe_environment,
+    calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_compile,
     calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
     graphs.observe_backward_warnings, calls.observe_ops,
@@ -46,10 +46,10 @@ _OBSERVERS = (
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState, frozen_state.Modes,
     gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
-    outputs.SharedPools, outputs.Unordered, capture_misuse.Misuse, capture_misuse.Randomness,
-    capture_misuse.Disturbances, capture_misuse.Races, capture_misuse.Templates,
-    capture_misuse.Collectives, memory.Workspaces, memory.Budget, memory.Pools, memory.Remains,
-    speed.Waits, speed.Launches, speed.Captures,
+    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
+    capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
+    capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
+    memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,
 )  # fmt: skip
 """In the order in which they are called."""
 

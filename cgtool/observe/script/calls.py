@@ -152,6 +152,7 @@ class FunctionObserver(TorchFunctionMode):
             return
         place = self.script.device.place
         with no_torch_function():
+            self.script.host_read(source)
             target = place(result) if isinstance(result, torch.Tensor) else "host"
             waits = target == "host" or (target == "pinned" and not kwargs.get("non_blocking"))
             if waits and place(source) == "device":
@@ -168,6 +169,20 @@ def observe_ops(script: ObservedScript, patches: Patches) -> None:
     by_mode = not hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch")
     patches.enter_context(op_key.watch(observer, by_mode=by_mode))
     patches.wrap(threading.Thread, "run", observer.observe_thread)
+
+
+def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
+    """Calls that read host memory and dispatch no op; on the simulated device ``FunctionObserver``
+    sees them."""
+    if script.device.simulated:
+        return
+
+    def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        script.host_read(tensor)
+        return call_user(original, tensor, *args, **kwargs)
+
+    for name in ("tolist", "numpy"):
+        patches.wrap(torch.Tensor, name, read)
 
 
 def observe_calls(script: ObservedScript, patches: Patches) -> None:

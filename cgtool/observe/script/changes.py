@@ -35,6 +35,8 @@ class _Change:
     """Qualified name of the function that the line is in."""
     scope: str
     """Where the name lives, if it is one: that function or ``<module>``."""
+    in_place: bool
+    """What it leads to is changed, and not bound again."""
     loop: tuple[int, int]
     """First and last line of the outermost loop around the line; (0, 0) for none."""
 
@@ -83,11 +85,15 @@ class _Visitor(ast.NodeVisitor):
         for target in node.targets:
             self._change(target)
 
-    def _visit_target(self, node: ast.AugAssign | ast.AnnAssign | ast.NamedExpr) -> None:
+    def _visit_target(self, node: ast.AnnAssign | ast.NamedExpr) -> None:
         self._change(node.target)
         self.generic_visit(node)
 
-    visit_AugAssign = visit_AnnAssign = visit_NamedExpr = _visit_target  # noqa: N815
+    visit_AnnAssign = visit_NamedExpr = _visit_target  # noqa: N815
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._change(node.target, in_place=True)
+        self.generic_visit(node)
 
     def visit_withitem(self, node: ast.withitem) -> None:
         if node.optional_vars is not None:
@@ -105,32 +111,32 @@ class _Visitor(ast.NodeVisitor):
         elif isinstance(function, ast.Attribute):
             self._add("call", function.attr, node)
             if function.attr in _CHANGE_IN_PLACE or function.attr.endswith("_"):
-                self._change(function.value)
+                self._change(function.value, in_place=True)
         self.generic_visit(node)
 
-    def _change(self, target: ast.expr) -> None:
+    def _change(self, target: ast.expr, *, in_place: bool = False) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             for part in target.elts:
                 self._change(part)
         elif isinstance(target, ast.Starred):
             self._change(target.value)
         elif isinstance(target, ast.Name):
-            self._add("name", target.id, target)
+            self._add("name", target.id, target, in_place=in_place)
         elif isinstance(target, ast.Attribute):
-            self._add("attribute", target.attr, target)
+            self._add("attribute", target.attr, target, in_place=in_place)
         elif isinstance(target, ast.Subscript):
             key = target.slice
             if isinstance(key, ast.Constant) and isinstance(key.value, str | int):
-                self._add("item", key.value, target)
+                self._add("item", key.value, target, in_place=in_place)
             # What holds the item has changed too.
-            self._change(target.value)
+            self._change(target.value, in_place=True)
 
-    def _add(self, kind: str, key: str | int, node: ast.expr) -> None:
+    def _add(self, kind: str, key: str | int, node: ast.expr, *, in_place: bool = False) -> None:
         if self._is_class:
             return
         scope = _MODULE if key in self._globals else self._function
-        target = kind, key
-        self.changes.append(_Change(target, node.lineno, self._function, scope, self._loop))
+        change = _Change((kind, key), node.lineno, self._function, scope, in_place, self._loop)
+        self.changes.append(change)
 
 
 @cache
@@ -143,6 +149,12 @@ def _changes_of(file: str) -> dict[Target, list[_Change]]:
     for change in visitor.changes:
         changes.setdefault(change.target, []).append(change)
     return changes
+
+
+def put_at(file: str, container: Target) -> tuple[Frame, ...]:
+    """The first line of a file that puts something into a container; () for none."""
+    changes = [change for change in _changes_of(file).get(container, ()) if change.in_place]
+    return _place(file, min(changes, key=lambda change: change.line)) if changes else ()
 
 
 def changed_at(

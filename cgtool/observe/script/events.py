@@ -165,6 +165,12 @@ class HostWaited(NamedTuple):
     """What it reads, if it reads one."""
 
 
+class HostRead(NamedTuple):
+    """A call outside captures reads a tensor on the host and dispatches no op."""
+
+    tensor: torch.Tensor
+
+
 class TensorReturned(NamedTuple):
     """A function of PyTorch has returned a tensor to the script."""
 

@@ -333,6 +333,11 @@ class ObservedScript(events.Publisher):
             self.order.host_waits(self.device.stream())
             self.publish(events.HostWaited(call, tensor))
 
+    def host_read(self, tensor: torch.Tensor) -> None:
+        """A call has read, or is about to read, a tensor on the host."""
+        if self.capture is None and len(self.buffers):
+            self.publish(events.HostRead(tensor))
+
     def returned(self, tensor: torch.Tensor) -> None:
         """A function of PyTorch has returned a tensor to the script."""
         if self.capture is None and len(self.buffers):

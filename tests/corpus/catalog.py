@@ -7,6 +7,7 @@ correctly. If either of two lines is a fair answer, both are marked.
 
 A factory is a public function at the top of a file without parameters, or with ``device`` alone.
 What stands between it and the factory above it belongs to it: a module that it uses, for example.
+If the loop around the code has a learning rate scheduler, it is an attribute ``scheduler``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 
 from tests.corpus.catalog import HERE, WRONG, entries
 from tests.corpus.judge import GOOD, judged
+from tests.corpus.truth import truths
 
 EVERY = 40
 KNOWN = frozenset(WRONG.read_text().split())
@@ -28,3 +29,10 @@ def test_a_sample_gets_the_right_verdict():
     wrong = [verdict.text for verdict in judged(sample) if verdict.outcome not in GOOD]
     if wrong:
         pytest.fail("\n".join(wrong))
+
+
+@pytest.mark.gpu
+def test_a_sample_is_marked_as_a_gpu_behaves():
+    for entry in entries()[::EVERY]:
+        result = truths([entry])[entry.key]
+        assert (result["result"] != "equal") == bool(entry.guilty), (entry.key, result)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import io
 import math
 import random
@@ -23,6 +22,7 @@ import re
 import runpy
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -112,10 +112,11 @@ class _Twin:
 
         torch.manual_seed(0)
         random.seed(0)
-        spec = importlib.util.spec_from_file_location(f"{name}_{entry.file.stem}", entry.file)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        module = types.ModuleType(f"{name}_{entry.file.stem}")
+        sys.modules[module.__name__] = module
+        # A second registration of a custom op would end the first one.
+        source = entry.file.read_text().replace('"corpus::', f'"{name}_corpus::')
+        exec(compile(source, str(entry.file), "exec"), vars(module))
         factory = getattr(module, entry.name)
         made = factory(device) if factory.__code__.co_argcount else factory()
         parts = made if isinstance(made, tuple) else (made,)

@@ -104,9 +104,7 @@ def checkpointed_dropout(device):
     block = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2)).to(device)
 
     def forward(x):
-        return checkpoint(
-            block, x, use_reentrant=False
-        )  # guilty: saves generator states on the host
+        return checkpoint(block, x, use_reentrant=False)
 
     return forward, (torch.randn(4, 8, device=device, requires_grad=True),)
 
@@ -332,7 +330,7 @@ def orthogonal_weight(device):
     layer = nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)).to(device)
 
     def forward(x):
-        return layer(x)
+        return layer(x)  # guilty: matrix_exp copies from the host
 
     return forward, (torch.randn(4, 8, device=device),)
 

@@ -208,17 +208,6 @@ def pinned_output(device):
     return save, (torch.randn(4, 8, device=device),)
 
 
-def pins_in_each_call(device):
-    static = torch.empty(4, 8, device=device)
-
-    def load():
-        source = torch.ones(4, 8).pin_memory()  # guilty: pins memory while capturing
-        static.copy_(source, non_blocking=True)
-        return static * 2
-
-    return load
-
-
 def offloads_activations(device):
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
 

@@ -527,7 +527,7 @@ def momentum_of_the_teacher_rises(device):
 
     def step():
         step_number[0] += 1  # guilty: counted on the host
-        momentum = 1 - 0.1 * (math.cos(math.pi * step_number[0] / 5000) + 1) / 2
+        momentum = 1 - 0.5 * (math.cos(math.pi * min(step_number[0], 8) / 8) + 1) / 2
         with torch.no_grad():
             for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
                 old.mul_(momentum).add_(new, alpha=1 - momentum)  # guilty: frozen momentum

@@ -169,7 +169,17 @@ def writes_a_python_list_into_a_slice(device):
 def writes_numbers_into_a_slice(device):
     def mark(x):
         y = x.clone()
-        y[0, 0], y[0, 1] = 1.0, 2.0
+        y[0, :2] = 1.0
+        y[1:3] = 2.0
+        return y
+
+    return mark, (torch.randn(8, 8, device=device),)
+
+
+def writes_a_number_into_one_element(device):
+    def mark(x):
+        y = x.clone()
+        y[0, 0] = 1.0  # guilty: for a single element the number is copied from the host
         return y
 
     return mark, (torch.randn(8, 8, device=device),)

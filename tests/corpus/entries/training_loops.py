@@ -111,7 +111,7 @@ def loss_scale_by_hand(device):
 
     def loss(x):
         scale["good"] += 1  # guilty: counted on the host
-        if scale["good"] % 100 == 0:
+        if scale["good"] % 100 == 0:  # guilty: it doubles on the host
             scale["value"] *= 2  # guilty: it doubles on the host
         return model(x).square().mean() * scale["value"]  # guilty: the scale of the capture
 

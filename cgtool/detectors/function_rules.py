@@ -6,7 +6,10 @@ Which calls are refused, and which similar ones are not, was seen on an H200 wit
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -118,6 +121,14 @@ def refuse_from_python(region: CapturedRegion, args: Sequence[Any], kwargs: dict
         # Nothing is copied: copy_ of no elements returns at once (aten/src/ATen/native/Copy.cpp).
         return
     if any(not on_host(tensor) for tensor in tensors_of((data,))):
+        # A tensor is copied on the device; of those in a list, each is read on the host.
+        if not isinstance(data, torch.Tensor):
+            region.refuse(
+                SYNC_ITEM,
+                "creating a tensor from a list of device tensors, each of which is read on the "
+                "host,",
+                "use torch.stack",
+            )
         return
     _refuse_copy(
         region,
@@ -177,6 +188,10 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
                 "indexing with a list, an array or a CPU tensor",
             )
     value = args[2] if len(args) > 2 else None
+    if isinstance(value, torch.Tensor) and value.dim() > 0 and place_of(value) == HOST:
+        _refuse_copy(
+            region, H2D_PAGEABLE_COPY, "assigning a CPU tensor to a part of a device tensor"
+        )
     if isinstance(value, (bool, int, float, complex)) and any(
         isinstance(part, torch.Tensor)
         and part.dim() > 0
@@ -188,6 +203,15 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
             H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
             "assigning a Python number through an index tensor",
         )
+
+
+def _serialize(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any]) -> None:
+    # copy.copy asks for the same parts of a tensor, and reads none of its values.
+    caller: FrameType | None = sys._getframe()
+    while caller is not None and caller.f_code is not copy.copy.__code__:
+        caller = caller.f_back
+    if caller is None and not on_host(args[0]):
+        _refuse_copy(region, SYNC_D2H_COPY, "serializing a tensor (torch.save, pickle)")
 
 
 def _new_tensor(region: CapturedRegion, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -213,6 +237,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.__array__: _reads(SYNC_ITEM, "`numpy.asarray` of a tensor"),
     torch.Tensor.__repr__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
     torch.Tensor.__format__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    torch.Tensor.__reduce_ex__: _serialize,
     torch.Tensor.__getitem__: _index,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,

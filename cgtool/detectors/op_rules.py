@@ -335,12 +335,24 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
     def inspect(
         inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
     ) -> None:
-        # One reason for an op is enough.
-        if len(region.findings) == known and not is_host_work(args):
+        if is_host_work(args):
+            return
+        if _is_in_python(callers):
+            # A custom op: its lines are the user's, and each of its calls is one of theirs.
+            region.call = None
+            _refuse(region, call, op_name(inner), args, kwargs)
+            region.call = call
+        elif len(region.findings) == known:
+            # One reason for an op is enough.
             _refuse(region, call, op_name(inner), args, kwargs, callers)
 
     with op_key.inside(call.name, inspect):
         yield
+
+
+def _is_in_python(callers: Sequence[str]) -> bool:
+    """Whether the innermost of these ops may have a kernel in Python: only PyTorch's have none."""
+    return not callers[-1].startswith(("aten::", "prims::", "quantized::"))
 
 
 def _refuse(

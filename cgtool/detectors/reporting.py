@@ -101,6 +101,11 @@ class CapturedRegion:
         """The op that is running."""
         self.record: Record | None = None
         """The record that ``call`` belongs to."""
+        self.refusal: CgtoolError | None = None
+        """The first refusal of this capture: CUDA invalidates it although the code catches the
+        error."""
+        self.refusals: set[Code] = set()
+        """Codes of the calls that CUDA would refuse, for ``without_refusals``."""
 
     @property
     def capturing(self) -> bool:
@@ -149,7 +154,7 @@ class CapturedRegion:
     def fail(self, finding: Finding, why: str) -> None:
         """End the capture: raises CgtoolError (exit 4)."""
         explanation = page(finding.code)
-        raise CgtoolError(
+        error = CgtoolError(
             Failure(
                 what=finding.reason,
                 exit_code=EXIT_USER_CODE,
@@ -160,6 +165,13 @@ class CapturedRegion:
                 findings=(finding,),
             )
         )
+        self.refusal = self.refusal or error
+        raise error
+
+    def require_valid(self) -> None:
+        """At the end of a capture: raises CgtoolError if a call was refused during it."""
+        if self.refusal is not None:
+            raise self.refusal
 
     def refuse(
         self, code: Code, call: str, fix: str | None = None, *, why: str = _HOST_WAITS
@@ -170,6 +182,7 @@ class CapturedRegion:
         """
         if self.capturing:
             reason = f"{call} is not permitted when a stream is capturing"
+            self.refusals.add(code)
             self.report(code, reason, why=why, fix=fix)
 
     def _placed(self, finding: Finding) -> Finding:

@@ -101,6 +101,7 @@ class CaptureInProgress(CapturedRegion):
     def begin(self, lane: Lane, phase: str) -> None:
         """Begin a capture on ``lane``."""
         self.captures += 1
+        self.refusal = None
         self.capture_id, self.phase = self.captures, phase
         self.streams, self.nodes, self._joins = [lane], [], []
         self._clocks, self._races = [], StreamRaces()
@@ -200,6 +201,7 @@ class CaptureInProgress(CapturedRegion):
     def check_joins(self) -> None:
         """Report, at the end of a capture, side streams that are not joined, and forks without
         effect. Raises CgtoolError unless the region collects."""
+        self.require_valid()
         capture_stream, *others = self.streams
         reached = self._before(capture_stream.frontier)
         for lane in others:

@@ -5,6 +5,10 @@ Each case is a line of the failure catalogue that was run on an H200.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +18,7 @@ from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
+from cgtool.program.load import load
 from cgtool.program.workload import Part, Workload
 
 
@@ -28,6 +33,11 @@ def captured(device, function, *args, kind="callable", **options):
 
 def indices(x):
     return torch.arange(2, device=x.device)
+
+
+def swallow(function):
+    with contextlib.suppress(Exception):
+        function()
 
 
 REFUSED = {
@@ -70,6 +80,10 @@ REFUSED = {
     "list index": lambda x: x[[0, 1]],
     "host index": lambda x: x[torch.tensor([0, 1])],
     "number by index": lambda x: (x + 0).__setitem__(indices(x), 0.0),
+    "list of tensors": lambda x: x + torch.tensor([x[0], x[1], x[2]], device="cuda"),
+    "part of the host": lambda x: (x + 0).__setitem__(slice(2), torch.tensor([1.0, 2.0])),
+    "swallowed": lambda x: (swallow(x.sum().item), x + 1)[1],
+    "logged": lambda x: (logging.getLogger("x").warning("sum %s", x.sum()), x + 1)[1],
     "synchronize": lambda x: (torch.cuda.synchronize(), x + 1)[1],
     "accelerator": lambda x: (torch.accelerator.synchronize(), x + 1)[1],
     "stream synchronize": lambda x: (torch.cuda.current_stream().synchronize(), x + 1)[1],
@@ -99,6 +113,8 @@ ALLOWED = {
     "multinomial, one": lambda x: x.multinomial(1) + 0,
     "multinomial, several": lambda x: x.multinomial(2) + 0,
     "multinomial with replacement": lambda x: x.multinomial(9, replacement=True) + 0,
+    "part": lambda x: (y := x + 0, y.__setitem__(slice(2), torch.tensor(1.0)))[0],
+    "generic stream": lambda x: (torch.Stream(device="cuda"), x + 1)[1],
     "square lu": lambda x: torch.linalg.lu_factor_ex(torch.outer(x, x))[0],
     "quantile": lambda x: x.nanquantile(torch.full((), 0.5, device="cuda")),
     "different shapes": lambda x: x + torch.equal(x, x[:2]),
@@ -143,6 +159,46 @@ def test_what_backward_reads_on_the_host_is_refused(function, reason):
 def test_what_only_the_cpu_reads_in_backward_is_captured(function):
     with SimulatedDevice("test").active() as device:
         assert captured(device, function, _ones()).captured[1].graph.nodes
+
+
+@torch.library.custom_op("refusals::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sum().item()  # in a custom op
+
+
+def test_a_custom_op_is_looked_into():
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, lambda x: scaled(x), torch.ones(3, device="cuda"))
+    frame = caught.value.failure.frames[0]
+    assert "in a custom op" in Path(__file__).read_text().splitlines()[frame.line - 1]
+
+
+def test_a_module_on_meta_can_run_with_the_parameters_of_others(tmp_path):
+    (tmp_path / "ensemble.py").write_text(ENSEMBLE)
+    with SimulatedDevice("test").active() as device:
+        workload = load(f"{tmp_path}/ensemble.py:build", device="cuda")
+        assert simulated_capture.prepare(device, workload, CaptureOptions(), quiet).captured
+
+
+ENSEMBLE = """
+import copy
+import torch
+from torch.func import functional_call, stack_module_state, vmap
+
+def build(device):
+    models = [torch.nn.Linear(4, 4).to(device) for _ in range(3)]
+    parameters, buffers = stack_module_state(models)
+    parameters = {name: value.detach() for name, value in parameters.items()}
+    base = copy.deepcopy(models[0]).to("meta")
+
+    def model(parameters, buffers, x):
+        return functional_call(base, (parameters, buffers), (x,))
+
+    def run(x):
+        return vmap(model, in_dims=(0, 0, None))(parameters, buffers, x)
+
+    return run, (torch.randn(2, 4, device=device),)
+"""
 
 
 @pytest.mark.parametrize("name", ALLOWED)

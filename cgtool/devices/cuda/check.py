@@ -249,6 +249,9 @@ def check(
     try:
         captured = capture(device, workload, options, progress)
         looked = (*looked, "a capture")
+        # What CUDA has captured, it does not refuse.
+        accepted = (each for each in dry.findings if each.code not in dry.refusals)
+        return (tuple(accepted), looked), captured
     except CgtoolError as error:
         for finding in error.failure.findings:
             # The dry run may have reported this line under another code.

@@ -61,6 +61,8 @@ _NAMES_DEVICES = frozenset((torch.device, parse_to))
 
 
 def _device_property(func: Any, tensor: torch.Tensor) -> Any:
+    if tensor.is_meta:
+        return call_op(func, (tensor,), {})
     host = on_host(tensor)
     if func == _IS_CUDA:
         return not host
@@ -328,6 +330,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
             for name, value in names.items():
                 replace(owner, name, value)
         replace(torch, "Generator", _generator_class(device))
+        replace(torch, "Stream", device.stream_class)
+        replace(torch, "Event", device.event_class)
         for owner in (torch, torch.amp, torch.amp.autocast_mode):
             replace(owner, "autocast", _Autocast)
         replace(torch.cuda.amp, "autocast", _CudaAutocast)

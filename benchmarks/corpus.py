@@ -65,6 +65,8 @@ def confirm(chosen: list[Entry], jobs: int, save: Path | None) -> int:
     """Compare the labels with what the GPU of this machine does."""
     rows, wrong = [], 0
     with Path(save or os.devnull).open("w") as file, ThreadPoolExecutor(jobs) as pool:
+        # The guilty ones last: a refused capture costs a process.
+        chosen = sorted(chosen, key=lambda entry: bool(entry.guilty))
         groups = [chosen[start : start + GROUP] for start in range(0, len(chosen), GROUP)]
         found = (answer for answers in pool.map(truths, groups) for answer in answers.items())
         by_key = {entry.key: entry for entry in chosen}

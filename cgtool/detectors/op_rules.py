@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -221,6 +222,9 @@ _ONLY_ON_THE_CPU = frozenset(
         ("aten::_local_scalar_dense", "MinBackward1"),
         # Distributions.cpp, multinomial_out: a GPU asserts in a kernel.
         ("aten::_local_scalar_dense", "aten::multinomial"),
+        # ReduceOps.cpp, std_var_all_reduce_cpu
+        ("aten::_local_scalar_dense", "aten::std"),
+        ("aten::_local_scalar_dense", "aten::var"),
         # BatchLinearAlgebra.cpp, linalg_lu_solve_out: the range of the pivots.
         ("aten::_local_scalar_dense", "aten::linalg_lu_solve"),
         # BatchLinearAlgebra.cpp, cholesky_inverse_out: its error codes are on the host.
@@ -366,8 +370,10 @@ def _refuse(
     """Report the op ``name`` if CUDA would refuse it. ``call`` is the op that the code calls, and
     ``callers`` are the ops inside which that one calls ``name``."""
     op = name.partition(".")[0]
-    caller = callers[-1].partition(".")[0] if callers else call.autograd_node
-    if (op, caller) in _ONLY_ON_THE_CPU or _checks_quantiles(region, call):
+    chain = [call.autograd_node or "", *(each.partition(".")[0] for each in callers), op]
+    if any((inner, outer) in _ONLY_ON_THE_CPU for outer, inner in pairwise(chain)):
+        return
+    if _checks_quantiles(region, call):
         return
     if op == "aten::_local_scalar_dense":
         region.refuse(*(_read_inside(call) if callers else _host_read(region, call)))

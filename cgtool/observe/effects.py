@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgtool.observe.tensors import listed_tensors, tensors_in
+from cgtool.observe.tensors import listed_tensors, strided_parts, tensors_in
 from cgtool.torch_compat.private import schema_of, storage_key
 
 # Batch norm updates its statistics, which its schema does not say.
@@ -80,7 +80,14 @@ def effect_of(func: Any) -> Effect:
 def launches(name: str, touched: Sequence[torch.Tensor]) -> bool:
     """Whether an op launches work on the device, which makes a node in a capture. ``touched``: its
     results, or what an op that returns nothing writes."""
-    return not name.startswith(_LAUNCHES_NOTHING) and any(tensor.numel() for tensor in touched)
+    return not name.startswith(_LAUNCHES_NOTHING) and any(map(_has_elements, touched))
+
+
+def _has_elements(tensor: torch.Tensor) -> bool:
+    # The indices of a compressed sparse tensor have elements although it has none.
+    return bool(tensor.numel()) or (
+        tensor.layout != torch.strided and any(part.numel() for _, part in strided_parts(tensor))
+    )
 
 
 @cache

@@ -60,21 +60,21 @@ ROWS: Sequence[Column[BenchRow]] = (
         explanation="replays after which the capture has paid for itself",
     ),
     Column(
-        "eager host",
-        lambda row: row.eager_host_ns,
-        time_text,
-        priority=1,
-        explanation="host time to launch one iteration, median",
-    ),
-    Column("replay host", lambda row: row.replay_host_ns, time_text, priority=1),
-    Column(
         "eager ±",
         lambda row: row.eager_spread,
         _spread_text,
-        priority=2,
+        priority=1,
         explanation="spread of the rounds: half the width of their middle half",
     ),
-    Column("replay ±", lambda row: row.replay_spread, _spread_text, priority=2),
+    Column("replay ±", lambda row: row.replay_spread, _spread_text, priority=3),
+    Column(
+        "eager host",
+        lambda row: row.eager_host_ns,
+        time_text,
+        priority=2,
+        explanation="host time to launch one iteration, median",
+    ),
+    Column("replay host", lambda row: row.replay_host_ns, time_text, priority=2),
 )
 
 

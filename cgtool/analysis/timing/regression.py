@@ -51,6 +51,9 @@ PRIOR = 0.014
 seen on an H200 (26 processes of a transformer)."""
 FLOOR = 1e-4
 """Smallest relative standard deviation that is assumed: the timer's share of a round."""
+_MARGIN = 0.9
+"""Share of the error rates that the interval of runs is computed for: the sum of squares of two
+Student intervals exceeds its own level by up to a twentieth (simulated)."""
 FEW = 2
 """Degrees of freedom below which the spread of the runs is unknown."""
 ENOUGH = 10
@@ -111,7 +114,7 @@ def judge_runs(
     count, more = len(bases), len(heads)
     if not count or not more:
         return _nothing("run", count, more, tolerance)
-    levels = _Levels(tolerance, looks * among)
+    levels = _Levels(tolerance, looks * among / _MARGIN)
     before, now = _Side.of(bases, base, count + more), _Side.of(heads, head, count + more)
     difference = fmean(heads) - fmean(bases)
     apart = rank_sum(bases, heads) <= levels.alarm
@@ -231,7 +234,7 @@ def pair_precision(tolerance: float) -> float:
 class _Levels:
     """The levels of one look, and the tolerance as a difference of logs."""
 
-    def __init__(self, tolerance: float, shares: int) -> None:
+    def __init__(self, tolerance: float, shares: float) -> None:
         if not (math.isfinite(tolerance) and tolerance >= 0) or shares < 1:
             raise ValueError(f"tolerance {tolerance} with {shares} looks is not possible")
         self.tolerance = tolerance

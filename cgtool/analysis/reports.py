@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import groupby
 
 import msgspec
 
@@ -27,7 +26,7 @@ from cgtool.model.finding import (
 EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
 
 _SHOWN = 10
-"""Tensors of one trial that differ and get a row each."""
+"""Tensors of one kind that differ and get a row each."""
 _PLURAL = {"output": "outputs", "gradient": "gradients", "state": "state tensors"}
 
 
@@ -101,7 +100,7 @@ def is_hazard(finding: ExplainedFinding) -> bool:
 
 
 class ComparisonRow(msgspec.Struct, frozen=True):
-    """A tensor that differs, or all others of a kind in one trial."""
+    """A tensor that differs, or all tensors of a kind with one verdict."""
 
     name: str
     trial: str
@@ -112,42 +111,54 @@ class ComparisonRow(msgspec.Struct, frozen=True):
     relative: float | None
     noise: float | None
     tolerance: float | None
+    error: float | None
+    """Difference from a float64 run; None without one."""
+    eager_error: float | None
 
 
 def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[ComparisonRow, ...]:
-    """In the order of the trials; within a trial, tensors that differ come first."""
+    """Tensors that differ first, one row each over all trials; then one row for each kind that is
+    equal, and one for each that is bit-identical."""
+    comparisons = list(comparisons)
+    trials = len({comparison.trial for comparison in comparisons})
     rows: list[ComparisonRow] = []
-    for _, trial in groupby(comparisons, key=lambda comparison: comparison.trial):
-        by_kind: dict[str, list[Comparison]] = defaultdict(list)
-        for comparison in trial:
-            by_kind[comparison.kind].append(comparison)
-        for kind, group in by_kind.items():
-            different = [comparison for comparison in group if not comparison.equal]
-            rows += [_row(comparison.name, [comparison]) for comparison in different[:_SHOWN]]
-            if different[_SHOWN:]:
-                name = f"{len(different) - _SHOWN} more of {kind}"
-                rows.append(_row(name, different[_SHOWN:]))
-            equal = [comparison for comparison in group if comparison.equal]
-            if equal:
-                several = f"{len(equal)} {_PLURAL.get(kind, kind)}"
-                rows.append(_row(several if len(equal) > 1 else equal[0].name, equal))
+    for equal, exact in ((False, False), (True, False), (True, True)):
+        by_kind: dict[str, dict[str, list[Comparison]]] = defaultdict(lambda: defaultdict(list))
+        for comparison in comparisons:
+            if (comparison.equal, comparison.exact) == (equal, exact):
+                by_kind[comparison.kind][comparison.name].append(comparison)
+        for kind, by_name in by_kind.items():
+            names = list(by_name)
+            alone = names[:_SHOWN] if not equal else names if len(names) == 1 else []
+            rows += [_row(name, by_name[name], trials) for name in alone]
+            if rest := names[len(alone) :]:
+                text = f"{len(rest)} more of {kind}" if alone else f"{len(rest)} {_PLURAL[kind]}"
+                rows.append(_row(text, [each for name in rest for each in by_name[name]], trials))
     return tuple(rows)
 
 
-def _row(name: str, comparisons: list[Comparison]) -> ComparisonRow:
+def _row(name: str, comparisons: list[Comparison], all_trials: int) -> ComparisonRow:
     def most(values: Iterable[float | None]) -> float | None:
         known = list(values)
         return None if None in known else max(value for value in known if value is not None)
 
+    def most_known(values: Iterable[float | None]) -> float | None:
+        return max((value for value in values if value is not None), default=None)
+
+    first = comparisons[0]
+    trials = list(dict.fromkeys(comparison.trial for comparison in comparisons))
+    several = f"{len(trials)} of {all_trials}" if len(trials) < all_trials else f"all {all_trials}"
     return ComparisonRow(
         name=name,
-        trial=comparisons[0].trial,
-        equal=all(comparison.equal for comparison in comparisons),
-        exact=all(comparison.exact for comparison in comparisons),
+        trial=trials[0] if len(trials) == 1 else several,
+        equal=first.equal,
+        exact=first.exact,
         largest=most(comparison.largest for comparison in comparisons),
         relative=most(comparison.relative for comparison in comparisons),
         noise=most(comparison.noise for comparison in comparisons),
         tolerance=most(comparison.tolerance for comparison in comparisons),
+        error=most_known(comparison.error for comparison in comparisons),
+        eager_error=most_known(comparison.eager_error for comparison in comparisons),
     )
 
 

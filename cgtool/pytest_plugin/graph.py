@@ -14,7 +14,13 @@ from cgtool.analysis.gate.budgets import Budgets, nearest
 from cgtool.analysis.gate.judge import GateReport
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS
-from cgtool.analysis.reports import exit_code, explain_findings, is_hazard, noise_findings
+from cgtool.analysis.reports import (
+    exit_code,
+    explain_findings,
+    is_hazard,
+    noise_findings,
+    unanswered,
+)
 from cgtool.findings import codes, page
 from cgtool.model.capture import Capture
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, CgtoolError, usage
@@ -156,7 +162,7 @@ class Graph:
             return report
         from cgtool.render.report_table import render_verify
 
-        verdict = "cannot tell: eager runs differ too much from each other"
+        verdict = f"cannot tell: {unanswered(report)}"
         if different := sum(not comparison.equal for comparison in report.comparisons):
             count = len(report.comparisons)
             verdict = f"replay differs from eager in {different} of {count} comparisons"

@@ -78,8 +78,8 @@ def _count(findings: Sequence[ExplainedFinding]) -> Text:
     return plain(", ".join(parts), f"bold {_STYLE[findings[0].severity]}")
 
 
-def _remarks(report: Report) -> list[RenderableType]:
-    lines = [f"note: {note.text}" for note in report.notes]
+def _remarks(report: Report, but: str | None = None) -> list[RenderableType]:
+    lines = [f"note: {note.text}" for note in report.notes if note.text != but]
     if report.looked_at:
         lines.insert(0, "checked: " + "; ".join(report.looked_at))
     return [plain(line, "dim") for line in lines]
@@ -162,15 +162,18 @@ def _source(frame: Frame, columns: tuple[int, int] | None, gutter: int) -> list[
 
 
 def render_verify(report: Report, *, explain: bool = False) -> Screen:
-    """The screen of ``cgtool verify``: one row per tensor and trial, the findings, and the verdict;
-    with ``explain`` also what the headings mean."""
+    """The screen of ``cgtool verify``: the verdict, the findings, and the compared tensors; with
+    ``explain`` also what the headings mean."""
     screen = Screen(simulated=report.environment.simulated, explain=explain)
     title = f"Replay compared with eager, {report.entry.spec}"
+    explained = explain_findings(report.findings)
+    screen.parts += [_conclusion(report, explained), "", *_blocks(explained)]
     compared = comparison_rows(report.comparisons)
-    screen.parts.append(Table(title, COMPARISONS, compared, simulated=screen.simulated))
-    screen.legend()
-    findings = _blocks(explain_findings(report.findings))
-    screen.parts += ["", *findings, _conclusion(report), *_remarks(report)]
+    if compared:
+        screen.parts.append(Table(title, COMPARISONS, compared, simulated=screen.simulated))
+        screen.legend()
+        screen.parts.append("")
+    screen.parts += _remarks(report, but=unanswered(report))
     return screen
 
 
@@ -180,9 +183,15 @@ def _number_text(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.3g}"
 
 
+def _optional_number_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
 def _relative_text(value: float | None) -> str:
     if value is None:
         return ""
+    if value < 1e-4:
+        return f"{value:.1e}"
     return f"{value:.2%}" if value < 10 else f"{value:.3g}x"
 
 
@@ -206,29 +215,56 @@ COMPARISONS: Sequence[Column[ComparisonRow]] = (
         lambda row: row.relative if not row.equal and row.relative else None,
         _relative_text,
         optional=True,
+        priority=2,
+        explanation="difference over the largest value of eager",
     ),
     Column(
         "eager noise",
-        lambda row: row.noise,
-        _number_text,
+        lambda row: row.noise or None,
+        _optional_number_text,
+        optional=True,
+        priority=3,
         explanation="largest absolute difference between two eager runs",
     ),
     Column(
+        "error",
+        lambda row: row.error,
+        _optional_number_text,
+        optional=True,
+        explanation="difference between replay and a float64 run of eager",
+    ),
+    Column(
+        "eager error",
+        lambda row: row.eager_error,
+        _optional_number_text,
+        optional=True,
+        explanation="difference between eager and a float64 run of eager",
+    ),
+    Column(
         "tolerance",
-        lambda row: row.tolerance,
-        _number_text,
+        lambda row: row.tolerance or None,
+        _optional_number_text,
+        optional=True,
         priority=1,
-        explanation="largest absolute difference that counts as equal",
+        explanation="largest difference, or error if there is one, that counts as equal",
     ),
 )
 
 
-def _conclusion(report: Report) -> Text:
+def _conclusion(report: Report, findings: Sequence[ExplainedFinding]) -> Text:
+    """The verdict, and on failure its cause with the line, in one sentence."""
     code, count = exit_code(report), len(report.comparisons)
     if code == EXIT_FOUND:
         different = sum(not comparison.equal for comparison in report.comparisons)
-        rest = f": {different:,} of {count:,} comparisons differ" if different else ""
-        return plain(f"not verified{rest}", f"bold {BAD}")
+        text = "not verified"
+        if different:
+            text += f": {different:,} of {count:,} comparisons differ"
+        cause = next((each for each in findings if each.severity != NOTE), None)
+        if cause is not None:
+            text += f", because of: {cause.title}" if different else f": {cause.title}"
+            if cause.place is not None:
+                text += f" ({shown_file(cause.place.file)}:{cause.place.line})"
+        return plain(text, f"bold {BAD}")
     if code == EXIT_UNKNOWN:
         return plain(f"cannot tell: {unanswered(report)}", f"bold {WARNING}")
     return plain(f"verified: {count:,} comparisons, replay equals eager", f"bold {GOOD}")

@@ -34,6 +34,9 @@ def noisy(device):
         return x + torch.randn(x.shape, generator=next(hidden), device=x.device)
     return draw, (torch.ones(4, device=device),)
 
+def silent(device):
+    return lambda x: 3 if x.mul(2) is None else 4, (torch.ones(4, device=device),)
+
 def empty(device):
     return lambda x: x, (torch.ones(4, device=device),)
 """
@@ -128,8 +131,9 @@ def test_the_screen():
 
     from rich.console import Console
 
-    from cgtool.model.capture import Entry, Environment
-    from cgtool.model.finding import Comparison, Report
+    from cgtool.findings import code
+    from cgtool.model.capture import Entry, Environment, Frame
+    from cgtool.model.finding import Comparison, Finding, Report
     from cgtool.render.report_table import render_verify
 
     report = Report(
@@ -138,19 +142,36 @@ def test_the_screen():
         environment=Environment(device="H200", torch="2.11", python="3.12"),
         created="", cgtool="",
         comparisons=(
-            Comparison("output", "output", "fresh inputs 1", False, False, 0.5, 0.25, 0.0, 0.0),
-            Comparison("w", "state", "fresh inputs 1", False, False, None, None, 0.0, 0.0),
-            Comparison("a", "gradient", "fresh inputs 1", True, True, 0.0, 0.0, 0.0, 0.0),
-            Comparison("b", "gradient", "fresh inputs 1", True, False, 1e-6, 1e-7, 2e-6, 1e-6),
+            Comparison("output", "output", "one", False, False, 0.5, 0.25, 0.0, 0.0),
+            Comparison("output", "output", "two", False, False, 0.1, 1e-6, 0.0, 0.0),
+            Comparison("w", "state", "one", False, False, None, None, 0.0, 0.0),
+            Comparison("a", "gradient", "one", True, True, 0.0, 0.0, 0.0, 0.0),
+            Comparison("b", "gradient", "one", True, True, 0.0, 0.0, 0.0, 0.0),
+            Comparison("b", "gradient", "two", True, True, 0.0, 0.0, 0.0, 0.0),
+            Comparison("a", "gradient", "two", True, False, 1e-6, 1e-7, 2e-6, 1e-6),
+            Comparison("a", "gradient", "last", True, False, 1e-6, 1e-7, 9e-6, 0.0, 2e-6, 3e-6),
+        ),
+        findings=(
+            Finding(code("python-scalar-frozen"), "the number changes", (Frame("m.py", 7, "f"),)),
         ),
     )  # fmt: skip
     buffer = StringIO()
     Console(file=buffer, width=80, color_system=None, highlight=False).print(render_verify(report))
     lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
-    assert "Replay compared with eager, m.py:build" in lines[0]
-    assert [line.split() for line in lines[3:6]] == [
-        ["output", "fresh", "inputs", "1", "differs", "0.5", "25.00%", "0"],
-        ["w", "fresh", "inputs", "1", "differs", "not", "a", "number", "0"],
-        ["2", "gradients", "fresh", "inputs", "1", "equal", "1e-06", "1e-06"],
+    head = " ".join(lines[: lines.index("")])
+    assert head.startswith("not verified: 3 of 8 comparisons differ, because of: ")
+    assert head.endswith(" (m.py:7)")
+    assert "error[python-scalar-frozen]" in lines[lines.index("") + 1]
+    start = lines.index("Replay compared with eager, m.py:build") + 3
+    assert [line.split() for line in lines[start : start + 4]] == [
+        ["output", "2", "of", "3", "differs", "0.5"],
+        ["w", "one", "differs", "not", "a", "number"],
+        ["a", "2", "of", "3", "equal", "1e-06", "2e-06", "3e-06"],
+        ["2", "gradients", "2", "of", "3", "bit-identical", "0"],
     ]
-    assert "not verified: 2 of 4 comparisons differ" in lines
+
+
+def test_nothing_to_compare_is_no_answer(run):
+    done = run("silent")
+    assert done.returncode == 5, done.stdout
+    assert "cannot tell: nothing was compared" in done.stdout

@@ -103,3 +103,15 @@ def custom_op(device):
         return y.flip(0).cumsum(0)[-1] if capturing() else y.sum()
 
     return run, (torch.rand(1000, device=device),)
+
+
+def counter(device):
+    """What differs is not the branch."""
+    net, inputs = attention(device)
+    calls = [0]
+
+    def run(x):
+        calls[0] += 1
+        return net(x) * (1 + 1e-4 * calls[0])
+
+    return run, inputs

@@ -103,6 +103,15 @@ def test_what_is_not_rounding_differs(verified, name):
     assert "code-branches-on-capturing" in {finding.code for finding in outcome.findings}
 
 
+def test_a_branch_that_rounds_differently_is_not_blamed_for_another_fault(verified):
+    outcome = verified("rounding.py:counter")
+    codes = {finding.code for finding in outcome.findings}
+    assert "cpu-state-step-counter" in codes and "code-branches-on-capturing" not in codes
+    assert all(
+        each.equal for each in outcome.comparisons if each.trial.endswith("inputs, replay 1")
+    )
+
+
 def test_without_memory_the_precision_of_the_type_counts(verified, monkeypatch):
     def no_memory(*_args):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -60,7 +60,8 @@ class Verification:
         self.findings.add(finding)
 
     def note(self, code: str, text: str) -> None:
-        self.notes.append(Caveat(code, text))
+        if (caveat := Caveat(code, text)) not in self.notes:
+            self.notes.append(caveat)
 
     def explain(self) -> None:
         """Report every finding, and the ops at which replay and eager first differ."""
@@ -108,17 +109,18 @@ class Verification:
     def _reasons(self, eager: causes.Eager, first: TrialResult) -> list[Finding]:
         """The findings of the first cause that applies."""
         iteration = first.differing[0].iteration
-        for kind in (
+        causes_in_order = [
             lambda: causes.branches_on_capturing(self.runner, self.queries, self.captured),
             lambda: self.frozen or eager.frozen(first.trial, iteration, self.captured),
             lambda: self.spoiled,
             lambda: _unwritten(first),
             lambda: randomness.frozen(self.runner, first.trial),
             lambda: self._unlike_itself(first),
-        ):
-            if findings := list(kind()):
-                return findings
-        return []
+        ]
+        if first.trial is not self.captured or iteration > 0:
+            # The first replay is right, so what the capture ran is too.
+            causes_in_order.append(causes_in_order.pop(0))
+        return next((findings for find in causes_in_order if (findings := list(find()))), [])
 
     def _unlike_itself(self, first: TrialResult) -> list[Finding]:
         if not self.deterministic:

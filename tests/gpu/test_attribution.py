@@ -291,3 +291,35 @@ def test_a_sparse_gradient_is_known_by_its_parts(tmp_path):
     assert "parameter table.weight" in names
     said = [caveat.text for caveat in captured.caveats if caveat.code == "no-storage"]
     assert any("gradient of table.weight" in name for name in (*names, *said))
+
+
+ASKS = """\
+import torch
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 32)
+    def forward(self, x):
+        y = self.linear(x)
+        if torch.cuda.is_current_stream_capturing():
+            y = y.sigmoid() * 2
+        return torch.nn.functional.silu(y, inplace=True)
+def build(device):
+    model = torch.nn.Sequential(Block(), Block()).to(device)
+    return model, (torch.randn(4, 32, device=device, requires_grad=True),)
+"""
+
+
+def test_code_that_runs_only_while_capturing_has_its_place_in_backward_too(tmp_path):
+    captured = captured_file(tmp_path, ASKS)
+    places = Places(captured)
+    for graph in captured.graphs:
+        for node in graph.nodes:
+            place = places.of(node)
+            assert place.op is not None, (graph.name, node.id)
+            assert place.module in ("0", "0.linear", "1", "1.linear"), (graph.name, node.id, place)
+            if graph.phase == "backward":
+                assert place.forward_frame is not None
+    ops = {places.of(node).op for graph in captured.graphs for node in graph.nodes}
+    assert {"aten::sigmoid", "aten::sigmoid_backward", "aten::silu_backward"} <= ops
+    assert "ops-unmatched" not in {caveat.code for caveat in captured.caveats}

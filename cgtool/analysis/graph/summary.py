@@ -135,6 +135,12 @@ def summarize(capture: Capture, depth: int | None = None) -> Summary:
         by_op[place.op or "(outside any op)"][file_line(place.line)] += 1
     ops = sorted(by_op.items(), key=lambda item: (-item[1].total(), item[0]))
     backward = [place for graph, place in placed if graph.phase == "backward"]
+    entry = capture.entry.file, capture.entry.line
+
+    def at_entry(place: Place) -> bool:
+        """Whether its line is that of the entry point, which calls without a line get."""
+        return place.line is not None and (place.line.file, place.line.line) == entry
+
     environment, pools = capture.environment, capture.memory.pools
     return Summary(
         spec=capture.entry.spec,
@@ -154,7 +160,7 @@ def summarize(capture: Capture, depth: int | None = None) -> Summary:
             nodes=len(placed),
             op=sum(place.op is not None for _, place in placed),
             module=sum(place.module is not None for _, place in placed),
-            line=sum(place.line is not None for _, place in placed),
+            line=sum(place.line is not None and not at_entry(place) for _, place in placed),
             backward=len(backward),
             forward_line=sum(place.forward_frame is not None for place in backward),
         ),

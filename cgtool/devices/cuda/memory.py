@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -232,6 +233,10 @@ class AddressBook:
         for index, allocation in enumerate(allocations):
             self._at.setdefault(allocation.address, []).append(index)
         self._starts = sorted(self._at)
+        self._reach = _reach(
+            max(start + allocations[index].bytes for index in self._at[start])
+            for start in self._starts
+        )
         self._born = {
             start: [allocations[index].allocated_at for index in indices]
             for start, indices in self._at.items()
@@ -240,6 +245,9 @@ class AddressBook:
         self.tensors = list(tensors)
         self._named = sorted(
             (tensor.address, index) for index, tensor in enumerate(tensors) if tensor.bytes
+        )
+        self._named_reach = _reach(
+            address + self.tensors[index].bytes for address, index in self._named
         )
         self._blocks = sorted(
             (block.address, block.bytes, block.state)
@@ -267,25 +275,31 @@ class AddressBook:
         # Bodies of nodes have no creation times.
         moments = self._moments[graph] if graph < len(self._moments) else ()
         moment = moments[node] if node < len(moments) else None
+        latest: int | None = None
         position = bisect_right(self._starts, address) - 1
-        # An address inside a block that was split later follows newer, smaller neighbours.
-        for back in range(position, max(-1, position - 8), -1):
-            start = self._starts[back]
+        while position >= 0 and self._reach[position] > address:
+            start = self._starts[position]
             indices = self._at[start]
             last = len(indices)
             if moment is not None:
                 last = bisect_right(self._born[start], moment - 1)
-            for index in reversed(indices[max(0, last - 4) : last]):
+            # Allocations are in order of time: of those that cover it, the last was given out.
+            for index in reversed(indices[:last]):
+                if latest is not None and index <= latest:
+                    break
                 if start + self._allocations[index].bytes > address:
-                    return index
-        return None
+                    latest = index
+                    break
+            position -= 1
+        return latest
 
     def _tensor(self, address: int) -> int | None:
         position = bisect_right(self._named, (address, math.inf)) - 1
-        for back in range(position, max(-1, position - 4), -1):
-            start, index = self._named[back]
+        while position >= 0 and self._named_reach[position] > address:
+            start, index = self._named[position]
             if address < start + self.tensors[index].bytes:
                 return index
+            position -= 1
         position = bisect_right(self._blocks, (address, math.inf)) - 1
         if position < 0:
             return None
@@ -300,6 +314,12 @@ class AddressBook:
                 else freed_block(start, size)
             )
         return self._unnamed[start]
+
+
+def _reach(ends: Iterable[int]) -> list[int]:
+    """Of intervals sorted by start: how far each and those before it reach. An address beyond that
+    is in none of them."""
+    return list(accumulate(ends, max))
 
 
 FREED = "freed"

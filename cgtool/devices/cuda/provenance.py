@@ -8,6 +8,7 @@ op is unknown.
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,7 +55,7 @@ def join(session: CudaSession, handles: Sequence[list[int]], table: OriginTable)
         provenance.unmatched and graph.exact is None
         for graph, provenance in zip(session.captured, joined, strict=True)
     ):
-        _capture_again(session, joined, table)
+        _capture_again(session, joined, handles, table)
     return joined
 
 
@@ -127,42 +128,50 @@ def _join_in_capture(
     )
 
 
-def _capture_again(session: CudaSession, joined: Sequence[Joined], table: OriginTable) -> None:
+def _capture_again(
+    session: CudaSession,
+    joined: list[Joined],
+    handles: Sequence[list[int]],
+    table: OriginTable,
+) -> None:
     """Find the ops that ran only while capturing: capture once more, with the recorder inside.
 
-    The second capture is discarded. It counts for a node only where it has as many nodes and the
-    same line; the other nodes stay unmatched.
+    The second capture is discarded. It counts where its ops are called from the same place in the
+    code as the nodes: for a whole graph if all of them are, so that reads and writes fit together.
     """
     again = CudaSession(
         session.workload, session.options, device=session.device, stream=session.stream
     )
+    again.accesses = session.accesses
     try:
         with watch(session.options.annotations) as ranges:
             again.capture(ranges)
     except (CgtoolError, RuntimeError):
         return
-    for provenance, second in zip(joined, again.captured, strict=False):
+    for provenance, graph, second, numbers in zip(
+        joined, session.captured, again.captured, handles, strict=False
+    ):
         count = len(provenance.origins)
         if not provenance.unmatched or second.exact is None or second.node_count() != count:
             continue
         exact = _join_in_capture(again, second, second.exact, count, table)
-        origins = table.origins
-        unmatched: list[int] = []
-        for node in provenance.unmatched:
-            origin, exact_origin = provenance.origins[node], exact.origins[node]
-            if (
-                origin is None
-                or exact_origin is None
-                or origins[origin].frames[:1] != origins[exact_origin].frames[:1]
-            ):
-                unmatched.append(node)
+        stamps = place_stamps(numbers, graph.stamps)
+        same = [
+            call is not None and stamp is not None and _key(call) == _key(stamp)
+            for call, stamp in zip(exact.calls, stamps, strict=True)
+        ]
+        # Between two ops the recorder inside the capture sees nothing.
+        outside = [call is None for call in exact.calls]
+        is_whole = all(map(operator.or_, same, outside))
+        for node in range(count) if is_whole else provenance.unmatched:
+            if not same[node]:
                 continue
-            provenance.origins[node] = exact_origin
+            provenance.origins[node] = exact.origins[node]
             call = provenance.calls[node] = exact.calls[node]
-            if call is not None and call.access is not None:
+            if not is_whole and call is not None and call.access is not None:
                 # The storages are those of the second capture.
-                call.access = msgspec.structs.replace(call.access, reads=(), writes=())
-        provenance.unmatched = unmatched
+                call.access = msgspec.structs.replace(call.access, reads=(), writes=(), operands=())
+        provenance.unmatched = [node for node in provenance.unmatched if not same[node]]
 
 
 def place_stamps(handles: Sequence[int], stamps: Sequence[Stamp]) -> list[Stamp | None]:

@@ -293,7 +293,9 @@ def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
 def _item(value: Any, key: str | int) -> Any:
     if isinstance(value, dict):
         return dict.get(value, key, MISSING)
-    if isinstance(value, list | tuple | collections.deque) and isinstance(key, int):
+    is_array = type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0
+    is_sequence = is_array or isinstance(value, list | tuple | collections.deque)
+    if is_sequence and isinstance(key, int):
         return value[key] if -len(value) <= key < len(value) else MISSING
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
         return children_of(value).get(str(key), MISSING)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -126,7 +127,7 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         return _dispatch_to_python(op, args, kwargs)
     if is_composite or _observer is None:
         return dispatch.run(below, *args, **kwargs)
-    if _inspector is not None:
+    if _inside.inspector is not None:
         return _run_inside(dispatch, below, args, kwargs)
     has_number = not _NUMBERS.isdisjoint(map(type, args))
     run = functools.partial(dispatch.run if has_number else dispatch.redispatch, below)
@@ -140,39 +141,49 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
 Inspector = Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[str]], None]
 """``inspector(op, args, kwargs, callers)`` is called before an op that other ops call:
 ``aten::index_fill.int_Tensor`` and ``aten::index_fill_.int_Tensor``."""
-_inspector: Inspector | None = None
-_callers: list[str] = []
+
+
+class _Inside(threading.local):
+    """The op whose kernel is inspected on this thread."""
+
+    inspector: Inspector | None = None
+
+    def __init__(self) -> None:
+        self.callers: list[str] = []
+
+
+_inside = _Inside()
 
 
 @contextlib.contextmanager
 def inside(op_name: str, inspector: Inspector) -> Iterator[None]:
     """In an observer, around ``run``: inspect what the kernel of the observed op calls, down to ops
     whose kernel is another one on a GPU."""
-    global _inspector
-    _inspector = inspector
-    _callers[:] = [op_name]
+    _inside.inspector = inspector
+    _inside.callers = [op_name]
     exclude_key(_KEY, False)
     try:
         yield
     finally:
         exclude_key(_KEY, True)
-        _inspector = None
+        _inside.inspector = None
 
 
 def _run_inside(
     dispatch: _Dispatch, below: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    assert _inspector is not None
-    _inspector(dispatch.op, args, kwargs, _callers)
+    assert _inside.inspector is not None
+    callers = _inside.callers
+    _inside.inspector(dispatch.op, args, kwargs, callers)
     name: str = dispatch.op.name()
     is_seen = shares_kernel(name)
-    _callers.append(name)
+    callers.append(name)
     if not is_seen:
         exclude_key(_KEY, True)
     try:
         return dispatch.run(below, *args, **kwargs)
     finally:
-        _callers.pop()
+        callers.pop()
         if not is_seen:
             exclude_key(_KEY, False)
 

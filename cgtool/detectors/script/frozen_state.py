@@ -143,13 +143,14 @@ class _Name(NamedTuple):
             reason += "replay repeats the captured ops"
         else:
             reason = f"`{text}` has changed since the capture; the replay uses the old value"
-        last: Target = self.use.steps[-1] if self.use.steps else ("name", self.use.root)
+        path: tuple[Target, ...] = (("name", self.use.root), *self.use.steps)
+        targets = path[-1:] if path[-1][0] != "item" else path[:-3:-1]
         yield Change(
             self.code,
             reason,
             self.read_at,
             (f"{text} was {self.state.text} when captured, and is {now.text} now",),
-            (last,),
+            targets,
             None if self.use.steps else self.local_to,
         )
 

@@ -321,7 +321,8 @@ class Copies(Detector):
         graph = event.graph
         batches = [self._batches[key] for key in graph.external if key in self._batches]
         for batch in batches:
-            if 0 < batch.rows < batch.rows_before and not batch.rest_is_written:
+            is_partial = 0 < batch.rows < batch.rows_before and not batch.rest_is_written
+            if is_partial and not any(other.says_how_many(batch) for other in batches):
                 self.report(
                     BUCKET_PADDING_GARBAGE,
                     f"only the first {batch.rows} of {batch.rows_before} rows are overwritten; the "
@@ -366,12 +367,21 @@ class _Batch:
         """That the batch before filled."""
         self.rest_is_written = True
         """Whatever else writes the buffer is taken to reset the other rows."""
+        self.is_written = False
+        """In the current batch."""
         self.bytes = 0
         """Of the last copy of the current batch."""
         self.frames: tuple[Frame, ...] = ()
         """Of that copy."""
 
+    def says_how_many(self, batch: _Batch) -> bool:
+        """It may be a mask of, or the number of, the rows that are real in another input."""
+        if self is batch or not self.is_written or not self.rest_is_written:
+            return False
+        return self.size <= 1 or self.rows == batch.rows
+
     def fill(self, target: torch.Tensor) -> None:
+        self.is_written = True
         if target.dim() == 0 or target.data_ptr() != self._start:
             self.rest_is_written = True
             return
@@ -384,4 +394,4 @@ class _Batch:
             self.rows_before = (
                 self.rows if self.rest_is_written else max(self.rows, self.rows_before)
             )
-        self.rows, self.bytes, self.rest_is_written = 0, 0, False
+        self.rows, self.bytes, self.rest_is_written, self.is_written = 0, 0, False, False

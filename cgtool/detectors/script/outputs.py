@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import queue
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from types import ModuleType
 from typing import Any
 
@@ -18,14 +18,23 @@ from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import Target, put_at
 from cgtool.observe.script.names import names_of, stack_of
-from cgtool.observe.script.state import Access, Buffer, WatchedGraph
+from cgtool.observe.script.script import called_by_pytorch
+from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import tensors_in
+from cgtool.torch_compat.private import running_autograd_node
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
 SHARED_POOL_CONCURRENT_REPLAY = code("shared-pool-concurrent-replay")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
 UNSYNCHRONISED_IO = code("unsynchronised-io")
+
+
+_COMPARISONS = (
+    "aten::sub.", "aten::rsub.", "aten::eq.", "aten::ne.", "aten::equal", "aten::isclose",
+    "aten::allclose", "aten::mse_loss", "aten::dist",
+)  # fmt: skip
+"""Ops whose result is trivial for two arguments that are one tensor."""
 
 
 class Outputs(Detector):
@@ -41,6 +50,7 @@ class Outputs(Detector):
         for tensor in op.read:
             self._look_at_read(tensor)
             self._look_for_copies(tensor)
+        self._look_for_comparison(op)
         for value in (*op.args, *op.kwargs.values()):
             if op.read and isinstance(value, list | tuple):
                 self._look_for_one_buffer(list(tensors_in(value)))
@@ -77,6 +87,17 @@ class Outputs(Detector):
                 )
                 return
 
+    def _look_for_comparison(self, op: Op) -> None:
+        """An output that is compared with itself: one of its names was meant for an earlier one."""
+        if not op.name.startswith(_COMPARISONS) or len(op.tensors) < 2 or called_by_pytorch():
+            return
+        first, second = op.tensors[:2]
+        graph = self.script.buffers.allocator_of(first)
+        last = None if graph is None else graph.last_replay
+        same = first.data_ptr() == second.data_ptr() and first.shape == second.shape
+        if graph is not None and last is not None and same and graph.replays > 1:
+            self._report_overwritten(graph, last.frames)
+
     def _look_for_one_buffer(self, tensors: list[torch.Tensor]) -> None:
         """Several outputs of replays that are one buffer, as in ``torch.stack(outputs)``."""
         first: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
@@ -100,17 +121,17 @@ class Outputs(Detector):
             )
 
     def _kept_at(self, tensor: torch.Tensor) -> tuple[Frame, ...] | None:
-        """The line that puts the tensor, again and again, into a container; () if some line does;
-        None if it is not kept several times."""
-        memory = tensor.data_ptr(), tuple(tensor.shape)
+        """The line that puts tensors of one memory, again and again, into a container; () if some
+        line does; None if none is kept several times. ``tensor`` is such a tensor, or a view."""
+        buffer = self.script.buffers.find(tensor)
 
-        def is_same(item: torch.Tensor) -> bool:
-            same = (item.data_ptr(), tuple(item.shape)) == memory
-            return same and self.script.buffers.find(item) is not None
+        def memory(item: torch.Tensor) -> Hashable:
+            own = self.script.buffers.find(item) is buffer
+            return (item.data_ptr(), tuple(item.shape)) if own else None
 
         for frame in stack_of(self.script.frame()).values():
             for name, value, _ in names_of(frame):
-                container = _holder_of(("name", name), value, is_same)
+                container = _holder_of(("name", name), value, memory)
                 if container is not None:
                     return put_at(frame.f_code.co_filename, container)
         return None
@@ -150,27 +171,30 @@ def _items(value: Any) -> list[tuple[Target | None, Any]]:
     return [(("attribute", name), item) for name, item in getattr(value, "__dict__", {}).items()]
 
 
-def _contains(value: Any, is_same: Callable[[torch.Tensor], bool], depth: int) -> bool:
+_MemoryOf = Callable[[torch.Tensor], Hashable]
+"""Names the memory of a tensor; None for tensors that do not matter."""
+
+
+def _memories(value: Any, memory: _MemoryOf, depth: int) -> set[Hashable]:
+    """Of the tensors in a value."""
     if isinstance(value, torch.Tensor):
-        return is_same(value)
-    return depth > 0 and any(_contains(item, is_same, depth - 1) for _, item in _items(value))
+        return {memory(value)} - {None}
+    inner = _items(value) if depth > 0 else ()
+    return set().union(*(_memories(item, memory, depth - 1) for _, item in inner))
 
 
-def _holder_of(
-    target: Target, value: Any, is_same: Callable[[torch.Tensor], bool], depth: int = _DEPTH
-) -> Target | None:
-    """How the container is written, in ``value``, that holds a tensor in several of its items."""
+def _holder_of(target: Target, value: Any, memory: _MemoryOf, depth: int = _DEPTH) -> Target | None:
+    """How the container is written, in ``value``, that holds one memory in several of its items."""
     items = [] if isinstance(value, torch.Tensor) else _items(value)
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        # Names: the same tensor may be in several records.
-        kept = sum(isinstance(item, torch.Tensor) and is_same(item) for _, item in items)
-    elif isinstance(value, list | tuple | deque | set | dict | queue.Queue):
-        kept = sum(_contains(item, is_same, depth - 1) for _, item in items)
-    else:
-        kept = 0
-    if kept > 1:
+    # The keys of a record are names: what several records hold is not kept several times.
+    is_record = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+    kept: Counter[Hashable] = Counter()
+    if isinstance(value, list | tuple | deque | set | dict | queue.Queue):
+        for _, item in items:
+            kept.update(_memories(item, memory, 0 if is_record else depth - 1))
+    if any(count > 1 for count in kept.values()):
         return target
-    inner = (_holder_of(name, item, is_same, depth - 1) for name, item in items if depth and name)
+    inner = (_holder_of(name, item, memory, depth - 1) for name, item in items if depth and name)
     return next(filter(None, inner), None)
 
 
@@ -300,6 +324,9 @@ class Unordered(Detector):
 
     @on(events.EagerOp)
     def _look_at_op(self, event: events.EagerOp) -> None:
+        if running_autograd_node() is not None:
+            # Autograd's engine makes the streams of a backward wait for each other.
+            return
         stream = self.script.device.stream()
         for tensor in event.op.written:
             buffer = self._on_device(tensor)

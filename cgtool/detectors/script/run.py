@@ -68,8 +68,10 @@ class Errors(Detector):
     @on(events.OpRaised)
     def _explain_op(self, event: events.OpRaised) -> None:
         # The script may catch this; the capture fails nevertheless.
-        if self.explain(event.error, "capture", self.script.place()):
-            event.graph.disturbed = True
+        # After the first such op all others of the capture fail too.
+        graph = event.graph
+        if not graph.disturbed and self.explain(event.error, "capture", self.script.place()):
+            graph.disturbed = True
 
     @on(events.CaptureFailed)
     def _explain_capture(self, event: events.CaptureFailed) -> None:

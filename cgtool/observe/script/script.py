@@ -368,9 +368,8 @@ def captured_by_compiled_code() -> bool:
     """True when code of ``torch.compile(mode="reduce-overhead")`` begins the capture."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        file = package_part(frame.f_code.co_filename)
-        if not file.startswith(("/cgtool/", "/torch/cuda/")):
-            return file.startswith("/torch/_inductor/")
+        if package_part(frame.f_code.co_filename).startswith("/torch/_inductor/"):
+            return True
         frame = frame.f_back
     return False
 

@@ -4,6 +4,7 @@ import torch
 
 linear = torch.nn.Linear(4, 4).cuda()
 x = torch.ones(2, 4, device="cuda")
+linear(x)
 graph = torch.cuda.CUDAGraph()
 with torch.no_grad(), torch.cuda.graph(graph):
     y = linear(x)

@@ -12,6 +12,7 @@ def main():
     model = torch.nn.Linear(8, 2).cuda()
     sample = torch.zeros(4, 8, device="cuda")
     x = sample.clone()
+    model(x)
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
         scaled = x * 0.5

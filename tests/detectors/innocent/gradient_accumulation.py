@@ -7,6 +7,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 x = torch.zeros(4, 8, device="cuda")
 for parameter in model.parameters():
     parameter.grad = torch.zeros_like(parameter)
+model(x).square().mean().backward()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     model(x).square().mean().backward()

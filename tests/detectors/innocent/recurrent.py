@@ -4,6 +4,7 @@ import torch
 
 state = torch.zeros(2, 8, device="cuda")
 weight = torch.randn(8, 8, device="cuda") / 4
+torch.tanh(state @ weight + 1)
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     out = torch.tanh(state @ weight + 1)

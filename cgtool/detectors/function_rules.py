@@ -6,19 +6,23 @@ Which calls are refused, and which similar ones are not, was seen on an H200 wit
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
+from cgtool.detectors.op_rules import READERS
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
-from cgtool.observe.frames import call_op
+from cgtool.observe.frames import call_op, is_subscript
+from cgtool.observe.ops import OpCall
 from cgtool.observe.tensors import (
     DEVICE,
     HOST,
@@ -28,7 +32,8 @@ from cgtool.observe.tensors import (
     place_of,
     tensors_of,
 )
-from cgtool.torch_compat.private import current_device
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import current_device, running_autograd_node
 
 H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
@@ -41,35 +46,6 @@ SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
 
 Rule = Callable[[CapturedRegion, Sequence[Any], dict[str, Any]], None]
 """Called with the arguments of a function before the function itself, during a capture."""
-
-
-class FunctionObserver(TorchFunctionMode):
-    """Applies the rules to every torch function that code on a real GPU calls while it runs as if
-    captured, and keeps ``region.function`` up to date."""
-
-    def __init__(self, region: CapturedRegion) -> None:
-        super().__init__()
-        self.region = region
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        region, kwargs = self.region, kwargs or {}
-        if not region.capturing:
-            return call_op(func, args, kwargs)
-        rule = FUNCTIONS.get(func)
-        if rule is not None:
-            rule(region, args, kwargs)
-        device = kwargs.get("device")
-        if func in FROM_PYTHON and names_gpu(current_device() if device is None else device):
-            refuse_from_python(region, args, kwargs)
-        elif kwargs.get("pin_memory") is True:
-            note_pinning(region)
-        before = region.function, region.fills_mask
-        region.function = func
-        region.fills_mask = func is torch.Tensor.__setitem__ and is_number(args[2])
-        try:
-            return call_op(func, args, kwargs)
-        finally:
-            region.function, region.fills_mask = before
 
 
 def names_gpu(value: Any) -> bool:
@@ -238,7 +214,6 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.Tensor.__repr__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
     torch.Tensor.__format__: _reads(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
     torch.Tensor.__reduce_ex__: _serialize,
-    torch.Tensor.__getitem__: _index,
     torch.Tensor.__setitem__: _index,
     torch.Tensor.copy_: _copy_in_place,
     torch.Tensor.new_tensor: _new_tensor,
@@ -252,3 +227,77 @@ FUNCTIONS: dict[Any, Rule] = {
 
 FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 """Checked with ``refuse_from_python`` when the result is on the GPU."""
+
+_GET_ITEM, _SET_ITEM = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+_FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READERS)))
+_OWNERS: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
+_WATCHED: list[tuple[Any, Any]] = [
+    (owner, function)
+    # Replaced, this one would make a sequence of a tensor (`PySequence_Check`).
+    for function in _FUNCTIONS
+    if function is not _GET_ITEM
+    for owner in _OWNERS
+    if getattr(owner, function.__name__, None) is function
+]
+
+
+def watch_functions(region: CapturedRegion) -> Patches:
+    """Apply the rules to every function that the code of ``region`` calls, and keep
+    ``region.function`` up to date, until the result is closed.
+
+    Functions of PyTorch are replaced by name. A function mode would see them all, but make
+    ``has_torch_function`` true, for which PyTorch takes other paths.
+    """
+    home = threading.get_ident()
+    running = threading.local()
+
+    def call(function: Any, original: Any, *args: Any, **kwargs: Any) -> Any:
+        # What a function calls itself is not the user's call.
+        is_inner = getattr(running, "inside", False)
+        is_other = threading.get_ident() != home and running_autograd_node() is None
+        if is_inner or is_other or not region.capturing:
+            return call_op(original, args, kwargs)
+        before = region.function, region.fills_mask
+        running.inside = True
+        try:
+            _apply(region, function, args, kwargs)
+            region.function = function
+            region.fills_mask = function is _SET_ITEM and is_number(args[2])
+            return call_op(original, args, kwargs)
+        finally:
+            running.inside = False
+            region.function, region.fills_mask = before
+
+    patches = Patches()
+    for owner, function in _WATCHED:
+        patches.wrap(owner, function.__name__, functools.partial(call, function))
+    return patches
+
+
+@contextlib.contextmanager
+def watch_index(region: CapturedRegion, call: OpCall, args: Sequence[Any]) -> Iterator[None]:
+    """Around the check of an op: apply the rule of ``x[index]``, which is no function that can be
+    replaced."""
+    if region.function is not None or call.innermost is None or not is_subscript(call.innermost):
+        yield
+        return
+    if call.name.startswith("aten::index.") and len(args) > 1:
+        _index(region, (args[0], tuple(args[1])), {})
+    region.function = _GET_ITEM
+    try:
+        yield
+    finally:
+        region.function = None
+
+
+def _apply(
+    region: CapturedRegion, function: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    rule = FUNCTIONS.get(function)
+    if rule is not None:
+        rule(region, args, kwargs)
+    device = kwargs.get("device")
+    if function in FROM_PYTHON and names_gpu(current_device() if device is None else device):
+        refuse_from_python(region, args, kwargs)
+    elif function in FROM_PYTHON and kwargs.get("pin_memory") is True:
+        note_pinning(region)

@@ -303,6 +303,9 @@ _READS: dict[Any, Refusal] = {
     ),
 }
 
+READERS = tuple(_READS)
+"""The functions that a read on the host is named after."""
+
 
 def is_host_work(args: Sequence[Any]) -> bool:
     """True for an op that has only tensors on the host, even inside a function that has others:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cgtool.detectors.function_rules import watch_functions
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.detectors.stream_races import (
     STREAM_RACE_IN_CAPTURE,
@@ -23,6 +24,7 @@ from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.frames import Site, frames_of, here
 from cgtool.observe.ops import OpCall
+from cgtool.torch_compat.patches import Patches
 
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 DEFAULT_STREAM_DEPENDENCY = code("default-stream-dependency")
@@ -83,6 +85,8 @@ class CaptureInProgress(CapturedRegion):
         """Streams of the capture in progress, the capture stream first."""
         self.nodes: list[LaneNode] = []
         """Of the capture in progress, or of the last one."""
+        self._functions = Patches()
+        """The functions of PyTorch that are replaced while a capture is in progress."""
         self._joins: list[Finding] = []
         """A finding for each join, reported if no two branches are left."""
         self._clocks: list[dict[int, int]] = []
@@ -106,9 +110,11 @@ class CaptureInProgress(CapturedRegion):
         self.streams, self.nodes, self._joins = [lane], [], []
         self._clocks, self._races = [], StreamRaces()
         lane.joined, lane.frontier = self.capture_id, frozenset()
+        self._functions = watch_functions(self)
 
     def end(self) -> None:
         """End the capture."""
+        self._functions.close()
         self.capture_id = None
 
     def wait(self, waiting: Lane, joined: int | None, frontier: Frontier) -> None:

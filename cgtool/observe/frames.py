@@ -6,6 +6,7 @@ than the op that is being recorded; lines are looked up afterwards, once for eac
 
 from __future__ import annotations
 
+import dis
 import importlib.util
 import itertools
 import sys
@@ -38,6 +39,7 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
 Site = tuple[CodeType, int]
 """Code object and offset of the last instruction."""
 
+_NB_SUBSCR = 26
 MAX_CHAIN = 24
 """Frames kept of one call chain; the innermost are kept."""
 _LONGEST_CYCLE = 8
@@ -185,6 +187,17 @@ def columns_of(chain: Iterable[Site]) -> tuple[int, int] | None:
             return None
         return start, end if end_line == line else 0
     return None
+
+
+def is_subscript(site: Site) -> bool:
+    """Whether the instruction is ``x[...]``, read or written."""
+    code, lasti = site
+    if lasti < 0:
+        return False
+    name, argument = dis.opname[code.co_code[lasti]], code.co_code[lasti + 1]
+    if name == "BINARY_OP":  # from Python 3.14 on
+        return argument == _NB_SUBSCR
+    return name.endswith(("_SUBSCR", "_SLICE"))
 
 
 def here(depth: int = 1) -> tuple[Frame, ...]:

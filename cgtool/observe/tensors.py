@@ -1,9 +1,8 @@
 """Tensors: which are on the GPU and which on the host, their storages, and those in arguments.
 
-On the simulated device all of them are CPU tensors. A tensor that was made without a ``cuda``
-device, or computed only from such tensors, is marked as on the host; a pinned one as pinned. A
-tensor without a mark counts as on the GPU: a mark that got lost (on a Parameter, on a view that
-autograd made) can hide a mistake, but never invents one.
+On the simulated device all of them are CPU tensors. What an op of the device made is marked, on its
+storage: views, parameters and detached tensors share it. What has no mark is on the host: it came
+from Python, NumPy, a file, or an op on such tensors.
 
 A sparse tensor is made of its indices and values, a wrapper subclass (a jagged nested tensor, a
 quantised weight) of those that its ``__tensor_flatten__`` names (torch.utils._python_dispatch,
@@ -18,24 +17,42 @@ from typing import Any
 
 import torch
 
-from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.op_key import unintercepted
 from cgtool.torch_compat.private import (
     dispatches_to_python,
+    is_functorch_tensor,
     is_traceable_wrapper_subclass,
     pytree,
     sparse_indices,
     sparse_values,
+    storage_address,
     storage_key,
+    unwrapped,
 )
 
 # --- on the GPU or on the host
 
 DEVICE, HOST, PINNED = "device", "host", "pinned"
-_MARK = "_simulated_place"
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_places: dict[int, tuple[int, str]] = {}
+"""Address of a storage to that of its memory, and the place of what is in it. Not an attribute of
+the storage: the object that has it would be an owner, and autograd adds up gradients in place only
+where it is the last one. What has no op of its own (NumPy, files) has its memory elsewhere."""
 
 
 def _by_mark(tensor: torch.Tensor) -> str:
-    return str(getattr(tensor, _MARK, DEVICE))
+    if type(tensor) in _PLAIN or not dispatches_to_python(tensor):
+        try:
+            known = _places.get(storage_address(tensor))
+            if known is None:
+                return HOST
+            offset = tensor.storage_offset() * tensor.element_size()
+            return known[1] if known[0] == tensor.data_ptr() - offset else HOST
+        except (RuntimeError, NotImplementedError):
+            pass
+    places = {_by_mark(part) for part in _wrapped(tensor)}
+    # Not known: that can hide a mistake, but never invents one.
+    return DEVICE if DEVICE in places or not places else places.pop()
 
 
 def _really(tensor: torch.Tensor) -> str:
@@ -64,11 +81,33 @@ def real_places() -> Iterator[None]:
 
 
 def put(tensor: torch.Tensor, place: str) -> None:
-    """Mark a new tensor."""
-    if place == DEVICE:
-        tensor.__dict__.pop(_MARK, None)
+    """Mark a new tensor of the simulated device."""
+    try:
+        address = storage_address(tensor)
+        data = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+    except (RuntimeError, NotImplementedError):
+        for part in _wrapped(tensor):
+            put(part, place)
     else:
-        tensor.__dict__[_MARK] = place
+        _put(address, data, place)
+
+
+def _put(address: int, data: int, place: str) -> None:
+    if place == HOST:
+        _places.pop(address, None)
+    else:
+        _places[address] = data, place
+
+
+def put_storage(storage: torch.UntypedStorage, place: str) -> None:
+    """Mark the storage of new tensors."""
+    _put(storage_key(storage), storage.data_ptr(), place)
+
+
+def storage_place(storage: torch.UntypedStorage) -> str:
+    """The place of tensors that have this storage, on the simulated device."""
+    data, place = _places.get(storage_key(storage), (0, HOST))
+    return place if data == storage.data_ptr() else HOST
 
 
 def on_host(tensor: torch.Tensor) -> bool:
@@ -106,7 +145,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     layouts, functorch's wrappers, fake and meta tensors)."""
     if tensor.is_meta:
         return []
-    with unobserved():
+    with unintercepted():
         readers = _COMPRESSED.get(tensor.layout)
         if readers is not None:
             return [(f".{reader.__name__.lstrip('_')}", reader(tensor)) for reader in readers]
@@ -120,6 +159,16 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     except (RuntimeError, NotImplementedError):
         return []
     return [("", tensor)] if readable else []
+
+
+def _wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor without storage of its own is made of."""
+    if is_functorch_tensor(tensor):
+        return [unwrapped(tensor)]
+    try:
+        return [part for _, part in strided_parts(tensor) if part is not tensor]
+    except AttributeError:  # a wrapper under construction
+        return []
 
 
 def whole_or_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

@@ -1,7 +1,7 @@
 """The boundary to the user's code: whose fault an exception is, and the failure that it becomes.
 
 The frames of ``call_user`` and ``call_op`` in a traceback mark where cgtool calls the user's code,
-and where it runs an op that somebody else called (below a dispatch key: ``op_key.RUN_CODE``).
+and where it runs an op that somebody else called (below a dispatch key: ``RUN_CODE``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from cgtool.observe.frames import call_op, call_user, exception_frames, is_inter
 from cgtool.observe.script.events import Publisher
 from cgtool.program.objects import short, text_of
 from cgtool.program.workload import Part
-from cgtool.torch_compat.op_key import KERNEL_CODES, RUN_CODE
+from cgtool.torch_compat.call_key import CALL_KERNEL_CODE
+from cgtool.torch_compat.dispatch_keys import RUN_CODE
+from cgtool.torch_compat.op_key import KERNEL_CODES
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + "/"
+_WORKER_FOLDER = f"{_OWN_FOLDER}worker/"
 _STATEFUL = tuple(
     f"{folder}/" for module in (torch.nn.modules, torch.optim) for folder in module.__path__
 )
@@ -95,7 +98,11 @@ def _replaces_pytorch(code: CodeType, callers: list[CodeType]) -> bool:
         if code is Publisher.publish.__code__:
             return False
     is_called_by_user = bool(callers) and not is_internal(callers[-1])
-    is_entry = code.co_name in _MODE_METHODS or code in KERNEL_CODES
+    is_entry = (
+        code.co_name in _MODE_METHODS
+        or code in (*KERNEL_CODES, CALL_KERNEL_CODE)
+        or code.co_filename.startswith(_WORKER_FOLDER)
+    )
     return is_called_by_user and not is_entry
 
 

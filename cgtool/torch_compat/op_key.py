@@ -21,22 +21,26 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from cgtool.torch_compat.dispatch_keys import (
+    NUMBERS,
+    OP_KERNEL_CODE,
+    RUN_CODE,
+    Dispatch,
+    Kernels,
+    unused_key,
+)
 from cgtool.torch_compat.private import (
     ExcludedKeys,
     MissingPrivateName,
     TorchDispatchMode,
     all_keys,
-    dispatch_library,
     dispatches_to_python,
     exclude_key,
-    excluded_keys,
-    force_keys,
-    has_fallback,
     has_kernel,
     higher_order_ops,
     include_key,
@@ -47,11 +51,8 @@ from cgtool.torch_compat.private import (
     mode_count,
     no_dispatch,
     no_torch_function,
-    op_names,
     parse_key,
     pytree,
-    redispatcher,
-    saved_factor,
     schema_of,
 )
 from cgtool.torch_compat.shared_kernels import shares_kernel
@@ -65,30 +66,20 @@ threads."""
 
 _NAME = "Fake"
 """PyTorch keeps this key for a FakeTensor mode in C++, and has no kernel on it yet."""
+_, _KEY = unused_key(_NAME)
 try:
-    _KEY: Any = None if has_fallback(parse_key(_NAME)) else parse_key(_NAME)
-    _PLAIN_KEYS = included_keys(), excluded_keys()
-    """Those of a thread outside any op."""
     _PYTHON: Any = parse_key("Python")
     _IS_ABOVE_PYTHON = _KEY is not None and int(_KEY) > int(_PYTHON)
     """Modes and tensor subclasses come after the key: in PyTorch 2.11, not in 2.13."""
 except (MissingPrivateName, RuntimeError):
     _KEY = None
-_NUMBERS = frozenset((int, float, complex, bool))
 
 
-class _Dispatch:
+class _Dispatch(Dispatch):
     """How an op goes on from the key."""
 
     def __init__(self, op: Any) -> None:
-        self.op = op
-        self.redispatch = redispatcher(op)
-        self.tensors = [
-            position
-            for position, argument in enumerate(schema_of(op).arguments)
-            if argument.type.kind() == "TensorType"
-        ]
-        """Positions of arguments for which the dispatcher hands over a number as it is."""
+        super().__init__(op)
         self.routes: dict[int, tuple[Any, bool, bool]] = {}
         """By number of the key set: the keys below, whether the op only calls other ops, and
         whether a mode or a tensor subclass runs it. Kept, because each question to a key set is a
@@ -100,15 +91,6 @@ class _Dispatch:
         runs_in_python = _IS_ABOVE_PYTHON and below.has(_PYTHON)
         route = self.routes[keyset.raw_repr()] = below, is_composite, runs_in_python
         return route
-
-    def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
-        """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
-        the op failed, and not what observes it (``cgtool.program.boundary``)."""
-        for position in self.tensors:
-            if position < len(args) and type(args[position]) in _NUMBERS:
-                tensor = wrapped_number(args[position])
-                args = (*args[:position], tensor, *args[position + 1 :])
-        return self.redispatch(below, *args, **kwargs)
 
 
 _dispatches: dict[int, _Dispatch] = {}
@@ -125,17 +107,46 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     )
     if runs_in_python:
         return _dispatch_to_python(op, args, kwargs)
-    if is_composite or _observer is None:
+    if is_composite or (_observer is None and _placer is None):
         return dispatch.run(below, *args, **kwargs)
     if _inside.inspector is not None:
         return _run_inside(dispatch, below, args, kwargs)
-    has_number = not _NUMBERS.isdisjoint(map(type, args))
-    run = functools.partial(dispatch.run if has_number else dispatch.redispatch, below)
-    exclude_key(_KEY, True)
+    has_frame = _placer is not None or not NUMBERS.isdisjoint(map(type, args))
+    run = functools.partial(dispatch.run if has_frame else dispatch.redispatch, below)
+    _exclude(True)
     try:
-        return _observer(op, args, kwargs, run, _caller())
+        if _placer is not None:
+            return _placer(op, args, kwargs, run)
+        return _observer(op, args, kwargs, run, _caller())  # type: ignore[misc]
     finally:
-        exclude_key(_KEY, False)
+        _exclude(False)
+
+
+def run_observed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+    """Run an op by the observer, if this thread has one."""
+    if _observer is None or _inside.inspector is not None or not _watched.here:
+        return run(*args, **kwargs)
+    return _observer(op, args, kwargs, run, _caller())
+
+
+_kept_off: list[Any] = []
+"""Other keys that are off inside an op."""
+
+
+@contextlib.contextmanager
+def kept_off_inside(key: Any) -> Iterator[None]:
+    """While entered, ops that an observed op calls in C++ skip this key, too."""
+    _kept_off.append(key)
+    try:
+        yield
+    finally:
+        _kept_off.remove(key)
+
+
+def _exclude(excluded: bool) -> None:
+    exclude_key(_KEY, excluded)
+    for key in _kept_off:
+        exclude_key(key, excluded)
 
 
 Inspector = Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[str]], None]
@@ -180,8 +191,11 @@ def _run_inside(
     callers.append(name)
     if not is_seen:
         exclude_key(_KEY, True)
+    run = functools.partial(dispatch.run, below)
     try:
-        return dispatch.run(below, *args, **kwargs)
+        if _placer is not None:
+            return _placer(dispatch.op, args, kwargs, run)
+        return run(*args, **kwargs)
     finally:
         callers.pop()
         if not is_seen:
@@ -221,32 +235,20 @@ def _is_subclass(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and dispatches_to_python(leaf)
 
 
-class _OpKernel:
-    """The kernel of one op on the key."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.op: Any = None
-
-    def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.op is None:
-            qualified, _, overload = self.name.partition(".")
-            namespace, _, name = qualified.partition("::")
-            self.op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
-        return _kernel(keyset, self.op, *args, **kwargs)
-
-
-_OP_KERNEL_CODE = _OpKernel.__call__.__code__
-KERNEL_CODES = (_kernel.__code__, _OP_KERNEL_CODE, _higher_order_kernel.__code__)
+KERNEL_CODES = (_kernel.__code__, OP_KERNEL_CODE, _higher_order_kernel.__code__)
 """Of the frames between an op's caller and the observer."""
-RUN_CODE = _Dispatch.run.__code__
-_OWN_CODES = (*KERNEL_CODES, RUN_CODE)
+_passed_over: list[CodeType] = [*KERNEL_CODES, RUN_CODE, run_observed.__code__]
+
+
+def pass_over(*codes: CodeType) -> None:
+    """Frames of these codes stand between an op and its caller."""
+    _passed_over.extend(codes)
 
 
 def _caller() -> FrameType | None:
     """The frame that called the op, through the composite ops that it is a part of."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code in _OWN_CODES:
+    while frame is not None and frame.f_code in _passed_over:
         frame = frame.f_back
     return frame
 
@@ -259,62 +261,24 @@ def _is_composite(name: str, key: str) -> bool:
     )
 
 
-_ONE = torch.ones((), requires_grad=True, device="cpu")
-
-
-def wrapped_number(number: complex) -> torch.Tensor:
-    """The tensor that the dispatcher makes of a Python number: type promotion treats it as one.
-
-    No function returns such a tensor to Python, but a product keeps its factors.
-    """
-    # 0.0 and -0.0 are equal, and so are not kept.
-    return _kept_number(number) if number else _make_number(number)
-
-
-def _make_number(number: complex) -> torch.Tensor:
-    with (
-        force_keys(*_PLAIN_KEYS), torch.inference_mode(False), torch.enable_grad(),
-        no_torch_function(),
-    ):  # fmt: skip
-        return saved_factor(torch.mul(_ONE, number))
-
-
-_kept_number = functools.lru_cache(maxsize=1024, typed=True)(_make_number)
-
-
 _observer: Observer | None = None
 """Who watches, on the threads that have the key switched on or the mode entered."""
 _by_mode = False
+Placer = Callable[[Any, tuple[Any, ...], dict[str, Any], Run], Any]
+"""``placer(op, args, kwargs, run)`` has an op run by ``run_observed``, and returns its result."""
+_placer: Placer | None = None
 
 
-_libraries: dict[str, Any] = {}
-"""Those that hold the kernels, by namespace."""
-_named: set[str] = set()
-"""Ops that have a kernel of their own."""
+class _Watched(threading.local):
+    """Whether the observer runs the ops of this thread."""
+
+    here = False
 
 
-def _library(namespace: str, key: str = "") -> Any:
-    if namespace not in _libraries:
-        _libraries[namespace] = dispatch_library("IMPL", namespace, key, __file__, 1)
-    return _libraries[namespace]
+_watched = _Watched()
 
 
-def _register() -> None:
-    """Put the kernel on the key."""
-    if not _libraries:
-        _library("_", _NAME).fallback(_KEY, _kernel, True)
-        # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
-        # object yet: the results of ops that are watched have one.
-        for name in ("detach", "alias"):
-            _library("aten").impl(name, _NAME, torch.library.fallthrough_kernel, False)
-            _named.add(f"aten::{name}")
-    if _IS_ABOVE_PYTHON:
-        # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op, and
-        # fails if there is only one for all ops.
-        for op_name in set(op_names()) - _named:
-            _named.add(op_name)
-            namespace, _, name = op_name.partition("::")
-            _library(namespace).impl(name, _NAME, _OpKernel(op_name), True)
+_kernels = Kernels(_NAME, _KEY, _kernel)
 
 
 class _Mode(TorchDispatchMode):
@@ -363,14 +327,45 @@ def watch(observer: Observer, *, by_mode: bool = False) -> Iterator[None]:
         _observer = outer
 
 
-def watch_thread() -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def watch_thread() -> Iterator[None]:
     """The observer of ``watch`` runs the ops of this thread too: a new thread starts without it."""
-    return _Mode() if _by_mode else _watch_key()
+    before, _watched.here = _watched.here, True
+    try:
+        with _Mode() if _by_mode else _key_on():
+            yield
+    finally:
+        _watched.here = before
 
 
 @contextlib.contextmanager
-def _watch_key() -> Iterator[None]:
-    _register()
+def place(placer: Placer) -> Iterator[None]:
+    """While entered, ``placer`` stands between every op of this thread and its observer.
+
+    Raises MissingPrivateName if this PyTorch has no such key.
+    """
+    global _placer
+    if not is_supported():
+        raise MissingPrivateName(f"PyTorch {torch.__version__} uses the dispatch key {_NAME}")
+    before, _placer = _placer, placer
+    try:
+        with place_thread():
+            yield
+    finally:
+        _placer = before
+
+
+def place_thread() -> contextlib.AbstractContextManager[None]:
+    """The placer of ``place`` stands before the ops of this thread too."""
+    return _key_on()
+
+
+@contextlib.contextmanager
+def _key_on() -> Iterator[None]:
+    if included_keys().has(_KEY):
+        yield
+        return
+    _kernels.register_all(_IS_ABOVE_PYTHON)
     for higher_order_op in higher_order_ops.values():
         if not higher_order_op.has_kernel_for_dispatch_key(_KEY):
             kernel = functools.partial(_higher_order_kernel, higher_order_op)
@@ -384,17 +379,33 @@ def _watch_key() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unobserved() -> Iterator[None]:
-    """Ops of this thread are not observed, neither here nor by a mode of the user's."""
-    was_excluded = _KEY is None or key_is_excluded(_KEY)
-    with no_dispatch():
-        if was_excluded:
+    """Ops of this thread are not observed, neither here nor by a mode of the user's. A placer still
+    stands before them."""
+    if _placer is None:
+        with unintercepted():
             yield
-            return
-        exclude_key(_KEY, True)
+        return
+    before, _watched.here = _watched.here, False
+    try:
+        with no_dispatch():
+            yield
+    finally:
+        _watched.here = before
+
+
+@contextlib.contextmanager
+def unintercepted() -> Iterator[None]:
+    """Ops of this thread go straight to PyTorch's kernels."""
+    keys = [] if _KEY is None else [_KEY, *_kept_off]
+    watched = [key for key in keys if not key_is_excluded(key)]
+    with no_dispatch():
+        for key in watched:
+            exclude_key(key, True)
         try:
             yield
         finally:
-            exclude_key(_KEY, False)
+            for key in watched:
+                exclude_key(key, False)
 
 
 @contextlib.contextmanager
@@ -426,7 +437,7 @@ def is_supported() -> bool:
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
     _observer = observe
     try:
-        with _watch_key(), no_torch_function(), torch.enable_grad():
+        with _key_on(), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
             torch.nn.Parameter(torch.nn.functional.linear(weight, weight).detach())
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works

@@ -118,10 +118,6 @@ for _path in (
 PYTREE_MODULE = "torch.utils._pytree"
 """Its name in ``sys.modules``."""
 
-OpOverload: Any = _private(
-    "torch._ops.OpOverload", _OPS, "ops cannot be distinguished from functions"
-)
-
 disable_current_modes: Any = _private(
     "torch.utils._python_dispatch._disable_current_modes",
     _OPS,
@@ -174,6 +170,16 @@ dispatches_to_python: Callable[[torch.Tensor], bool] = _private(
 )
 """Whether a tensor is of a subclass with ops of its own."""
 
+is_functorch_tensor: Callable[[torch.Tensor], bool] = _private(
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+    _OPS,
+    "tensors inside torch.vmap have no place",
+)
+unwrapped: Callable[[torch.Tensor], torch.Tensor] = _private(
+    "torch._C._functorch.get_unwrapped", _OPS, "tensors inside torch.vmap have no place"
+)
+"""The tensor inside one of ``torch.vmap`` or ``torch.func.grad``."""
+
 BACKWARD = _patch_point(
     "torch.autograd._engine_run_backward", _OPS, "backward cannot be simulated or watched"
 )
@@ -190,6 +196,15 @@ has_kernel: Callable[[str, str], bool] = _private(
     "torch._C._dispatch_has_kernel_for_dispatch_key", _OPS, _WATCHED_BY_A_MODE
 )
 """``has_kernel("aten::add.Tensor", "CPU")``"""
+
+
+def is_made_of_others(name: str) -> bool:
+    """Whether an op has a kernel that calls other ops, for autograd to follow."""
+    return has_kernel(name, "CompositeImplicitAutograd")
+
+
+schema: Callable[[str, str], Any] = _private("torch._C._get_schema", _OPS, _WATCHED_BY_A_MODE)
+"""Of the name of an op and that of its overload."""
 has_fallback: Callable[[Any], bool] = _private(
     "torch._C._dispatch_has_backend_fallback", _OPS, _WATCHED_BY_A_MODE
 )
@@ -305,6 +320,10 @@ storage_key: Callable[[Any], int] = _field(
     "torch.UntypedStorage._cdata", _STORAGES, "tensors that share memory are not recognized"
 )
 """A number that is the storage's own while it lives."""
+storage_address: Callable[[torch.Tensor], int] = _private(
+    "torch._C._storage_address", _STORAGES, "the simulated device fails"
+)
+"""The ``storage_key`` of a tensor's storage, without an object for the storage."""
 weak_storage: Callable[[torch.UntypedStorage], int] = _private(
     "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be numbered over their lifetime"
 )
@@ -379,16 +398,16 @@ GROUP_TENSORS = _patch_point(
 MAKE_WRAPPER_SUBCLASS = _patch_point(
     "torch.Tensor._make_wrapper_subclass", _SIMULATED, "wrapper subclasses fail there"
 )
-CAPTURABLE_DEVICES = "_get_capturable_supported_devices"
-"""Name of a function in the modules of ``torch.optim``."""
-determinism_checks: Any = _private(
-    "torch.utils.checkpoint._allowed_determinism_checks_to_fns",
-    _SIMULATED,
-    "checkpointing fails there",
+PARSE_TO = _patch_point("torch._C._nn._parse_to", _SIMULATED, "Module.to(0) fails there")
+NESTED_TENSOR = _patch_point(
+    "torch._C._nested.nested_tensor", _SIMULATED, "nested tensors are on the host there"
 )
-parse_to: Any = _private("torch._C._nn._parse_to", _SIMULATED, "Module.to fails there")
-pack_padded_sequence: Any = _private(
-    "torch._VF._pack_padded_sequence", _SIMULATED, "packed sequences have the wrong device there"
+LOCATION_TAG = _patch_point("torch.serialization.location_tag", _SIMULATED, "files name the CPU")
+RESTORE_LOCATION = _patch_point(
+    "torch.serialization.default_restore_location", _SIMULATED, "torch.load fails there"
+)
+CLONE_STORAGE = _patch_point(
+    "torch.UntypedStorage.clone", _SIMULATED, "copies of modules are on the host there"
 )
 device_constructors: Callable[[], set[Any]] = _private(
     "torch.utils._device._device_constructors",

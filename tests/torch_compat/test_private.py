@@ -26,7 +26,6 @@ _MODULE = re.compile(r"torch(\.\w+)*\.(_[a-zA-Z]\w*)(\.\w+)*")
 _DECLARED = {name.path.rpartition(".")[2] for name in PRIVATE_NAMES} | {
     *private.MODULE_TABLES, *private.FORWARD_HOOKS, *private.BACKWARD_HOOKS,
     *private.CAPTURE_HEALTH_CHECKS, private.COMPILED_MODULE,
-    private.CAPTURABLE_DEVICES,
 }  # fmt: skip
 """Declared in ``private``: not to be spelled anywhere else, in a string neither."""
 

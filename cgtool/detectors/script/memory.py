@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import weakref
+import gc
 from collections import defaultdict
 
 import torch
@@ -15,6 +15,7 @@ from cgtool.model.capture import Frame
 from cgtool.observe.script import events
 from cgtool.observe.script.state import Buffer, PoolId, WatchedGraph
 from cgtool.observe.source import tree_of
+from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.allocator import memory_segments
 
 CAPTURE_ORDER_WASTES_POOL = code("capture-order-wastes-pool")
@@ -233,12 +234,20 @@ def set_at(frames: tuple[Frame, ...], name: str) -> tuple[Frame, ...]:
     return (Frame(frames[-1].file, max(lines), frames[-1].function),) if lines else ()
 
 
+_View = tuple[int | None, int, tuple[int, ...]]
+"""Storage, offset and shape."""
+
+
+def _view(tensor: torch.Tensor) -> _View:
+    return key_of(tensor), int(tensor.storage_offset()), tuple(tensor.shape)
+
+
 class Remains(Detector):
     """Memory of a graph after its end: kept by a view, or given back while a replay runs."""
 
     def start(self) -> None:
-        self._views: list[tuple[weakref.ref[torch.Tensor], Buffer, tuple[Frame, ...]]] = []
-        """Small views of what a graph allocated."""
+        self._views: dict[_View, tuple[Buffer, tuple[Frame, ...]]] = {}
+        """Small views of what a graph allocated, and where they were made."""
         self._running: list[tuple[WatchedGraph, tuple[Frame, ...]]] = []
         """Graphs that were dropped while their last replay could still run, and where."""
 
@@ -249,7 +258,7 @@ class Remains(Detector):
         if buffer is None or buffer.allocated_in is None:
             return
         if tensor.nbytes * _SMALL_PART <= buffer.bytes:
-            self._views.append((weakref.ref(tensor), buffer, self.script.place()))
+            self._views[_view(tensor)] = buffer, self.script.place()
 
     @on(events.GraphDropped)
     def _drop(self, event: events.GraphDropped) -> None:
@@ -272,9 +281,15 @@ class Remains(Detector):
                 )
         self._running.clear()
         pools = {graph.pool for graph in self.script.replayable()}
-        for reference, buffer, frames in self._views:
-            tensor, owner = reference(), buffer.allocated_in
-            if tensor is None or owner is None or owner.replayable or owner.pool in pools:
+        # By search: autograd gives a view another Python object than the op returned.
+        objects = gc.get_objects() if self._views else ()
+        for tensor in (thing for thing in objects if isinstance(thing, torch.Tensor)):
+            buffer = self.script.buffers.find(tensor)
+            known = None if buffer is None else self._views.get(_view(tensor))
+            if buffer is None or known is None or known[0] is not buffer:
+                continue
+            owner, frames = buffer.allocated_in, known[1]
+            if owner is None or owner.replayable or owner.pool in pools:
                 continue
             self.report(
                 LEAK_BY_LIVE_REFERENCES,

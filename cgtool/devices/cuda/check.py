@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
-from cgtool.detectors.function_rules import FunctionObserver, note_record_stream
+from cgtool.detectors.function_rules import note_pinning, note_record_stream, watch_index
 from cgtool.detectors.op_rules import refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
@@ -98,7 +98,10 @@ class _Recorder(OpRecorder):
         dry.on_host = bool(tensors) and not any(tensor.is_cuda for tensor in tensors)
         known = len(dry.findings)
         try:
-            refuse_op(dry, call, args, kwargs)
+            if kwargs.get("pin_memory"):
+                note_pinning(dry)
+            with watch_index(dry, call, args):
+                refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
             output = self.run(func, args, kwargs)
             results = list(tensors_in(output))
@@ -312,7 +315,7 @@ def _dry_run(
             dry.findings.add(finding)
 
     session = DrySession(workload, options, dry=dry, stream=stream)
-    with Patches() as patches, _host_waits(dry), FunctionObserver(dry):
+    with Patches() as patches, _host_waits(dry):
         for owner, name, wrapper in _watched(dry):
             patches.wrap(owner, name, wrapper)
         session.capture_phases(observe, lambda name: progress(f"dry run of {name}"))

@@ -70,9 +70,6 @@ class _Device:
         except (RuntimeError, AttributeError):
             return None
 
-    def thread_modes(self) -> list[Any]:
-        return []
-
     def stream(self) -> int:
         return int(torch.cuda.current_stream().cuda_stream)
 

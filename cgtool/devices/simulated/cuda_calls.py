@@ -19,7 +19,6 @@ from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import here
-from cgtool.observe.tensors import HOST, put
 from cgtool.torch_compat.private import (
     DUMP_SNAPSHOT,
     INITIALIZED,
@@ -142,7 +141,6 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
 
     def get_state(*_: Any) -> torch.Tensor:
         state = torch.get_rng_state()
-        put(state, HOST)
         device.random_state("saved", state)
         return state
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.op_rules import inside_kernel, is_host_work, refuse_op
+from cgtool.detectors.function_rules import watch_index
+from cgtool.detectors.op_rules import inside_kernel, refuse_op
 from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
@@ -133,13 +134,14 @@ class CaptureRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host or is_host_work(args):
+        if self.device.on_host:
             # Host ops run once, during capture: their results are frozen.
             self.graph.host_ops += 1
             return self.run(func, args, kwargs)
         self.device.call, self.device.record = call, self.record
         try:
-            refuse_op(self.device, call, args, kwargs)
+            with watch_index(self.device, call, args):
+                refuse_op(self.device, call, args, kwargs)
             return self._keep(call, func, args, kwargs)
         finally:
             self.device.call = None

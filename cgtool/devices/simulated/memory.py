@@ -12,7 +12,6 @@ import msgspec
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from cgtool.detectors.op_rules import is_host_work
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment, Tensor
 from cgtool.observe.ops import OpCall, OpRecorder
@@ -268,7 +267,7 @@ class LifetimeRecorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.device.on_host or is_host_work(args):
+        if self.device.on_host:
             return self.run(func, args, kwargs)
         self.sweep()
         current = self.device.current

@@ -33,7 +33,6 @@ from cgtool.detectors.streams import (
 from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
 from cgtool.devices.simulated.graph import Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
-from cgtool.devices.simulated.redirect import FunctionMode
 from cgtool.findings import code
 from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
@@ -205,9 +204,6 @@ class ScriptDevice(DeviceModel):
 
     def template(self, graph: Any) -> None:
         return None
-
-    def thread_modes(self) -> list[Any]:
-        return [FunctionMode(self)]
 
     def stream(self) -> int:
         return int(self.current.cuda_stream)

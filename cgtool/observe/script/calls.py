@@ -1,8 +1,8 @@
 """Observers of what a script calls, on its own thread and on those that it starts.
 
-Modes see the ops and the reads on the host. Patches see what no op shows: optimizers, modules,
-autocast, generators, collectives, the driver, ``torch.compile`` and the allocator; each costs some
-Python for each call, and none disturbs the program.
+A dispatch key shows the ops, and with them the reads on the host. Patches see what no op shows:
+optimizers, modules, autocast, generators, collectives, the driver, ``torch.compile`` and the
+allocator; each costs some Python for each call, and none disturbs the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from cgtool.observe.frames import call_op, call_user
 from cgtool.observe.ops import op_name
@@ -34,17 +33,9 @@ from cgtool.torch_compat.private import (
     compile_context,
     dynamo_is_loaded,
     load_dynamo,
-    no_torch_function,
     stand_in_for_compiled,
 )
 
-_READS = frozenset(
-    (
-        torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__repr__,
-        torch.Tensor.__format__, torch.Tensor.cpu, torch.Tensor.to, torch.Tensor.copy_,
-    )
-)  # fmt: skip
-"""Functions that read a tensor on the host, or may."""
 _NO_WORK = ("aten::detach", "aten::alias", "aten::is_pinned", "aten::record_stream", "prim::")
 """Ops that launch nothing and allocate nothing."""
 _COLLECTIVES = (
@@ -115,10 +106,7 @@ class OpObserver:
 
     def observe_thread(self, original: Any, thread: threading.Thread) -> None:
         """Run a thread that the script starts."""
-        with contextlib.ExitStack() as modes:
-            for mode in self.script.device.thread_modes():
-                modes.enter_context(mode)
-            modes.enter_context(op_key.watch_thread())
+        with op_key.watch_thread():
             self.started.add(threading.get_ident())
             try:
                 call_user(original, thread)
@@ -126,43 +114,8 @@ class OpObserver:
                 self.started.discard(threading.get_ident())
 
 
-class FunctionObserver(TorchFunctionMode):
-    """Calls that read a tensor on the host and dispatch no op of their own.
-
-    Cost: some Python for each call of a torch function. Disturbs: ``has_torch_function`` is
-    true, so that some Python functions of PyTorch take another path.
-    """
-
-    def __init__(self, script: ObservedScript) -> None:
-        super().__init__()
-        self.script = script
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = call_op(func, args, kwargs)
-        if func in _READS and args:
-            self._note_read(func, args, kwargs, result)
-        elif isinstance(result, torch.Tensor):
-            self.script.returned(result)
-        return result
-
-    def _note_read(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        source = args[1] if func is torch.Tensor.copy_ and len(args) > 1 else args[0]
-        if not isinstance(source, torch.Tensor):
-            return
-        place = self.script.device.place
-        with no_torch_function():
-            self.script.host_read(source)
-            target = place(result) if isinstance(result, torch.Tensor) else "host"
-            waits = target == "host" or (target == "pinned" and not kwargs.get("non_blocking"))
-            if waits and place(source) == "device":
-                self.script.host_waited(func.__name__, source)
-
-
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
-    """Ops and host reads of the script's threads: ``FunctionObserver``, ``OpObserver``."""
-    if script.device.simulated:
-        patches.enter_context(FunctionObserver(script))
+    """Ops of the script's threads."""
     observer = OpObserver(script)
     # Older PyTorch does not warn of gradients that are added on a stream of the past: there the
     # `detach` of AccumulateGrad shows its stream.
@@ -172,10 +125,7 @@ def observe_ops(script: ObservedScript, patches: Patches) -> None:
 
 
 def observe_host_reads(script: ObservedScript, patches: Patches) -> None:
-    """Calls that read host memory and dispatch no op; on the simulated device ``FunctionObserver``
-    sees them."""
-    if script.device.simulated:
-        return
+    """Calls that read host memory and dispatch no op."""
 
     def read(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         script.host_read(tensor)

@@ -172,7 +172,8 @@ class HostRead(NamedTuple):
 
 
 class TensorReturned(NamedTuple):
-    """A function of PyTorch has returned a tensor to the script."""
+    """An op outside captures has returned a tensor that is in memory of a graph, or that was made
+    of one."""
 
     tensor: torch.Tensor
 

@@ -34,7 +34,7 @@ from cgtool.observe.script.state import (
     StreamOrder,
     WatchedGraph,
 )
-from cgtool.observe.tensors import key_of, storage_of, tensors_in
+from cgtool.observe.tensors import key_of, listed_tensors, storage_of, tensors_in
 from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_key
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
@@ -85,9 +85,6 @@ class Device(Protocol):
 
     def template(self, graph: Any) -> Hashable:
         """What the template of a graph made with ``keep_graph=True`` holds; None if unknown."""
-
-    def thread_modes(self) -> list[Any]:
-        """The modes that a thread of the script must enter to see the same device."""
 
     def stream(self) -> int:
         """Handle of the current stream; 0 is the default stream."""
@@ -306,6 +303,8 @@ class ObservedScript(events.Publisher):
         op = Op(None, func, op_name(func), args, kwargs)
         if any(map(self.buffers.find, op.tensors)):
             self.publish(events.EagerOp(op))
+            for tensor in listed_tensors((result,)):
+                self.publish(events.TensorReturned(tensor))
             written = [buffer for tensor in op.written if (buffer := self.buffers.find(tensor))]
             if written:
                 write = self._access(None)
@@ -316,7 +315,7 @@ class ObservedScript(events.Publisher):
         base = op.name.partition(".")[0]
         if base in _SYNCS:
             self.host_waited(op.name, next(tensors_in(args), None))
-        elif base in _COPIES and not self.device.simulated:
+        elif base in _COPIES:
             self._copied(op, args[0] if base == "aten::copy_" else result)
 
     def _copied(self, op: Op, target: torch.Tensor) -> None:
@@ -337,11 +336,6 @@ class ObservedScript(events.Publisher):
         """A call has read, or is about to read, a tensor on the host."""
         if self.capture is None and len(self.buffers):
             self.publish(events.HostRead(tensor))
-
-    def returned(self, tensor: torch.Tensor) -> None:
-        """A function of PyTorch has returned a tensor to the script."""
-        if self.capture is None and len(self.buffers):
-            self.publish(events.TensorReturned(tensor))
 
     def finish(self) -> None:
         """The script is over."""

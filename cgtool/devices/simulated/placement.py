@@ -1,0 +1,279 @@
+"""Where ops run and what they make: on the simulated GPU or on the host.
+
+Every call of an op is intercepted above autograd (``torch_compat.call_key``). A ``cuda`` device
+among its arguments becomes ``cpu``, and a move between the GPU and the host a copy. What an op of
+the GPU makes is marked below autograd (``observe.tensors.put``). No mode is active, so the program
+runs the ops of plain eager, except where a GPU runs others (``_LIKE_A_GPU``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from cgtool.detectors.function_rules import note_pinning
+from cgtool.devices.simulated.device_model import DeviceModel
+from cgtool.observe.frames import call_op, call_user
+from cgtool.observe.tensors import (
+    DEVICE,
+    HOST,
+    PINNED,
+    is_cuda_device,
+    listed_tensors,
+    place_of,
+    put,
+)
+from cgtool.torch_compat import call_key, op_key
+from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import schema_of
+
+Run = Callable[..., Any]
+
+
+class _Signature:
+    """What the schema of an op says about places."""
+
+    def __init__(self, op: Any) -> None:
+        schema = schema_of(op)
+        self.name = str(schema.name)
+        self.positions = {
+            argument.name: position for position, argument in enumerate(schema.arguments)
+        }
+        self.is_move = self.name in ("aten::to", "aten::_to_copy")
+        """It returns its first argument, or a copy of it in another place."""
+        self.has_device = "device" in self.positions
+        is_anew = self.is_move or self.name.startswith("aten::resize_")
+        self.is_new = [is_anew or result.alias_info is None for result in schema.returns]
+        """Of each result: whether it has memory of its own, or may have got other memory."""
+
+    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        position = self.positions.get(name)
+        if position is not None and position < len(args):
+            return args[position]
+        return kwargs.get(name)
+
+    def replaced(
+        self, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, with another value for one of them."""
+        position = self.positions[name]
+        if position < len(args):
+            return (*args[:position], value, *args[position + 1 :]), kwargs
+        return args, {**kwargs, name: value}
+
+    def put(self, result: Any, place: str) -> None:
+        """Mark the results that have new memory."""
+        results = result if isinstance(result, tuple) else (result,)
+        for value, is_new in zip(results, self.is_new, strict=False):
+            for tensor in listed_tensors((value,)) if is_new else ():
+                put(tensor, place)
+
+
+class _Running(threading.local):
+    """The intercepted call that runs on this thread."""
+
+    op: Any = None
+    place: str | None = None
+    """Where it puts what it makes; None outside ops."""
+    forced: bool = False
+    """``Placement.inside`` is entered."""
+
+
+class Placement:
+    """Decides for every op of a program where it runs."""
+
+    def __init__(self, device: DeviceModel) -> None:
+        self.device = device
+        self._running = _Running()
+        self._signatures: dict[int, tuple[Any, _Signature]] = {}
+
+    def _signature(self, op: Any) -> _Signature:
+        # By id: the hash of an op is computed in Python.
+        known = self._signatures.get(id(op))
+        if known is None:
+            known = self._signatures[id(op)] = op, _Signature(op)
+        return known[1]
+
+    @contextlib.contextmanager
+    def inside(self, place: str) -> Iterator[None]:
+        """Ops called here put what they make in ``place`` unless they name the GPU: for functions
+        in C++ that call ops for a device of their own."""
+        running = self._running
+        before = running.place, running.forced
+        running.place, running.forced = place, True
+        try:
+            yield
+        finally:
+            running.place, running.forced = before
+
+    def intercept(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run, inside: bool
+    ) -> Any:
+        """Run an op that names a device, or that is made of other ops."""
+        signature, running = self._signature(op), self._running
+        # A formula of autograd is not inside an op: its tensors count as the GPU's.
+        inherited = (running.place or DEVICE) if inside or running.forced else HOST
+        if signature.has_device or signature.is_move:
+            place, args, kwargs = self._redirected(signature, args, kwargs, inherited)
+        else:
+            place = _place_of_all(args, kwargs) or inherited
+        before = running.op, running.place, running.forced
+        running.op, running.place, running.forced = op, place, False
+        handler = _HANDLERS.get(signature.name)
+        try:
+            if handler is not None:
+                return handler(place, run, *args, **kwargs)
+            result = call_op(run, args, kwargs)
+        finally:
+            running.op, running.place, running.forced = before
+        is_new = signature.has_device or signature.is_move
+        if is_new and not any(result is value for value in args[:1]):
+            # torch.tensor(...) turns off what is below autograd.
+            signature.put(result, place)
+        return result
+
+    def _redirected(
+        self,
+        signature: _Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inherited: str,
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The place that a call names, and its arguments for the CPU."""
+        named = signature.argument("device", args, kwargs)
+        like = signature.argument("other", args, kwargs) if signature.is_move else None
+        tensors = listed_tensors(args[:1])
+        source = place_of(tensors[0]) if tensors else HOST
+        if is_cuda_device(named):
+            place = DEVICE
+            args, kwargs = signature.replaced("device", _CPU, args, kwargs)
+        elif named is not None:
+            place = inherited if named.type == "cpu" else HOST
+        else:
+            place = place_of(like) if isinstance(like, torch.Tensor) else source
+            place = place if place == DEVICE else HOST
+        if signature.argument("pin_memory", args, kwargs):
+            args, kwargs = signature.replaced("pin_memory", False, args, kwargs)
+            if place != DEVICE:
+                place = PINNED
+                note_pinning(self.device)
+        crosses = (source == DEVICE) != (place == DEVICE)
+        if crosses and signature.name == "aten::to":
+            args, kwargs = signature.replaced("copy", True, args, kwargs)
+        return place, args, kwargs
+
+    def place(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
+        """Run an op below autograd, and mark what it makes."""
+        signature, running, device = self._signature(op), self._running, self.device
+        given = _place_of_all(args, kwargs)
+        if not signature.has_device:
+            place = given or running.place or HOST
+        elif running.op is op and running.place is not None:
+            place = running.place
+        else:
+            # Called by a mode or a tensor subclass, where calls are not intercepted.
+            place, args, kwargs = self._redirected(signature, args, kwargs, running.place or HOST)
+
+        def run_and_mark(*args: Any, **kwargs: Any) -> Any:
+            result = run(*args, **kwargs)
+            signature.put(result, place)
+            return result
+
+        before = running.op, running.place, device.on_host
+        running.op, running.place = None, place
+        device.on_host = DEVICE not in (given, place)
+        try:
+            return op_key.run_observed(op, args, kwargs, run_and_mark)
+        finally:
+            running.op, running.place, device.on_host = before
+
+
+def _place_of_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """On the GPU if one of the tensors is; None without tensors."""
+    tensors = listed_tensors(args)
+    if kwargs:
+        tensors += listed_tensors(kwargs.values())
+    if not tensors:
+        return None
+    for tensor in tensors:
+        if place_of(tensor) == DEVICE:
+            return DEVICE
+    return HOST
+
+
+_CPU = torch.device("cpu")
+
+
+@contextlib.contextmanager
+def placed(device: DeviceModel) -> Iterator[Placement]:
+    """While entered, ops of this thread, and of those that it starts, run in their place."""
+    placement = Placement(device)
+    op_key.pass_over(Placement.intercept.__code__, Placement.place.__code__, call_op.__code__)
+
+    def run_thread(original: Any, thread: threading.Thread) -> None:
+        with call_key.intercept_thread(), op_key.place_thread():
+            call_user(original, thread)
+
+    with Patches() as patches:
+        patches.enter_context(op_key.place(placement.place))
+        patches.enter_context(call_key.intercept(placement.intercept, _HANDLERS))
+        # Around `run`, the traceback of a thread would begin here.
+        patches.wrap(threading.Thread, "_bootstrap_inner", run_thread)
+        yield placement
+
+
+def _one_hot(place: str, run: Run, tensor: torch.Tensor, num_classes: int = -1) -> Any:
+    # With num_classes the op reads nothing on the host on a GPU; on the CPU it does.
+    if place != DEVICE or num_classes < 0:
+        return call_op(run, (tensor, num_classes), {})
+    shape = (*tensor.shape, num_classes)
+    zeros = torch.zeros(shape, dtype=torch.int64, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _dropout(place: str, run: Run, input: torch.Tensor, p: float, train: bool) -> Any:
+    # One fused op on a GPU (at::native::dropout), several ops on the CPU.
+    if place == DEVICE and train and 0 < p < 1 and input.numel():
+        return torch.native_dropout(input, p, True)[0]
+    return call_op(run, (input, p, train), {})
+
+
+def _histc(place: str, run: Run, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    # The CPU kernel takes only floating-point numbers.
+    if place != DEVICE or input.is_floating_point():
+        return call_op(run, (input, *args), kwargs)
+    return torch.histc(input.to(torch.float64), *args, **kwargs).to(input.dtype)
+
+
+def _pack_padded_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
+    # The batch sizes are on the host, on a GPU too.
+    data, sizes = call_op(run, args, kwargs)
+    put(sizes, HOST)
+    return data, sizes
+
+
+def _pin_memory(_place: str, _run: Run, tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
+    if place_of(tensor) == PINNED:
+        return tensor
+    pinned = tensor.clone()
+    put(pinned, PINNED)
+    return pinned
+
+
+def _is_pinned(_place: str, _run: Run, tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return place_of(tensor) == PINNED
+
+
+_HANDLERS: dict[str, Callable[..., Any]] = {
+    "aten::one_hot": _one_hot,
+    "aten::dropout": _dropout,
+    "aten::histc": _histc,
+    "aten::_pack_padded_sequence": _pack_padded_sequence,
+    "aten::pin_memory": _pin_memory,
+    "aten::is_pinned": _is_pinned,
+}
+"""Ops that a GPU runs in another way than the CPU: ``handler(place, run, *args, **kwargs)``."""

@@ -1,0 +1,160 @@
+"""Kernels in Python for all ops, on a dispatch key that PyTorch has no use for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from cgtool.torch_compat.private import (
+    MissingPrivateName,
+    dispatch_library,
+    excluded_keys,
+    force_keys,
+    has_fallback,
+    included_keys,
+    no_torch_function,
+    op_names,
+    parse_key,
+    redispatcher,
+    saved_factor,
+    schema_of,
+)
+
+Kernel = Callable[..., Any]
+"""``kernel(keyset, op, *args, **kwargs)``"""
+
+NUMBERS = frozenset((int, float, complex, bool))
+try:
+    _PLAIN_KEYS = included_keys(), excluded_keys()
+    """Those of a thread outside any op."""
+except (MissingPrivateName, RuntimeError):
+    _PLAIN_KEYS = None, None
+
+
+def unused_key(*names: str) -> tuple[str, Any]:
+    """(name, key) of the first of these keys that this PyTorch has no kernel on; ("", None) if
+    there is none."""
+    for name in names:
+        try:
+            key = parse_key(name)
+            if not has_fallback(key):
+                return name, key
+        except (MissingPrivateName, RuntimeError):
+            continue
+    return "", None
+
+
+class Kernels:
+    """The kernels of a key: one for all ops, or one for each of some."""
+
+    def __init__(self, name: str, key: Any, kernel: Kernel) -> None:
+        self.name = name
+        self.key = key
+        self.kernel = kernel
+        self._libraries: dict[str, Any] = {}
+        """Those that hold the kernels, by namespace."""
+        self._named: set[str] = set()
+        """Ops that have a kernel of their own."""
+
+    def _library(self, namespace: str, key: str = "") -> Any:
+        if namespace not in self._libraries:
+            library = dispatch_library("IMPL", namespace, key, __file__, 1)
+            self._libraries[namespace] = library
+        return self._libraries[namespace]
+
+    def register_all(self, is_above_python: bool) -> None:
+        """Put them on the key, for all ops. ``is_above_python``: modes and tensor subclasses come
+        after it."""
+        self._pass(self.kernel)
+        if is_above_python:
+            # Where a mode or a tensor subclass takes part, PyTorch looks for a kernel of the op,
+            # and fails if there is only one for all ops.
+            self._implement_each(op_names())
+
+    def register_some(self, names: Iterable[str]) -> None:
+        """Put them on the key, for these ops. The others pass."""
+        self._pass(torch.library.fallthrough_kernel)
+        self._implement_each(names)
+
+    def _pass(self, fallback: Any) -> None:
+        if not self._libraries:
+            self._library("_", self.name).fallback(self.key, fallback, fallback is self.kernel)
+            # nn.Parameter(...) makes a subclass of what it detached, and that must have no Python
+            # object yet: the results of ops that pass through Python have one.
+            for name in ("aten::detach", "aten::alias"):
+                self._implement(name, torch.library.fallthrough_kernel, False)
+
+    def _implement_each(self, names: Iterable[str]) -> None:
+        for name in set(names) - self._named:
+            self._implement(name, OpKernel(name, self.kernel), True)
+
+    def _implement(self, name: str, kernel: Any, with_keyset: bool) -> None:
+        self._named.add(name)
+        namespace, _, op_name = name.partition("::")
+        self._library(namespace).impl(op_name, self.name, kernel, with_keyset)
+
+
+class OpKernel:
+    """The kernel of one op."""
+
+    def __init__(self, name: str, kernel: Kernel) -> None:
+        self.name = name
+        self.kernel = kernel
+        self.op: Any = None
+
+    def __call__(self, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.op is None:
+            qualified, _, overload = self.name.partition(".")
+            namespace, _, name = qualified.partition("::")
+            self.op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        return self.kernel(keyset, self.op, *args, **kwargs)
+
+
+class Dispatch:
+    """How an op goes on from a key."""
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.redispatch = redispatcher(op)
+        self.tensors = [
+            position
+            for position, argument in enumerate(schema_of(op).arguments)
+            if argument.type.kind() == "TensorType"
+        ]
+        """Positions of arguments for which the dispatcher hands over a number as it is."""
+
+    def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
+        """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
+        the op failed, and not what observes it (``cgtool.program.boundary``)."""
+        for position in self.tensors:
+            if position < len(args) and type(args[position]) in NUMBERS:
+                tensor = wrapped_number(args[position])
+                args = (*args[:position], tensor, *args[position + 1 :])
+        return self.redispatch(below, *args, **kwargs)
+
+
+RUN_CODE = Dispatch.run.__code__
+OP_KERNEL_CODE = OpKernel.__call__.__code__
+
+_ONE = torch.ones((), requires_grad=True, device="cpu")
+
+
+def wrapped_number(number: complex) -> torch.Tensor:
+    """The tensor that the dispatcher makes of a Python number: type promotion treats it as one.
+
+    No function returns such a tensor to Python, but a product keeps its factors.
+    """
+    # 0.0 and -0.0 are equal, but not their texts.
+    return _kept_number(number, "" if number else str(number))
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _kept_number(number: complex, _text: str) -> torch.Tensor:
+    with (
+        force_keys(*_PLAIN_KEYS), torch.inference_mode(False), torch.enable_grad(),
+        no_torch_function(),
+    ):  # fmt: skip
+        return saved_factor(torch.mul(_ONE, number))

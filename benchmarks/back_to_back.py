@@ -121,7 +121,7 @@ LARGER = (
     resnet50_training,
 )  # fmt: skip
 SMALL = (
-    "bert_padded", "static_cache", "timm_mixer", "tv_vit", "llama", "training_step", "gin",
+    "gin", "bert_padded", "tv_vit", "llama", "t5", "training_step", "tv_resnet50", "timm_mixer",
 )  # fmt: skip
 PACKAGES = ("torch_geometric", "transformers", "timm", "torchvision")
 

@@ -108,7 +108,7 @@ def unequal_sides(comparisons: int) -> list[dict[str, Any]]:
                 "base": base,
                 "head": head,
                 "alarms": alarms[worst],
-                "at ratio": worst,
+                "at ratio": f"{worst:g}",
                 "misses": max(misses.values()),
                 "found 20:1": found[min(ratios)],
                 "1:1": found[1.0],

@@ -203,7 +203,8 @@ def run_phases(phases: Phases, run: Run) -> None:
     parts = phases.workload.parts
     first = forward_phase(phases)
     for index, part in enumerate(parts):
-        result = run(part, first, index, partial(call, part))
+        with recognised_steps(phases.workload, part):
+            result = run(part, first, index, partial(call, part))
         phases.outputs[index] = flatten_outputs(result)
     if not wants_backward(phases):
         return

@@ -102,11 +102,14 @@ net = Net()
 def step(device):
     return (net.to(device), train)[1], (torch.randn(4, 8, device=device),)
 """
-    done = attempt(tmp_path, body, "-o", "out.cgt", name="step")
-    assert done.returncode == 0, done.stderr
-    capture = read(tmp_path / "out.cgt")
-    assert [graph.name for graph in capture.graphs] == ["step"]
-    assert capture.entry.kind == "step"
+    for iterations in ("3", "1", "0"):
+        done = attempt(
+            tmp_path, body, "-q", "-o", "out.cgt", "--warmup-iters", iterations, name="step"
+        )
+        assert done.returncode == 0, done.stderr
+        capture = read(tmp_path / "out.cgt")
+        assert [graph.name for graph in capture.graphs] == ["step"]
+        assert capture.entry.kind == "step"
 
 
 def test_the_program_gets_its_own_arguments(tmp_path):

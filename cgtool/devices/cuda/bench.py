@@ -230,7 +230,8 @@ def replays(session: CudaSession) -> dict[str, tuple[Once, Once | None]]:
         return calls[0] if len(calls) == 1 else back_to_back
 
     if session.workload.kind == "step":
-        return {"step": (of("step"), None)}
+        # Without a warm-up, it is known to be a step only once its graph has another name.
+        return {"step": (of("step", "forward"), None)}
     phases: dict[str, tuple[Once, Once | None]] = {"forward": (of("forward"), None)}
     if any(graph.phase == "backward" for graph in graphs):
         phases["backward"] = (of("backward"), of("forward"))

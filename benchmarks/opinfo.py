@@ -382,13 +382,27 @@ def _verify(outcome: Outcome, device: str) -> None:
         outcome.verified = f"exit {code}: not exact {inexact[:3]}, {said}"
 
 
+def _difference(outcome: Outcome, other: Outcome) -> str:
+    codes, other_codes = ([code for code, *_ in each.findings] for each in (outcome, other))
+    if codes != other_codes:
+        return f"found {codes}, with the mode {other_codes}"
+    if outcome.ops != other.ops:
+        return f"ops {outcome.ops[:9]}, with the mode {other.ops[:9]}"
+    return "equal"
+
+
 def examine(entry: Entry, given: argparse.Namespace) -> Outcome:
     """One entry, in this process."""
     if given.make_truth:
         return Outcome(truth_of(entry))
     outcome = Outcome(entry)
     started = time.perf_counter()
-    _check(outcome, given.grad_mode, given.device)
+    _check(outcome, given.grad_mode and "none", given.device)
+    if given.grad_mode:
+        other = Outcome(entry)
+        _check(other, given.grad_mode, given.device)
+        outcome.verified = _difference(outcome, other)
+        return outcome
     if given.device == "gpu" and outcome.nodes is not None:
         outcome.plain_nodes = plain_nodes(build(entry))
     if given.verify and entry.nodes and not outcome.findings and outcome.stopped is None:
@@ -537,6 +551,17 @@ def show(outcomes: Sequence[Outcome]) -> bool:
     return enough and equal == len(verified)
 
 
+def show_modes(outcomes: Sequence[Outcome]) -> bool:
+    """What differs with a grad mode."""
+    compared = [outcome for outcome in outcomes if not outcome.absent]
+    for outcome in compared:
+        if outcome.verified != "equal":
+            print(f"{outcome.entry.title}: {outcome.verified or outcome.stopped}")
+    equal = sum(outcome.verified == "equal" for outcome in compared)
+    print(f"the same findings and ops: {share(equal, len(compared))}")
+    return equal == len(compared)
+
+
 def show_nodes(outcomes: Sequence[Outcome]) -> bool:
     """The nodes that a GPU captured, compared with those of a plain capture."""
     counted = [outcome for outcome in outcomes if outcome.nodes is not None]
@@ -557,7 +582,7 @@ def main() -> None:
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--make-truth", type=Path)
     parser.add_argument("--device", choices=["gpu", "simulated"], default="simulated")
-    parser.add_argument("--grad-mode", choices=["none", "no_grad", "inference_mode"])
+    parser.add_argument("--grad-mode", choices=["no_grad", "inference_mode"])
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="")
@@ -577,6 +602,10 @@ def main() -> None:
     lines = given.truth.read_bytes().splitlines()
     entries = [msgspec.json.decode(line, type=Entry) for line in lines]
     entries = [entry for entry in entries if re.search(given.only, entry.name)]
+    if given.grad_mode:
+        # Forwards, each once.
+        forwards = [entry for entry in entries if entry.kind != "optim" and not entry.backward]
+        entries = [entry for entry in forwards if not entry.training]
     if given.sample:
         entries = random.Random(given.seed).sample(entries, min(given.sample, len(entries)))
     if given.device == "simulated":
@@ -589,7 +618,7 @@ def main() -> None:
             outcomes.append(outcome)
             if saved:
                 saved.write(msgspec.json.encode(outcome) + b"\n")
-    enough = show(outcomes)
+    enough = show_modes(outcomes) if given.grad_mode else show(outcomes)
     if given.device == "gpu":
         enough &= show_nodes(outcomes)
     sys.exit(not enough)

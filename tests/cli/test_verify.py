@@ -166,7 +166,7 @@ def test_the_screen():
     assert [line.split() for line in lines[start : start + 4]] == [
         ["output", "2", "of", "3", "differs", "0.5"],
         ["w", "one", "differs", "not", "a", "number"],
-        ["a", "2", "of", "3", "equal", "1e-06", "2e-06", "3e-06"],
+        ["a", "2", "of", "3", "equal", "1e-06", "2e-06", "3e-06", "9e-06"],
         ["2", "gradients", "2", "of", "3", "bit-identical", "0"],
     ]
 

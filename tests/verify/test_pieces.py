@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgtool.jobs.verify import randomness
-from cgtool.jobs.verify.compare import difference, nearest, spread
+from cgtool.jobs.verify.compare import _compare, _Judge, difference, nearest, spread
 from cgtool.jobs.verify.inputs import fresh
 from cgtool.jobs.verify.procedure import verify
 from cgtool.jobs.verify.runs import Trial, TrialRunner, static_inputs
@@ -175,6 +175,21 @@ def test_noise_is_the_spread_of_the_runs_and_a_replay_is_compared_with_the_neare
     assert spread(runs).largest == 0.5
     assert nearest(runs, torch.tensor([1.3])).largest == pytest.approx(0.05)
     assert nearest(runs, torch.tensor([1.25])).exact
+
+
+def test_noise_counts_in_units_of_all_gradients():
+    bias, weight = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
+    runs = {bias: [torch.tensor([1e-9]), torch.tensor([-1e-9])], weight: [torch.ones(1)] * 2}
+
+    def too_noisy(values):
+        replayed, trial = torch.tensor([5e-10]), Trial("one")
+        judge = _Judge(values, {})
+        compared = _compare(bias, trial, 0, values[bias], replayed, lambda: judge, False)
+        assert compared.comparison.equal
+        return compared.too_noisy
+
+    assert not too_noisy(runs)
+    assert too_noisy({bias: runs[bias]})
 
 
 def generator():

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from statistics import median
 from typing import NamedTuple
 
@@ -265,13 +266,13 @@ def compare_runs(
             key: values_of(eager[: None if noise_counts else 1], number, key) for key in keys
         }
         exact = {} if reference is None else reference.values[number]
-        judge = _Judge(expected, exact) if rounds else None
+        judge = cache(partial(_Judge, expected, exact))
         for key in keys:
             kind, name = key
             replayed = values_of([replay], number, key)
             if expected[key] and replayed:
                 result.compared.append(
-                    _compare(key, trial, number, expected[key], replayed[0], judge)
+                    _compare(key, trial, number, expected[key], replayed[0], judge, rounds)
                 )
             elif kind != "state":
                 comparison = Comparison(
@@ -348,7 +349,8 @@ def _compare(
     number: int,
     expected: list[torch.Tensor],
     replayed: torch.Tensor,
-    judge: _Judge | None,
+    judge_of: Callable[[], _Judge],
+    rounds: bool,
 ) -> Compared:
     noise, distance = spread(expected), nearest(expected, replayed)
     tolerance = 0.0 if noise.largest is None else SLACK * noise.largest
@@ -369,8 +371,11 @@ def _compare(
     scale = magnitude(expected[0])
     if scale:
         comparison = msgspec.structs.replace(comparison, relative=distance.largest / scale)
-    uncertain = comparison.noise
-    if judge is not None and not equal and _is_rounded(replayed):
+    uncertain: float | None = comparison.noise
+    judge = judge_of()
+    if _is_rounded(replayed):
+        scale = judge.scales[_group(key)].largest
+    if rounds and not equal and _is_rounded(replayed):
         allowed = judge.allowed(key, replayed.dtype)
         eager_error = judge.errors.get(key)
         error = size_of(replayed, judge.exact.get(key, expected[0]))
@@ -383,7 +388,6 @@ def _compare(
             error=None if eager_error is None else error[measure],
             eager_error=None if eager_error is None else eager_error[measure],
         )
-        scale = judge.scales[_group(key)].largest
         uncertain = comparison.eager_error
     too_noisy = comparison.equal and uncertain is not None and uncertain > TOO_NOISY * scale
     return Compared(number, comparison, too_noisy)

@@ -330,7 +330,9 @@ def new_full_from_a_number(device):
 def set_item_by_device_index(device):
     def mark(x, index):
         y = x.clone()
-        y[torch.arange(4, device=x.device), index] = 0.0
+        y[torch.arange(4, device=x.device), index] = (
+            0.0  # guilty: the number is copied from the host
+        )
         return y
 
     return mark, (torch.randn(4, 8, device=device), torch.randint(8, (4,), device=device))

@@ -94,31 +94,6 @@ def heap_of_priorities(device):
     return forward, (torch.randn(4, 8, device=device),)
 
 
-class Meter:
-    """Averages what it is given, as in many training scripts."""
-
-    def __init__(self):
-        self.sum = self.count = 0
-
-    def update(self, value):
-        self.sum += value
-        self.count += 1
-
-    @property
-    def average(self):
-        return self.sum / max(1, self.count)
-
-
-def meter_of_batch_sizes(device):
-    meter = Meter()
-
-    def forward(x):
-        meter.update(x.shape[0])
-        return x / meter.average
-
-    return forward, (torch.randn(4, 8, device=device),)
-
-
 class RunningMeter:
     def __init__(self):
         self.sum = self.count = 0
@@ -353,7 +328,7 @@ class Weak(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x):
-        return self.linear(x) * self.owner().gain
+        return self.linear(x) * self.owner().gain  # guilty: the gain of the capture
 
 
 class Owner(nn.Module):

@@ -97,7 +97,7 @@ def swaps_two_buffers(device):
 
     def diffuse():
         now, then = fields
-        then.copy_(functional.conv2d(now[None, None], kernel, padding=1)[0, 0])
+        then.copy_(functional.conv2d(now[None, None], kernel, padding=1)[0, 0])  # guilty: same two
         fields.reverse()  # guilty: replays read and write the same two for ever
         return fields[0] * 1.0  # guilty: replays read and write the same two for ever
 

@@ -54,16 +54,6 @@ def inverse_stft_checks_its_window(device):
     return reconstruct, (torch.randn(2, 256, device=device),)
 
 
-def sparse_adjacency(device):
-    index = torch.randint(6, (2, 12), device=device)
-    matrix = torch.sparse_coo_tensor(index, torch.rand(12, device=device), (6, 6)).coalesce()
-
-    def propagate(x):
-        return torch.sparse.mm(matrix, x)  # guilty: cuSPARSE needs the number of non-zeros
-
-    return propagate, (torch.randn(6, 4, device=device),)
-
-
 def to_sparse_of_an_activation(device):
     def compress(x):
         return x.relu().to_sparse().values().sum()  # guilty: counts the non-zeros
@@ -119,7 +109,11 @@ def fake_quantised_weights(device):
     zero = torch.zeros(8, dtype=torch.int32, device=device)
 
     def forward(x):
-        quantised = torch.fake_quantize_per_channel_affine(weight, scale, zero, 0, -128, 127)
+        quantised = (
+            torch.fake_quantize_per_channel_affine(  # guilty: checks zero points on the host
+                weight, scale, zero, 0, -128, 127
+            )
+        )
         return functional.linear(x, quantised)
 
     return forward, (torch.randn(4, 8, device=device),)
@@ -236,13 +230,6 @@ def eigenvalues_of_a_hessian(device):
         return torch.linalg.eigvalsh(a @ a.T).amax()  # guilty: the solver waits for the device
 
     return sharpness, (torch.randn(6, 6, device=device),)
-
-
-def rank_of_features(device):
-    def rank(x):
-        return torch.linalg.matrix_rank(x)
-
-    return rank, (torch.randn(6, 4, device=device),)
 
 
 def pairwise_and_kernel_matrix(device):

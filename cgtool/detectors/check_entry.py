@@ -73,7 +73,6 @@ def check_entry(
     iterations, _ = warmup_iters(workload, options)
     try:
         session = _first_iterations(region, workload, options, max(1, iterations - 2), progress)
-        findings.extend(preflight.of_modules(workload))
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
             differences, iteration = compare_iterations(
@@ -90,6 +89,7 @@ def check_entry(
             preflight.captured_scheduler(step.optimizer, step.scheduler, step.frames)
             for step in iteration.scheduled
         )
+        findings.extend(preflight.of_modules(workload, differences))
         findings.extend(differences)
         checked.append("two eager iterations")
         gc.collect()

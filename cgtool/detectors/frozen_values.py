@@ -112,8 +112,10 @@ class FrozenValues:
                 is_branch = source.kind == "decision" and self._decides_ops(source.key, True)
                 if kind in ("op", "output") and is_branch:
                     decisions[source.key] = None
-                elif kind == "op" and key in calls:
-                    yield self._value(source, calls[key].chain, calls[key].name, key)
+                elif kind == "op":
+                    call = calls.get(key)
+                    chain, name = (call.chain, call.name) if call else ((), "an op in another op")
+                    yield self._value(source, chain, name, key)
                 elif kind == "setting":
                     yield self._value(source, (), "a setting of PyTorch", key)
             if kind == "decision" and changing and self._decides_ops(key):

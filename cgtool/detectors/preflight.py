@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -82,12 +83,21 @@ def findings_of(options: CaptureOptions) -> Iterator[Finding]:
         )
 
 
-def of_modules(workload: Workload) -> Iterator[Finding]:
+def of_modules(workload: Workload, known: Sequence[Finding]) -> Iterator[Finding]:
     """Findings about modules as the first calls have left them: lazy modules, and hooks that run
-    once, have removed their hooks."""
+    once, have removed their hooks.
+
+    ``known``: what was found in the code that ran. A hook in which nothing was found, and which
+    ran, does the same in a replay: a note.
+    """
+    hazardous = {(frame.file, frame.function) for each in known for frame in each.frames[:1]}
     for part in workload.parts:
         for prefix, root in part.modules.items():
-            yield from _module(prefix, real_module(root))
+            for finding in _module(prefix, real_module(root)):
+                places = {(frame.file, frame.function) for frame in finding.frames}
+                is_hook = finding.code == CHILD_MODULE_HOOKS_CAPTURED
+                harmless = is_hook and places and not places & hazardous
+                yield msgspec.structs.replace(finding, severity=NOTE) if harmless else finding
 
 
 def _module(prefix: str, module: torch.nn.Module) -> Iterator[Finding]:

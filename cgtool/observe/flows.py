@@ -13,9 +13,13 @@ import ast
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 from typing import Any
 
+import torch
+
+from cgtool.observe.frames import is_internal
 from cgtool.observe.host_reads import HostReads
 from cgtool.observe.source import (
     CHANGES,
@@ -25,6 +29,11 @@ from cgtool.observe.source import (
     inner_nodes,
     name_chain,
 )
+from cgtool.observe.tensors import on_host
+
+_HELPERS = 3
+"""How deep calls of helpers are followed that did not run."""
+_CHANGES_TENSORS = frozenset(("backward", "step", "zero_grad", "load_state_dict"))
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,8 @@ class Ran:
     """Expressions in which such ops ran, those of called functions included."""
     tensors: dict[int, set[str]] = field(default_factory=dict)
     """By id of a function: its local names that held tensors on the device when it returned."""
+    hidden: set[int] = field(default_factory=set)
+    """Functions that ran inside an op, which hides the ops that they called: by id."""
     outputs: dict[int, tuple[bool, ...] | None] = field(default_factory=dict)
     """By id of the outermost functions: whether each value that it returned holds tensors."""
 
@@ -135,6 +146,51 @@ class Flows:
                     growing = True
         return causes
 
+    def change_tensors(
+        self, code: CodeType, statements: Iterable[ast.AST], depth: int = _HELPERS
+    ) -> bool:
+        """Whether statements of a function, which may not have run, change tensors in place."""
+        for statement in statements:
+            for node in (statement, *inner_nodes(statement)):
+                targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+                written = [
+                    target.value if isinstance(target, ast.Subscript) else target
+                    for target in targets
+                    if isinstance(target, ast.Subscript) or isinstance(node, ast.AugAssign)
+                ]
+                if any(map(partial(self._is_on_device, code), written)):
+                    return True
+                call = node.value if isinstance(node, ast.Expr) else None
+                if isinstance(call, ast.Call) and self._call_changes(code, call.func, depth):
+                    return True
+        return False
+
+    def _call_changes(self, code: CodeType, function: ast.expr, depth: int) -> bool:
+        if isinstance(function, ast.Attribute):
+            name, owners = function.attr, self._values(code, function.value)
+            if name in _CHANGES_TENSORS:
+                return True
+            if name.endswith("_") and not name.startswith("_"):
+                return not any(isinstance(each, torch.Tensor) and on_host(each) for each in owners)
+        for value in self._values(code, function) if depth else ():
+            inner = getattr(getattr(value, "__func__", value), "__code__", None)
+            if isinstance(inner, CodeType) and not is_internal(inner):
+                body = getattr(function_of(inner), "body", [])
+                statements = body if isinstance(body, list) else [ast.Expr(body)]
+                if self.change_tensors(inner, statements, depth - 1):
+                    return True
+        return False
+
+    def _is_on_device(self, code: CodeType, node: ast.expr | None) -> bool:
+        if isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(code), ()):
+            return True
+        values = self._values(code, node)
+        return any(isinstance(value, torch.Tensor) and not on_host(value) for value in values)
+
+    def _values(self, code: CodeType, node: ast.expr | None) -> list[Any]:
+        chain = name_chain(node) if node is not None else None
+        return self.reads.values_of(code, *chain) if chain else []
+
     def cell(self, code: CodeType, name: str) -> tuple[Any, ...]:
         """Key of a variable that a function shares with the functions inside it."""
         parent: CodeType | None = code
@@ -163,7 +219,6 @@ _SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
 _RECEIVERS = frozenset(("self", "cls", "ctx"))
 """Parameters whose attributes are state with keys of their own."""
 _MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
-_STEPS = frozenset(("backward", "step", "zero_grad"))
 
 
 class _Reader:
@@ -286,7 +341,11 @@ class _Reader:
             self._add("op", position, sources)
             return NOTHING
         operands = ast.iter_child_nodes(node) if isinstance(node, ast.BinOp | ast.Call) else ()
-        return NOTHING if any(map(self._is_tensor, operands)) else sources
+        if not any(map(self._is_tensor, operands)):
+            return sources
+        if id(self.code) in self.ran.hidden:
+            self._add("op", position, sources)
+        return NOTHING
 
     def _is_tensor(self, node: ast.AST) -> bool:
         """Whether an expression that did not run is a tensor on the device, or a method of one."""
@@ -451,24 +510,10 @@ class _Reader:
         if branch is None:
             branch = self.flows.branches[position] = Branch(self.code, position[1], loops=loops)
             branch.spans += [_position(self.code, node) for node in guarded]
-            branch.effects = any(map(self._changes_tensors, guarded))
+            branch.effects = self.flows.change_tensors(self.code, guarded)
             branch.selects = any(map(self._uses_tensors, guarded))
         self._add("decision", position, sources)
         return frozenset((Source("decision", position),))
-
-    def _changes_tensors(self, statement: ast.AST) -> bool:
-        """Whether code that may not have run changes tensors in place."""
-        for node in (statement, *inner_nodes(statement)):
-            function = getattr(getattr(node, "value", None), "func", None)
-            if not isinstance(node, ast.Expr) or not isinstance(function, ast.Attribute):
-                continue
-            name, chain = function.attr, name_chain(function.value)
-            in_place = name.endswith("_") and not name.startswith("_")
-            if in_place and chain and self.flows.reads.is_host_tensor(self.code, *chain):
-                continue
-            if in_place or name in _STEPS:
-                return True
-        return False
 
     def _uses_tensors(self, statement: ast.AST) -> bool:
         names = self.ran.tensors.get(id(self.code), ())

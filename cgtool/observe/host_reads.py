@@ -99,9 +99,7 @@ class HostReads:
 
     def __init__(self) -> None:
         self.watched: list[Watched] = []
-        self._keys: dict[_Name, list[Any]] = {}
-        self._contents: dict[_Name, list[Any]] = {}
-        self._host_tensors: set[_Name] = set()
+        self._named: dict[_Name, list[Watched]] = {}
         self._known: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
         """Keeps roots without weak references (dicts, lists) and code objects alive."""
@@ -136,15 +134,17 @@ class HostReads:
 
     def keys_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
         """The keys of a name in a function, for all objects and closures that it ran with."""
-        return self._keys.get((id(code), root, steps), [])
+        watched = self._named.get((id(code), root, steps), ())
+        return [each.key for each in watched if each.key is not None]
+
+    def values_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
+        """What a name in a function holds now, for all objects and closures that it ran with."""
+        return [each.look_up() for each in self._named.get((id(code), root, steps), ())]
 
     def contents_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
         """The keys of what is in the containers behind a name in a function."""
-        return self._contents.get((id(code), root, steps), [])
-
-    def is_host_tensor(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> bool:
-        """Whether a name in a function holds a tensor on the host."""
-        return (id(code), root, steps) in self._host_tensors
+        values = self.values_of(code, root, steps)
+        return [("contents", id(value)) for value in values if isinstance(value, _CONTAINERS)]
 
     def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
         key: Any = owner, use.root
@@ -155,16 +155,10 @@ class HostReads:
             key = "module" if is_part else kind, id(base), part
             if base is None or base is MISSING:
                 key = None
-        name = id(code), use.root, use.steps
-        if key is not None:
-            self._keys.setdefault(name, []).append(key)
-        value = resolve(root(), use.steps)
-        if isinstance(value, torch.Tensor) and on_host(value):
-            self._host_tensors.add(name)
-        if isinstance(value, _CONTAINERS):
-            self._contents.setdefault(name, []).append(("contents", id(value)))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
-        self.watched.append(Watched(use, frame, root, owner, key))
+        watched = Watched(use, frame, root, owner, key)
+        self.watched.append(watched)
+        self._named.setdefault((id(code), use.root, use.steps), []).append(watched)
 
     def _add_code(
         self, code: types.CodeType, names: dict[str, Any], values: dict[str, Any], depth: int

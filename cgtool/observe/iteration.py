@@ -261,8 +261,8 @@ class _CallProfile:
     """Notes what the user's code calls: its own functions, whose frames are passed to ``reads``,
     and what returns random numbers or times."""
 
-    def __init__(self, reads: HostReads, iteration: Iteration) -> None:
-        self.reads = reads
+    def __init__(self, reads: HostReads, iteration: Iteration, recorder: OpRecorder) -> None:
+        self.reads, self.recorder = reads, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
 
@@ -299,6 +299,8 @@ class _CallProfile:
         if code.co_name in _COMPREHENSIONS:
             return
         self.ran.codes[id(code)] = code
+        if getattr(self.recorder.running, "call", None) is not None:
+            self.ran.hidden.add(id(code))
         is_direct = True
         while caller is not None and is_internal(caller.f_code):
             if caller.f_code is call_user.__code__:
@@ -387,7 +389,7 @@ def observe(
     recorder = _Recorder(roots, annotations, iteration, inputs)
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
-    profile = _CallProfile(reads, iteration)
+    profile = _CallProfile(reads, iteration, recorder)
     # Callbacks and finalizers would look like the user's code.
     with without_collector(), recorder, profile:
         run()

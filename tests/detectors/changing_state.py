@@ -622,3 +622,65 @@ def scheduler_around_a_number(device):
         optimizer.step()
 
     return step
+
+
+def target_network(device):
+    online, target = (nn.Linear(8, 8).to(device) for _ in range(2))
+    updates = 0
+
+    def run(x):
+        nonlocal updates
+        y = online(x) - target(x)
+        updates += 1
+        if updates % 500 == 0:  # <- control-flow-frozen
+            target.load_state_dict(online.state_dict())
+        return y
+
+    return run, (rows(device),)
+
+
+def helper_that_rarely_runs(device):
+    weight, average = rows(device), rows(device)
+
+    def synchronise():
+        with torch.no_grad():
+            average.copy_(weight)
+
+    def run(x):
+        y = x * average
+        if generator.random() < 1e-9:  # <- control-flow-frozen
+            synchronise()
+        return y
+
+    return run, (rows(device),)
+
+
+COUNTS = {"noise": 0}
+
+
+def add_noise(x: torch.Tensor) -> torch.Tensor:
+    COUNTS["noise"] += 1  # <- cpu-state-step-counter
+    return x + 0.01 * COUNTS["noise"]
+
+
+jitter = torch.library.custom_op("changing_state::jitter", add_noise, mutates_args=())
+
+
+def counted_in_an_op(device):
+    """By `add_noise`."""
+
+    def run(x):
+        return jitter(x) * 2
+
+    return run, (rows(device),)
+
+
+def hook_that_collects(device):
+    kept = []
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(device)
+
+    def collect(module, args, out):  # <- child-module-hooks-captured
+        kept.append(out.detach())  # <- python-side-effects-skipped
+
+    model[0].register_forward_hook(collect)
+    return model, (rows(device),)

@@ -631,3 +631,32 @@ def stack_of_the_code(device):
             return x * len(scopes)
 
     return run, (rows(device),)
+
+
+def hooks_that_compute(device):
+    model = body(device)
+    kept = {}
+    model[0].register_forward_hook(lambda module, args, out: functional.normalize(out))
+    model[1].register_forward_hook(lambda module, args, out: kept.update(act=out.detach()))
+
+    def run(x):
+        return model(x) * kept["act"].mean()
+
+    return run, (rows(device),)
+
+
+def rare_report_of_a_helper(device):
+    model, state = body(device), {"step": 0}
+
+    def report(x):
+        log.info("step %d %s", state["step"], x.shape)
+        TIMES["report"].append(time.time())
+
+    def run(x):
+        y = model(x)
+        state["step"] += 1
+        if state["step"] % 1000 == 0:
+            report(y)
+        return y
+
+    return run, (rows(device),)

@@ -19,11 +19,9 @@ from cgtool.detectors.compare_iterations import branches_on_capturing as branchi
 from cgtool.detectors.frozen_values import (
     CPU_WORK_IN_REGION,
     PYTHON_SCALAR_FROZEN,
-    RNG_FROZEN_SEED,
 )
 from cgtool.detectors.preflight import captured_step, stepping_optimizers
 from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
-from cgtool.jobs.verify.state import host_random_state
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, WARNING, Finding
 from cgtool.observe import iteration
@@ -72,7 +70,7 @@ class Eager:
             findings = kept(self.consecutive(trial, skipped), FROZEN)
             findings += self._optimizers(trial, skipped)
             if findings:
-                return self._explain_host_randomness(findings, trial)
+                return findings
         inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
         return kept(self.restarted(captured, inputs), FROZEN)
 
@@ -100,25 +98,6 @@ class Eager:
                     for finding in captured_step(step)
                 ]
         return findings
-
-    def _explain_host_randomness(self, findings: list[Finding], trial: Trial) -> list[Finding]:
-        """``findings``, with a specific reason if a host random generator made the number."""
-        self.runner.begin_eager(trial)
-        before = host_random_state(self.runner.start)
-        self.runner.iterate()
-        if before == host_random_state(self.runner.start):
-            return findings
-        return [
-            msgspec.structs.replace(
-                finding,
-                code=RNG_FROZEN_SEED,
-                reason="the host draws another random number in each call: every replay repeats "
-                "that of the capture",
-            )
-            if finding.code == PYTHON_SCALAR_FROZEN
-            else finding
-            for finding in findings
-        ]
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:

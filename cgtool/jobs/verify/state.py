@@ -145,18 +145,6 @@ class Snapshot:
             restore()
 
 
-def host_random_state(start: Snapshot) -> str:
-    """Of Python's and NumPy's generators, those among ``start`` included; comparable."""
-    numpy = sys.modules.get("numpy")
-    return repr(
-        (
-            random.getstate(),
-            [str(part) for part in numpy.random.get_state()[1:]] if numpy is not None else None,
-            [_state_of(source) for source in start.reachable.randoms],
-        )
-    )
-
-
 def _state_of(source: Any) -> Any:
     if isinstance(source, random.Random):
         return source.getstate()

@@ -270,7 +270,7 @@ def watch_functions(region: CapturedRegion) -> Patches:
 
     patches = Patches()
     for owner, function in _WATCHED:
-        patches.wrap(owner, function.__name__, functools.partial(call, function))
+        patches.stand_in(owner, function.__name__, functools.partial(call, function))
     return patches
 
 

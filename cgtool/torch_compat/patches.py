@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import types
 from collections.abc import Callable, Iterator, MutableMapping
 from types import FunctionType
 from typing import Any
@@ -59,11 +60,38 @@ class Patches(contextlib.ExitStack):
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         self.set(owner, name, staticmethod(call) if is_static else call)
 
+    def stand_in(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """``wrap`` for a function of PyTorch: what takes its place is equal to it, because tensor
+        subclasses look up the function that was called (``__torch_function__``)."""
+        original = getattr(owner, name)
+        self.set(owner, name, _StandIn(original, functools.partial(wrapper, original)))
+
     def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
         """``mapping[key] = value``."""
         before = mapping.get(key, _MISSING)
         mapping[key] = value
         self.callback(_restore_item, mapping, key, before)
+
+
+class _StandIn:
+    """Stands in for a function or a method, and is equal to it."""
+
+    def __init__(self, original: Any, call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __get__(self, owner: Any, _kind: Any = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or bool(other == self._original)
+
+    def __hash__(self) -> int:
+        return hash(self._original)
 
 
 def _restore_attribute(owner: Any, name: str, own: Any) -> None:

@@ -170,7 +170,7 @@ def _replace_numbers(patches: Patches) -> None:
     else:
         return
 
-    patches.wrap(torch.Tensor, "cuda", _move)
+    patches.stand_in(torch.Tensor, "cuda", _move)
     patches.wrap(*PARSE_TO, _move)
     for function in device_constructors():
         name = str(getattr(function, "__name__", ""))
@@ -250,7 +250,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
     # NVTX ranges need no device; builds without CUDA raise on them.
     watch_for_ranges()
     with Patches() as patches:
-        replace, wrap = patches.replace, patches.wrap
+        replace, wrap, stand_in = patches.replace, patches.wrap, patches.stand_in
         for owner, names in (
             (torch.cuda, cuda_calls(device)),
             (torch.cuda, memory_calls(device)),
@@ -278,10 +278,10 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
-        wrap(torch.Tensor, "to", _to)
-        wrap(torch.Tensor, "new_tensor", _new_tensor)
-        wrap(torch.Tensor, "tolist", _read_on_host)
-        wrap(torch.Tensor, "numpy", _read_on_host)
+        stand_in(torch.Tensor, "to", _to)
+        stand_in(torch.Tensor, "new_tensor", _new_tensor)
+        stand_in(torch.Tensor, "tolist", _read_on_host)
+        stand_in(torch.Tensor, "numpy", _read_on_host)
         wrap(*GROUP_TENSORS, _group_tensors)
         wrap(*MAKE_WRAPPER_SUBCLASS, _make_wrapper)
         wrap(*LOCATION_TAG, _location_tag)

@@ -214,7 +214,7 @@ class _Comparison:
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:
             if op.host_scalar and not op.in_optimizer:
-                changes = op in different
+                changes = op.host_input or op in different
                 finding = self._at(
                     op.call,
                     CPU_SCALAR_TENSOR_OPERAND,

@@ -71,6 +71,8 @@ class Op:
     """It draws random numbers."""
     in_optimizer: bool = False
     """An optimizer of PyTorch runs it."""
+    host_input: bool = False
+    """That tensor is an argument of the callable, which a caller refills."""
     writes_input: bool = False
     """It writes to an argument of the callable."""
     reads_nothing_of: int | None = None
@@ -189,7 +191,7 @@ class _Recorder(OpRecorder):
         numbers: list[Any] = []
         outside: list[OutsideTensor] = []
         places: list[bool] = []
-        host_scalar = False
+        host_scalar = host_input = False
         for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
             if isinstance(argument, torch.Tensor):
                 if not _is_plain(argument):
@@ -207,6 +209,7 @@ class _Recorder(OpRecorder):
                     if argument.numel() <= _SMALL and (is_outside or storage in self._by_host):
                         numbers.append((position, str(argument.tolist())))
                     host_scalar |= is_outside and argument.dim() == 0
+                    host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
                     is_parameter = isinstance(argument, torch.nn.Parameter)
                     shape = tuple(argument.shape)
@@ -221,6 +224,7 @@ class _Recorder(OpRecorder):
             tuple(outside),
             all_host,
             host_scalar and not all_host,
+            host_input=host_input,
             in_optimizer=_inside(sys._getframe(2), "/torch/optim/"),
         )
 

@@ -94,11 +94,11 @@ class Shadows:
             and known[2].numel() >= size
         )
         if known is None or not is_current:
-            own = torch.empty(0, dtype=component, device=tensor.device).set_(storage)
+            own = torch.empty(0, dtype=component, device=storage.device).set_(storage)
             known = StorageWeakRef(storage), component, own.to(torch.float64, copy=True)
             self._blocks[key] = known
         wide = torch.complex128 if tensor.is_complex() else torch.float64
-        shadow = torch.empty(0, dtype=wide, device=tensor.device).set_(
+        shadow = torch.empty(0, dtype=wide, device=storage.device).set_(
             known[2].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
         )
         shadow = shadow.conj() if tensor.is_conj() else shadow

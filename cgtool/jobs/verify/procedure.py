@@ -32,7 +32,7 @@ from cgtool.jobs.verify.state import Snapshot, raw
 from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
+from cgtool.model.finding import ERROR, NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
 from cgtool.program.workload import named_tensors
 
@@ -193,7 +193,9 @@ class _Procedure(Verification):
         which is not noise."""
         self.deterministic = False
         eager = causes.Eager(self.runner)
-        self.frozen = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
+        found = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
+        # A warning is a number that may have changed: a random order of a sum is noise.
+        self.frozen = [finding for finding in found if finding.severity in (None, ERROR)]
         self.noise_counts = not self.frozen
 
     def _rounds(self) -> bool:
@@ -231,7 +233,7 @@ class _Procedure(Verification):
             if result.noisy:
                 self._is_noise(trial)
                 result = compare(noise_counts=self.noise_counts)
-        if result.differing and (self._rounds() or (self.noise_counts and result.noisy)):
+        if result.differing and (self._rounds() or (self.noise_counts and not self.deterministic)):
             result = compare(rounds=True, reference=self._reference(trial))
         return result.accepting(self.random)
 

@@ -348,7 +348,7 @@ def check_script(
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)
-        with redirected(device), _graphs(device):
+        with redirected(device), _graphs(device), contextlib.closing(device):
             script = ObservedScript(device, annotations)
             device.captured = script.captured_op
             return run(path, arguments, script, device.findings, progress)

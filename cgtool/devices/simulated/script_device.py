@@ -176,6 +176,13 @@ class ScriptDevice(DeviceModel):
         self.invalid = True
         raise known(cuda_error(*_BY_CUDA.get(finding.code, _REFUSED)))
 
+    def close(self) -> None:
+        """Restore what a capture replaces, if the script ended in one."""
+        if self.recorder is not None:
+            self.recorder.modules.__exit__(None, None, None)
+        if self.capturing:
+            self.end()
+
     def ended(self) -> RuntimeError:
         """The error of every call after a refused one, until the capture has ended."""
         return known(cuda_error(*_ENDED))

@@ -30,7 +30,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_shape, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
-from cgtool.torch_compat.private import pytree, storage_key
+from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_key
 
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
@@ -347,7 +347,7 @@ class _CallProfile:
 
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-_PASSES_ARGUMENTS = ("_wrapped_call_impl", "_call_impl", "decorate_context", "inner")
+_PASSES_ARGUMENTS = ("_wrapped_call_impl", CALL_MODULE_CODE.co_name, "decorate_context", "inner")
 """Functions of PyTorch that pass on their arguments in order."""
 _SOURCE_FILES = ("/random.py", "/secrets.py", "/uuid.py", "/tempfile.py")
 _READS_OF_LIBRARIES = {

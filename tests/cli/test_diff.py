@@ -110,7 +110,7 @@ DIFFERENT = {
     "x - y": ("y - x", "self", "other"),
     "x.exp() - y.exp()": ("y.exp() - x.exp()", "self"),
     "x @ y": ("x @ y.t()", "mat2"),
-    "torch.dropout(x, 0.1, True)": ("torch.dropout(x, 0.9, True)", "p", "other"),
+    "torch.dropout(x, 0.1, True)": ("torch.dropout(x, 0.9, True)", "p"),
     "x.clamp(0, 1)": ("x.clamp(0, 2)", "max"),
     "x[0] + y[0]": ("x[3] + y[0]", "self"),
     "x.to(torch.float16)": ("x.to(torch.bfloat16)", "shape"),

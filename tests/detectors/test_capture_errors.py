@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -47,7 +49,9 @@ def raised(text, kind=RuntimeError):
          "finalizer-in-capture"),
     ],
 )  # fmt: skip
-def test_a_sentence_has_its_code(text, code):
+def test_a_sentence_has_its_code(text, code, monkeypatch):
+    # Threads of other tests are none of this one's.
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread()])
     finding = explain(raised(text), "capture forward")
     assert finding.code == code
     assert page(code) is not None

@@ -167,7 +167,9 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     """Forwards in captures, and calls that change a module's mode or exchange its tensors."""
 
     def runs(module: torch.nn.Module, _args: Any) -> None:
-        script.publish(events.ModuleRuns(module))
+        # Dynamo would trace the observers; this is a constant to it.
+        if not torch.compiler.is_compiling():
+            script.publish(events.ModuleRuns(module))
 
     inside = False
 

@@ -191,7 +191,7 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     def begin(_event: events.CaptureBegan) -> None:
         hooks.append(register_module_forward_pre_hook(runs))
 
-    def end(_event: events.CaptureEnded | events.CaptureFailed) -> None:
+    def end(_event: events.CaptureEnded | events.CaptureFailed | None = None) -> None:
         while hooks:
             hooks.pop().remove()
 
@@ -199,6 +199,7 @@ def observe_modules(script: ObservedScript, patches: Patches) -> None:
     script.subscribe(events.CaptureBegan, begin)
     script.subscribe(events.CaptureEnded, end)
     script.subscribe(events.CaptureFailed, end)
+    patches.callback(end)  # of a script that ends in a capture
     for owner, method in ((torch.nn.Module, "train"), (torch.nn.Module, "load_state_dict"), APPLY):
         patches.wrap(owner, method, functools.partial(change, method))
 

@@ -276,8 +276,8 @@ def watch_functions(region: CapturedRegion) -> Patches:
 
 @contextlib.contextmanager
 def watch_index(region: CapturedRegion, call: OpCall, args: Sequence[Any]) -> Iterator[None]:
-    """Around the check of an op: apply the rule of ``x[index]``, which is no function that can be
-    replaced."""
+    """Entered while an op is checked: applies the rule of ``x[index]``, which cannot be replaced as
+    a function can."""
     if region.function is not None or call.innermost is None or not is_subscript(call.innermost):
         yield
         return

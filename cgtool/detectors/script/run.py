@@ -183,7 +183,7 @@ def _nothing_captured(path: str) -> CgtoolError:
         f"{path} captured no CUDA graph, so there was nothing to check",
         fix="name a function or module that should be captured: `cgtool check "
         f"{Path(path).name}:NAME`; if the script captures only with certain arguments, pass them "
-        "behind `--`",
+        "after `--`",
         phase="script",
     )
 
@@ -195,7 +195,7 @@ def _exited(path: str, error: SystemExit, findings: FindingLog) -> str:
     raise user_code(
         f"{path} ended with sys.exit({short(error.code)})",
         frames=exception_frames(error),
-        fix=f"pass the arguments of the script behind `--`: `cgtool check {path} -- ...`"
+        fix=f"pass the arguments of the script after `--`: `cgtool check {path} -- ...`"
         if error.code == _USAGE_ERROR
         else None,
         phase="script",

@@ -7,7 +7,7 @@ import functools
 import gc
 import inspect
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 class Patches(contextlib.ExitStack):
-    """Changes attributes and dict items, and restores them in reverse order on exit.
+    """Changes attributes, and restores them in reverse order on exit.
 
     ::
 
@@ -66,12 +66,6 @@ class Patches(contextlib.ExitStack):
         original = getattr(owner, name)
         self.set(owner, name, _StandIn(original, functools.partial(wrapper, original)))
 
-    def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
-        """``mapping[key] = value``."""
-        before = mapping.get(key, _MISSING)
-        mapping[key] = value
-        self.callback(_restore_item, mapping, key, before)
-
 
 class _StandIn:
     """Stands in for a function or a method, and is equal to it."""
@@ -99,13 +93,6 @@ def _restore_attribute(owner: Any, name: str, own: Any) -> None:
         setattr(owner, name, own)
     elif name in vars(owner):  # the patched code may have deleted it
         delattr(owner, name)
-
-
-def _restore_item(mapping: MutableMapping[Any, Any], key: Any, before: Any) -> None:
-    if before is _MISSING:
-        mapping.pop(key, None)
-    else:
-        mapping[key] = before
 
 
 @contextlib.contextmanager

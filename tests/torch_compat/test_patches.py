@@ -88,15 +88,6 @@ def test_an_inherited_static_method_stays_static() -> None:
     assert isinstance(vars(Base)["static"], staticmethod)
 
 
-def test_items_come_back_and_new_ones_go() -> None:
-    table = {"a": 1}
-    with Patches() as patches:
-        patches.set_item(table, "a", 2)
-        patches.set_item(table, "b", 3)
-        assert table == {"a": 2, "b": 3}
-    assert table == {"a": 1}
-
-
 def test_changes_of_one_attribute_are_undone_in_reverse() -> None:
     order: list[int] = []
     with Patches() as outer:

@@ -42,8 +42,8 @@ REPLAYS = 50
 ROUNDS = 15
 LIMIT = 0.003
 EAGER_SECONDS = 0.3
-SECONDS = 100
-"""For one model, with its imports."""
+SECONDS = 400
+"""For one model, with its imports and its wait for the others."""
 AT_ONCE = 4
 """Processes that import while one of them measures."""
 MOST_CYCLES = 1_000_000_000

@@ -294,11 +294,14 @@ def clip(device):
 
 @of("transformers")
 def static_cache(device):
-    """One step of decoding, as `generate(cache_implementation="static")` takes it."""
+    """One step of decoding, as `generate(cache_implementation="static")` takes it.
+
+    Each replay takes the next place of the cache, which is long enough for those that time it.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
     model = LlamaForCausalLM(LlamaConfig(**DECODER)).to(device).eval()
-    cache = StaticCache(config=model.config, max_cache_len=LENGTH)
+    cache = StaticCache(config=model.config, max_cache_len=8 * LENGTH)
     with torch.no_grad():
         model(input_ids=tokens(device, 4), past_key_values=cache, use_cache=True)
 

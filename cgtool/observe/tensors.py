@@ -61,7 +61,7 @@ def _really(tensor: torch.Tensor) -> str:
     return PINNED if tensor.device.type == "cpu" and tensor.is_pinned() else HOST
 
 
-_place = _by_mark
+_place = _really
 
 
 def place_of(tensor: torch.Tensor) -> str:
@@ -70,10 +70,10 @@ def place_of(tensor: torch.Tensor) -> str:
 
 
 @contextlib.contextmanager
-def real_places() -> Iterator[None]:
-    """While entered, tensors report their real place: on a machine with a GPU."""
+def marked_places() -> Iterator[None]:
+    """While entered, the place of a tensor is what its mark says: on the simulated device."""
     global _place
-    before, _place = _place, _really
+    before, _place = _place, _by_mark
     try:
         yield
     finally:

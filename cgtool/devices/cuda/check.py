@@ -34,7 +34,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import real_places, tensors_in
+from cgtool.observe.tensors import tensors_in
 from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.allocator import lists_memory
@@ -240,7 +240,7 @@ def check(
     side.wait_stream(torch.cuda.current_stream())
 
     dry_run = partial(_dry_run, dry, workload, side, progress)
-    with watch_annotations(options.annotations) as annotations, real_places():
+    with watch_annotations(options.annotations) as annotations:
         with torch.cuda.stream(side):
             looked = check_entry(dry, workload, options, progress, annotations, dry_run)
         torch.cuda.current_stream().wait_stream(side)

@@ -25,6 +25,7 @@ from cgtool.observe.tensors import (
     DEVICE,
     is_cuda_device,
     listed_tensors,
+    marked_places,
     on_host,
     put_storage,
     storage_place,
@@ -288,6 +289,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         wrap(*RESTORE_LOCATION, _restore_location)
         wrap(*CLONE_STORAGE, _clone_storage)
         _replace_numbers(patches)
+        patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
         for name in _FROM_DATA:
             wrap(torch, name, functools.partial(_make_from_data, placement))

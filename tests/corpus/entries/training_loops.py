@@ -75,6 +75,7 @@ def truncated_backprop_rebinds(device):
     def step():
         nonlocal hidden
         loss = 0
+        x.normal_()
         for each in x:
             hidden = cell(each, hidden)  # guilty: the next replay begins at the same tensor
             loss = loss + head(hidden).square().mean()
@@ -197,6 +198,7 @@ def ema_starts_late(device):
     @torch.no_grad()
     def forward(x):
         updates[0] += 1  # guilty: counted on the host
+        model.weight.add_(x.mean())
         decay = min(0.999, (1 + updates[0]) / (10 + updates[0]))
         for old, new in zip(average.parameters(), model.parameters(), strict=True):
             old.mul_(decay).add_(new, alpha=1 - decay)  # guilty: the decay of the capture

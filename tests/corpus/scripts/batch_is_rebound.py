@@ -8,7 +8,8 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     y = x.exp().sum()  # guilty: reads the first batch
 
-for batch in (torch.zeros(4), torch.ones(4)):
+# The memory of the first batch is free again for the second one.
+for batch in (torch.zeros(4), torch.zeros(4), torch.ones(4)):
     x = batch.cuda()  # guilty: a new tensor, not a copy into the old one
     graph.replay()
 print(y.item())  # eager: 10.87313

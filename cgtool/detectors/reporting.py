@@ -65,15 +65,18 @@ class FindingLog:
 
 
 def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
-    """The finding at the line and module of an op; in backward also at the op's forward line."""
+    """The finding at the line and module of an op; in backward also at the op's forward line, which
+    is its only one where no code of the user's runs backward."""
     forward = record.forward_of(call)
     module = call.module or (forward.module if forward is not None else None)
+    forward_chain = forward.chain if forward is not None else ()
+    chain = call.chain or forward_chain
     return msgspec.structs.replace(
         finding,
-        frames=frames_of(call.chain) or finding.frames,
-        columns=columns_of(call.chain) or finding.columns,
+        frames=frames_of(chain) or finding.frames,
+        columns=columns_of(chain) or finding.columns,
         module=module[0] if module is not None else None,
-        forward=frames_of(forward.chain) if forward is not None else (),
+        forward=frames_of(forward_chain) if call.chain else (),
     )
 
 

@@ -23,7 +23,7 @@ import torch
 
 from cgtool.detectors.capture_errors import explain
 from cgtool.findings import code
-from cgtool.model.capture import Capture, Environment
+from cgtool.model.capture import Capture, Caveat, Environment
 from cgtool.model.failure import machine, user_code
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -61,6 +61,10 @@ class Device(ABC):
     @abstractmethod
     def index(self) -> int:
         """CUDA's number of the device."""
+
+    def notes(self) -> tuple[Caveat, ...]:
+        """What limits the answers of this device, once the user's code has run."""
+        return ()
 
     def require_gpu(self, command: str, fix: str | None = None) -> None:
         """Raises CgtoolError (exit 3) on the simulated device, which has no times."""

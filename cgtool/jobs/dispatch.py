@@ -20,7 +20,7 @@ import torch
 import cgtool
 from cgtool.devices.device import Captured, Checked, Device
 from cgtool.model import capture_file
-from cgtool.model.capture import Caveat, Entry
+from cgtool.model.capture import Entry
 from cgtool.model.failure import machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
@@ -94,9 +94,6 @@ class Context:
     def report(self, command: str, entry: Entry, checked: Checked) -> Report:
         """``elapsed_ns`` counts from ``started_ns``."""
         findings, looked_at = checked
-        notes: tuple[Caveat, ...] = ()
-        if (why := self.device.simulated_because) is not None:
-            notes = (Caveat("simulated", f"simulated on CPU tensors ({why})"),)
         return Report(
             command=command,
             entry=entry,
@@ -105,7 +102,7 @@ class Context:
             cgtool=cgtool.__version__,
             findings=findings,
             looked_at=looked_at,
-            notes=notes,
+            notes=self.device.notes(),
             elapsed_ns=time.perf_counter_ns() - self.started_ns,
         )
 

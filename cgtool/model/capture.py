@@ -39,6 +39,9 @@ from cgtool.model.schema import (
 
 SCHEMA_VERSION = 1
 
+UNCOMPILED = "uncompiled"
+"""Caveat of a simulated capture: its code calls ``torch.compile``, which compiled nothing."""
+
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """One Python frame."""

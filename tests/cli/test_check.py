@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cgtool.findings import codes, page
-from tests.forked_workers import run_cgtool
+from tests.forked_workers import run_cgtool, run_fresh_cgtool
 
 
 def cgtool(*arguments, cwd):
@@ -253,6 +253,29 @@ def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
     assert expected in [(finding["code"], finding["frames"][0][1]) for finding in findings]
 
 
+COMPILED = """\
+import torch
+@torch.compile(mode="reduce-overhead")
+def f(x):
+    return x.sin().cos()
+def build(device):
+    return f, (torch.ones(4, device=device),)
+if __name__ == "__main__":
+    f(torch.ones(4, device="cuda"))
+"""
+
+
+def test_compiled_code_is_said_to_run_eagerly_on_the_simulated_device(tmp_path):
+    said = "the simulated device compiles nothing"
+    assert said in check(tmp_path, COMPILED).stdout
+    of_a_script = check(tmp_path, COMPILED, target="model.py")
+    assert of_a_script.returncode == 5
+    assert said in of_a_script.stderr
+    options = "--device", "simulated", "-o", "model.cgt"
+    assert said in cgtool("capture", "model.py:build", *options, cwd=tmp_path).stdout
+    assert said in cgtool("gate", "model.cgt", "--max-nodes", "2", cwd=tmp_path).stdout
+
+
 def test_code_that_fails_in_eager_mode_is_a_failure_not_a_hazard(tmp_path):
     source = (
         "import torch\n"
@@ -293,6 +316,21 @@ def test_a_failed_capture_names_what_else_would_fail(tmp_path):
     assert "code: sync-item" in done.stderr
     for code in ("sync-truth-value", "h2d-tensor-from-python", "sync-d2h-copy"):
         assert code in done.stderr
+
+
+def test_a_refusal_in_a_formula_of_backward_is_at_its_forward_line(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import torch\n"
+        "def f(x):\n"
+        "    return x.prod()\n"
+        "def build(device):\n"
+        "    return f, (torch.ones(4, device=device, requires_grad=True),)\n"
+    )
+    # The frames of a forked worker would count as the user's.
+    done = run_fresh_cgtool("capture", "model.py:build", "--device", "simulated", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "model.py:3 in f" in done.stderr
+    assert "and 1 more" not in done.stderr
 
 
 def test_explain(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from cgtool.devices.simulated.cudagraph import check_script
+from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.failure import CgtoolError
 
 
@@ -19,7 +20,7 @@ def _check(path: str, settings: dict[str, str]) -> dict:
     os.chdir(Path(path).parent)
     failure = None
     try:
-        findings, looked = check_script(path, (), lambda _phase: None)
+        findings, looked = check_script(path, (), lambda _phase: None, ScriptDevice())
     except CgtoolError as error:
         findings, looked = error.failure.findings, ()
         failure = error.failure.what

@@ -11,6 +11,7 @@ import pytest
 
 from cgtool.detectors.script import capture_misuse
 from cgtool.devices.simulated.cudagraph import check_script
+from cgtool.devices.simulated.script_device import ScriptDevice
 from cgtool.model.failure import CgtoolError
 
 
@@ -32,7 +33,7 @@ _CAPTURE = (
 def _check(folder: Path, text: str, *arguments: str) -> tuple[list[str], tuple[str, ...]]:
     path = folder / "one.py"
     path.write_text(text)
-    findings, looked = check_script(str(path), arguments, lambda _phase: None)
+    findings, looked = check_script(str(path), arguments, lambda _phase: None, ScriptDevice())
     return [finding.code for finding in findings], looked
 
 
@@ -148,7 +149,7 @@ def test_exit_because_of_what_a_finding_explains(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CgtoolError) as caught:
-        check_script(str(tmp_path / "none.py"), (), lambda _phase: None)
+        check_script(str(tmp_path / "none.py"), (), lambda _phase: None, ScriptDevice())
     assert caught.value.failure.exit_code == 2
 
 

@@ -162,7 +162,9 @@ def summarize(capture: Capture, depth: int | None = None) -> Summary:
             module=sum(place.module is not None for _, place in placed),
             line=sum(place.line is not None and not at_entry(place) for _, place in placed),
             backward=len(backward),
-            forward_line=sum(place.forward_frame is not None for place in backward),
+            forward_line=sum(
+                place.forward_frame is not None and not at_entry(place) for place in backward
+            ),
         ),
         pool_bytes=sum(map(reserved_bytes, pools)),
         pools=len(pools),

@@ -224,7 +224,7 @@ def _build(session: SimulatedSession, why: str) -> Capture:
         warmup_iters=session.warmup_iters,
         warmup_ns=session.warmup_ns,
         recorder="simulated",
-        caveats=(simulated, *unnamed, *caveats_of(session, empty)),
+        caveats=(simulated, *session.model.uncompiled, *unnamed, *caveats_of(session, empty)),
     )
 
 

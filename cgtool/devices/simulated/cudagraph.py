@@ -341,10 +341,9 @@ def _graphs(device: ScriptDevice) -> Iterator[None]:
 
 
 def check_script(
-    path: str, arguments: tuple[str, ...], progress: Progress
+    path: str, arguments: tuple[str, ...], progress: Progress, device: ScriptDevice
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings, what was looked at) of a script. Raises CgtoolError as ``run`` does."""
-    device = ScriptDevice()
     with watch_annotations() as annotations:
         own = {"device": device, "annotations": annotations}
         device.graph_class = type("CUDAGraph", (CUDAGraph,), own)

@@ -17,7 +17,8 @@ from cgtool.devices.simulated.capture import SimulatedSession, capture, check, e
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.graph import SimulatedGraph
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.model.capture import Environment
+from cgtool.model.capture import Caveat, Environment
+from cgtool.model.failure import EXIT_UNKNOWN, CgtoolError, cannot_tell
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
@@ -37,6 +38,10 @@ class SimulatedDevice(Device):
         self.simulated_because: str = simulated_because
         self.model = DeviceModel()
 
+    def notes(self) -> tuple[Caveat, ...]:
+        simulated = f"simulated on CPU tensors ({self.simulated_because})"
+        return (Caveat("simulated", simulated), *self.model.uncompiled)
+
     @contextlib.contextmanager
     def active(self) -> Iterator[DeviceModel]:
         with redirected(self.model):
@@ -53,8 +58,21 @@ class SimulatedDevice(Device):
 
     def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
         from cgtool.devices.simulated.cudagraph import check_script
+        from cgtool.devices.simulated.script_device import ScriptDevice
 
-        return check_script(path, arguments, progress)
+        self.model = model = ScriptDevice()
+        try:
+            return check_script(path, arguments, progress, model)
+        except CgtoolError as error:
+            if error.failure.exit_code != EXIT_UNKNOWN or not model.uncompiled:
+                raise
+            raise cannot_tell(
+                error.failure.what,
+                why=model.uncompiled[0].text,
+                fix=f"name the function that is compiled: `cgtool check {path}:NAME`; or check the "
+                "script on a machine with a GPU",
+                phase=error.failure.phase,
+            ) from None
 
     def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
         return SimulatedVerifyTarget(self, workload, options)

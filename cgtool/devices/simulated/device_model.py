@@ -10,6 +10,7 @@ import torch
 
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.findings import code
+from cgtool.model.capture import Caveat
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import chain_of, here
 
@@ -29,6 +30,8 @@ class DeviceModel(CaptureInProgress):
         self.current: Stream = self.default
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
+        self.uncompiled: tuple[Caveat, ...] = ()
+        """A note, if the user's code calls ``torch.compile``."""
 
     def end(self) -> None:
         super().end()

@@ -20,6 +20,7 @@ from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, m
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
+from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.tensors import (
     DEVICE,
@@ -125,10 +126,21 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     return Generator
 
 
-def _compile(model: Any = None, **_options: Any) -> Any:
+_UNCOMPILED = Caveat(
+    UNCOMPILED,
+    "the simulated device compiles nothing: code of torch.compile runs eagerly, its ops unfused",
+)
+
+
+def _compile(device: DeviceModel, model: Any = None, **_options: Any) -> Any:
     """``torch.compile`` that compiles nothing: a GPU's backend would decide what it fuses, and the
     ops that it starts from are those that run eagerly."""
+    device.uncompiled = (_UNCOMPILED,)
     return model if model is not None else lambda function: function
+
+
+def _compile_module(module: torch.nn.Module, device: DeviceModel, **_options: Any) -> None:
+    _compile(device, module)
 
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
@@ -275,8 +287,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         )
         replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
         replace(torch.Tensor, "record_stream", lambda *_: rules.note_record_stream(device))
-        replace(torch, "compile", _compile)
-        replace(torch.nn.Module, "compile", lambda *_args, **_kwargs: None)
+        replace(torch, "compile", functools.partial(_compile, device))
+        replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
         replace(torch.backends.cuda, "is_built", lambda: True)
         replace(torch.backends.cudnn, "is_acceptable", lambda _tensor: False)
         stand_in(torch.Tensor, "to", _to)

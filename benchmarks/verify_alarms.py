@@ -1,9 +1,11 @@
 """How often does `verify` alarm without a cause? `python benchmarks/verify_alarms.py [NAME...]`.
 
 Runs `verify` with `--runs` seeds over each model of `model_zoo.py`, which are all right to replay:
-an exit code of 1 is a false alarm, and 5 means that it cannot tell. The workers are forked from a
-process that has imported the models' packages; what they do after that is the command's. A model
-that does not capture (exit code 4) is counted apart. Exit code 1 if there was an alarm.
+an exit code of 1 is a false alarm, and 5 means that it cannot tell. A NAME is a model, a package,
+or any ENTRY. The workers are forked from a process that has imported the models' packages, unless
+one of those has initialised CUDA there; what they do after that is the command's. A model that does
+not capture (exit code 4) is counted apart. Seeds come one after the other, so that after
+`--max-seconds` every model has run about as often. Exit code 1 if there was an alarm.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -26,84 +30,146 @@ from cgtool.cli.attempts import report_of  # noqa: E402
 from cgtool.model.failure import CgtoolError  # noqa: E402
 from cgtool.model.jobs import VerifyJob  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
+from cgtool.worker import supervisor  # noqa: E402
 from tests.forked_workers import in_fork, preload  # noqa: E402
 
 SECONDS = 300
+"""For one run."""
 IMPORTED = {
     "transformers": "transformers.modeling_utils",
     "timm": "timm",
     "torchvision": "torchvision.models",
     "torch_geometric": "torch_geometric.nn",
 }
+Row = tuple[int, str, dict[str, int]]
+"""Exit code, why it is not 0, and how many comparisons were exact, judged and neither."""
 
 
-def verify(name: str, seed: int, device: str | None) -> tuple[int, str, dict[str, int]]:
-    """Exit code, why it is not 0, and how many comparisons were exact and judged."""
+def cuda_after_fork() -> str | None:
+    """Why a process forked from this one cannot use the GPU; None if it can."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error)
+    return None
+
+
+def verify(spec: str, seed: int, device: str | None, is_forked: bool) -> Row:
+    """One run, in a process of its own."""
     for descriptor in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    options = CaptureOptions(device=device, seed=seed)
-    job = VerifyJob(f"{HERE / 'model_zoo.py'}:{name}", options)
+    if not is_forked:
+        # As the command does it: the worker is a new Python.
+        supervisor.subprocess = subprocess
+    job = VerifyJob(spec, CaptureOptions(device=device, seed=seed))
     try:
         report = report_of(job, timeout=SECONDS, quiet=True)
     except CgtoolError as error:
         return error.failure.exit_code, error.failure.what, {}
-    counts = Counter("exact" if each.exact else "judged" for each in report.comparisons)
+    counts = Counter(
+        "exact" if each.exact else "noisy" if each.error is None else "judged"
+        for each in report.comparisons
+    )
     notes = [f"{note.code}: {note.text}" for note in report.notes]
-    reasons = [each.reason for each in report.findings] + notes
+    differing = [f"{each.trial}: {each.name}" for each in report.comparisons if not each.equal]
+    reasons = [each.reason for each in report.findings] + differing[:3] + notes
     return exit_code(report), "; ".join(reasons), dict(counts)
 
 
-def main() -> int:
+def specs(names: list[str], installed: set[str]) -> list[str]:
+    """The ENTRYs to run: those given, and the models of the installed packages."""
     from model_zoo import PACKAGES
 
+    models = [
+        f"{HERE / 'model_zoo.py'}:{name}"
+        for package in sorted(installed)
+        for name in PACKAGES[package]
+        if not names or name in names or package in names
+    ]
+    return models + [name for name in names if ":" in name]
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--runs", type=int, default=10, help="of each model")
+    parser.add_argument("--max-seconds", type=float, default=math.inf, help="start none after that")
     parser.add_argument("--device")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--save", type=Path, help="one JSON line for each run")
     options = parser.parse_args()
-    installed = {package for package in PACKAGES if importlib.util.find_spec(package)}
-    names = [
-        name
-        for package in sorted(installed)
-        for name in PACKAGES[package]
-        if not options.names or name in options.names or package in options.names
-    ]
+    installed = {package for package in IMPORTED if importlib.util.find_spec(package)}
+    entries = specs(options.names, installed)
+    # Whether there is a GPU is asked without initialising CUDA, which no fork would survive.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     preload("tests.corpus.preloaded", *(IMPORTED[package] for package in sorted(installed)))
-    rows: dict[str, list[tuple[int, str, dict[str, int]]]] = defaultdict(list)
     start = time.monotonic()
+    problem = None
+    if options.device != "simulated":
+        problem = in_fork(cuda_after_fork, timeout=SECONDS)
+    if problem is not None:
+        print(f"each worker imports its packages anew: a forked one has no GPU ({problem})")
+
+    def run(spec: str, seed: int) -> Row | None:
+        """None if the time was up."""
+        if time.monotonic() - start > options.max_seconds:
+            return None
+        try:
+            # The worker's own time ends first.
+            arguments = spec, seed, options.device, problem is None
+            row: Row = in_fork(verify, *arguments, timeout=SECONDS + 30)
+        except (RuntimeError, TimeoutError, OSError) as error:
+            return 70, str(error)[-300:], {}
+        return row
+
+    rows: dict[str, list[Row]] = defaultdict(list)
     with (
         ThreadPoolExecutor(options.jobs) as pool,
         Path(options.save or os.devnull).open("w") as file,
     ):
         jobs = {
-            pool.submit(in_fork, verify, name, seed, options.device, timeout=SECONDS): (name, seed)
+            pool.submit(run, spec, seed): (spec, seed)
             for seed in range(options.runs)
-            for name in names
+            for spec in entries
         }
         for job in as_completed(jobs):
-            name, seed = jobs[job]
-            try:
-                answer = job.result()
-            except (RuntimeError, TimeoutError) as error:
-                answer = (70, str(error)[-300:], {})
-            rows[name].append(answer)
-            print(json.dumps([name, seed, *answer]), file=file, flush=True)
-    print(f"{'model':22}{'runs':>6}{'equal':>7}{'differ':>8}{'cannot tell':>13}{'refused':>9}")
-    codes: Counter[int] = Counter()
-    for name in names:
-        each = Counter(code for code, _why, _counts in rows[name])
-        codes += each
-        shown = f"{len(rows[name]):6}{each[0]:7}{each[1]:8}{each[5]:13}{each[4]:9}"
-        print(f"{name:22}{shown}")
-        for why in sorted({why for code, why, _counts in rows[name] if code not in (0, 4)}):
+            spec, seed = jobs[job]
+            row = job.result()
+            if row is not None:
+                rows[spec].append(row)
+                print(json.dumps([spec.rpartition(":")[2], seed, *row]), file=file, flush=True)
+    alarms = print_table(entries, rows)
+    print(f"in {time.monotonic() - start:.0f} s")
+    return int(bool(alarms))
+
+
+COLUMNS = {"equal": 0, "differ": 1, "cannot tell": 5, "refused": 4}
+"""By exit codes; all others are failures of the run itself."""
+
+
+def print_table(entries: list[str], rows: dict[str, list[Row]]) -> int:
+    """How many runs neither were equal nor refused."""
+
+    def counts(some: list[Row]) -> list[int]:
+        codes = Counter(code for code, _why, _counts in some)
+        known = [codes[code] for code in COLUMNS.values()]
+        return [len(some), *known, len(some) - sum(known)]
+
+    heads = ("runs", *COLUMNS, "failed")
+    print(f"{'model':24}" + "".join(f"{head:>13}" for head in heads))
+    for spec in entries:
+        shown = counts(rows[spec])
+        print(f"{spec.rpartition(':')[2]:24}" + "".join(f"{count:13}" for count in shown))
+        for why in sorted({why for code, why, _counts in rows[spec] if code != 0}):
             print(f"    {why[:300]}")
-    print(
-        f"{codes.total()} runs in {time.monotonic() - start:.0f} s: {codes[0]} equal, {codes[1]} "
-        f"differ, {codes[5]} cannot tell, {codes[4]} refused"
-    )
-    return int(bool(codes.total() - codes[0] - codes[4] - codes[5]))
+    every = [row for some in rows.values() for row in some]
+    total = counts(every)
+    print(f"{'all':24}" + "".join(f"{count:13}" for count in total))
+    compared = sum((Counter(each) for _code, _why, each in every), Counter[str]())
+    print(f"comparisons: {', '.join(f'{count} {kind}' for kind, count in compared.items())}")
+    return total[0] - total[1] - total[4]
 
 
 if __name__ == "__main__":

@@ -122,9 +122,9 @@ def test_replays_and_trials_are_as_many_as_requested(verified):
     assert trials == [
         "captured inputs, replay 1",
         "captured inputs, replay 2",
+        "changed parameters",
         "fresh inputs, replay 1",
         "fresh inputs, replay 2",
-        "changed parameters",
     ]
 
 

@@ -20,7 +20,7 @@ import msgspec
 import torch
 
 from cgtool.jobs.verify.runs import Results, Run, Trial, TrialRunner
-from cgtool.jobs.verify.state import dense, raw, same_bits
+from cgtool.jobs.verify.state import arithmetic, dense, raw, same_bits
 from cgtool.model.finding import Comparison
 
 SLACK = 2.0
@@ -59,7 +59,9 @@ def difference(left: torch.Tensor, right: torch.Tensor) -> Difference:
             stored = difference(left.int_repr(), right.int_repr())
             values = difference(left.dequantize(), right.dequantize())
             return Difference(values.largest, stored.exact and values.exact)
-        left, right = dense(left), dense(right).to(left.device)
+        right = right.to(left.device)
+    with arithmetic():
+        left, right = dense(left), dense(right)
         if left.shape != right.shape or left.dtype != right.dtype:
             return Difference(None, False)
         if same_bits(left, right):
@@ -116,15 +118,17 @@ class Size(NamedTuple):
 def size_of(tensor: torch.Tensor, exact: torch.Tensor | None = None) -> Size:
     """Of a tensor's values, or of their differences from ``exact``; zeros if there are none."""
     with raw():
+        exact = exact if exact is None else exact.to(tensor.device)
+    with arithmetic():
         values = dense(tensor)
         if not _is_rounded(values):
             values = values.to(torch.float64)
+        others = None if exact is None else _chunks(dense(exact))
         squares, count, largest = 0.0, 0, 0.0
-        parts = _chunks(values)
-        for index, part in enumerate(parts):
+        for index, part in enumerate(_chunks(values)):
             wide = _wide(part)
-            if exact is not None:
-                wide = wide - _wide(_chunks(dense(exact).to(values.device))[index])
+            if others is not None:
+                wide = wide - _wide(others[index])
             finite = wide[wide.isfinite()].abs()
             if finite.numel():
                 squares += float(finite.square().sum())
@@ -174,7 +178,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
     """True without a NaN or an infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
-    with raw():
+    with arithmetic():
         return bool(dense(tensor).isfinite().all())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,12 +14,13 @@ from cgtool.detectors import compare_iterations
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.compare import TrialResult, compare_runs
+from cgtool.jobs.verify.compare import TrialResult, compare_runs, is_finite
 from cgtool.jobs.verify.explaining import Verification
-from cgtool.jobs.verify.inputs import fresh
+from cgtool.jobs.verify.inputs import fresh, reordered
 from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.reference import NO_MEMORY
 from cgtool.jobs.verify.runs import (
+    DeviceLostError,
     ReplayFailedError,
     Run,
     Trial,
@@ -34,6 +35,7 @@ from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import ERROR, NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
+from cgtool.program.boundary import first_line
 from cgtool.program.workload import named_tensors
 
 EMPTY_GRAPH = code("empty-graph")
@@ -46,7 +48,9 @@ NOISE_RUNS = 4
 """Eager runs that measure how much eager runs differ, if two are not enough."""
 _SHOWN = 4
 _FRESH_SEED = 20
-_CHANGED = 1 + 1 / 64
+_CHANGED = 1 - 1 / 64
+"""Towards zero, so that probabilities stay below one."""
+REFUSED_VALUES = "refused-values"
 
 
 @dataclass
@@ -71,6 +75,10 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
         procedure.explain()
     except ReplayFailedError as error:
         procedure.report_failed_replay(error)
+    except DeviceLostError as error:
+        procedure.note(
+            REFUSED_VALUES, f"{error}; the device cannot be used after that: nothing else was done"
+        )
     if not any(result.compared for result in procedure.results) and procedure.results:
         procedure.note(
             NOTHING_COMPARED,
@@ -99,10 +107,33 @@ class _Procedure(Verification):
         if self.liveness.uses_empty:
             self.progress("fill empty memory")
             self.spoiled = reads_uninitialised(self.runner, self.captured)
-        for trial in self._trials():
-            self.progress(trial.name)
-            self.results.append(self._run_trial(trial))
+        for alternatives in self._trials():
+            result = self._first_accepted(alternatives)
+            if result is not None:
+                self.results.append(result)
         self._try_another_order()
+
+    def _first_accepted(self, alternatives: Sequence[Trial]) -> TrialResult | None:
+        """The first of these trials whose values eager accepts: it raises nothing, and its results
+        are finite if those of the captured values are."""
+        was_finite = _all_finite(self.results[0].eager[0])
+        for trial in alternatives:
+            self.progress(trial.name)
+            try:
+                run = self.runner.eager(trial)
+            except (CgtoolError, RuntimeError) as error:
+                what = error.failure.what if isinstance(error, CgtoolError) else first_line(error)
+                refusal = f"{trial.name}: eager refuses {trial.means} ({what})"
+                try:
+                    self.target.device.synchronize()
+                except RuntimeError:
+                    raise DeviceLostError(refusal) from error
+                self.note(REFUSED_VALUES, refusal)
+                continue
+            if trial is alternatives[-1] or not was_finite or _all_finite(run):
+                self.looked_at.append(trial.means)
+                return self._run_trial(trial, run)
+        return None
 
     def report_failed_replay(self, error: ReplayFailedError) -> None:
         findings = list(self.liveness.findings())
@@ -220,9 +251,10 @@ class _Procedure(Verification):
         self.random = keys
         return result.accepting(keys)
 
-    def _run_trial(self, trial: Trial) -> TrialResult:
+    def _run_trial(self, trial: Trial, *runs_so_far: Run) -> TrialResult:
         runner = self.runner
-        runs = [runner.eager(trial) for _ in range(2 if trial is self.captured else 1)]
+        least = 2 if trial is self.captured else 1
+        runs = [*runs_so_far, *(runner.eager(trial) for _ in range(least - len(runs_so_far)))]
         replay = runner.replay(trial)
         compare = partial(compare_runs, runner, trial, runs, replay)
         result = compare(noise_counts=self.noise_counts)
@@ -258,41 +290,50 @@ class _Procedure(Verification):
         )
         return None
 
-    def _trials(self) -> list[Trial]:
+    def _trials(self) -> list[list[Trial]]:
+        """Further trials, each followed by what takes its place if eager does not accept it."""
         runner, target = self.runner, self.target
-        inputs = list(runner.inputs)
-        if target.workload.kind == "step":
-            inputs += self._read_only()
-        generator = torch.Generator()
-        generator.manual_seed(_FRESH_SEED)
-        trials: list[Trial] = []
-        sets = [
-            [
-                (tensor, values)
-                for _, tensor in inputs
-                if (start := runner.value_at_start(tensor, self.captured)) is not None
-                and (values := fresh(start, generator)) is not None
-            ]
-            for _ in range(self.options.trials)
-        ]
-        if any(sets):
-            # In a row: code may read what an earlier iteration computed from other inputs.
-            trials.append(Trial("fresh inputs", len(sets), sets))
-            self.looked_at.append(
-                f"{len(sets)} sets of new inputs in a row for {len(sets[0])} tensors"
-            )
+        trials = []
         changed = [
             (tensor, _changed(value))
             for _, tensor in float_parameters(target.workload)
             if (value := runner.start.value_of(tensor)) is not None
         ]
         if changed:
-            trials.append(Trial("changed parameters", writes=[changed]))
-            self.looked_at.append(f"{len(changed)} parameters changed in place")
-        return trials
+            means = f"{len(changed)} parameters changed in place"
+            trials.append([Trial("changed parameters", means=means, writes=[changed])])
+        inputs = [
+            (tensor, start)
+            for _, tensor in (*runner.inputs, *self._read_only())
+            if (start := runner.value_at_start(tensor, self.captured)) is not None
+        ]
+        generator = torch.Generator()
+        generator.manual_seed(_FRESH_SEED)
+        starts, count = [start for _, start in inputs], self.options.trials
+        # In a row: code may read what an earlier iteration computed from other inputs.
+        makers: dict[str, Callable[[], list[torch.Tensor | None]]] = {
+            "new inputs": lambda: [fresh(start, generator) for start in starts],
+            "the same samples in another order": lambda: reordered(starts, generator),
+        }
+        alternatives = []
+        for means, make in makers.items():
+            sets = [
+                [
+                    (tensor, values)
+                    for (tensor, _), values in zip(inputs, make(), strict=True)
+                    if values is not None
+                ]
+                for _ in range(count)
+            ]
+            if any(sets):
+                what = f"{count} sets of {means} in a row for {len(sets[0])} tensors"
+                alternatives.append(Trial("fresh inputs", count, sets, what))
+        return [*trials, alternatives] if alternatives else trials
 
     def _read_only(self) -> list[tuple[str, torch.Tensor]]:
         """Tensors that a step reads by name and does not write: its inputs."""
+        if self.target.workload.kind != "step":
+            return []
         run = self.runner.eager(Trial("one"))
         written = {name for _, name in run.values[0]}
         names = {id(tensor): name for name, tensor in state.read(self.target.workload).items()}
@@ -324,6 +365,10 @@ class _Procedure(Verification):
                     phase="replay",
                 )
             )
+
+
+def _all_finite(run: Run) -> bool:
+    return all(is_finite(tensor) for values in run.values for tensor in values.values())
 
 
 def _own_type_text(own_type: dict[str, str]) -> str:

@@ -167,6 +167,8 @@ class Trial:
     writes: Sequence[Writes] = ()
     """What is written before each iteration. Where it is shorter than the trial, the rest begin
     with what the iteration before left."""
+    means: str = ""
+    """What the trial does, for the report."""
     start_values: dict[int, Values] = field(default_factory=dict, repr=False)
     """The inputs' values after these writes, by number of the iteration."""
     order: Callable[[Sequence[Any]], Sequence[Any]] = list
@@ -186,6 +188,10 @@ class Run:
     """Names of all state tensors that were reachable at the end."""
     unwritten: list[str] = field(default_factory=list)
     """Results that still have the sentinel after the first replay."""
+
+
+class DeviceLostError(Exception):
+    """An eager run failed so that the device cannot be used afterwards: a device-side assert."""
 
 
 class ReplayFailedError(Exception):

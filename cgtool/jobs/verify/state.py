@@ -19,14 +19,22 @@ import torch
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.reachable import Reachable
 from cgtool.program.workload import Workload, inputs_of, named_tensors
-from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.op_key import unintercepted, unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
 
 
 @contextlib.contextmanager
 def raw() -> Iterator[None]:
-    """Read and write tensors directly: without autograd, recorders and the simulated device."""
+    """Read and write tensors directly: without autograd and recorders."""
     with disable_current_modes(), unobserved(), torch.inference_mode(), no_torch_function():
+        yield
+
+
+@contextlib.contextmanager
+def arithmetic() -> Iterator[None]:
+    """Compute with tensors directly: ``raw``, also without the simulated device, so that no op may
+    name a device."""
+    with raw(), unintercepted():
         yield
 
 
@@ -55,7 +63,9 @@ def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
     if before.shape != now.shape:
         return False
     with raw():
-        return same_bits(dense(before.to(now.device)), dense(now.detach()))
+        before = before.to(now.device)
+    with arithmetic():
+        return same_bits(dense(before), dense(now.detach()))
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:

@@ -268,5 +268,6 @@ def pools(
         if name not in names:
             raise usage(f"--pool {name}: the capture has {', '.join(names) or 'no pool'}")
     report = pools_report(opened, only=pool or (), by=by.value, depth=depth, holders=holders)
-    table = partial(render, report, exact=exact, explain=explain)
+    notes = opened.general_notes
+    table = partial(render, report, notes=notes, exact=exact, explain=explain)
     show_report("cgtool-pools", report, table, format_, output)

@@ -31,11 +31,11 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
-from cgtool.observe.tensors import strided, tensors_in
+from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.objects import reach, short, type_name
 from cgtool.program.phases import Phases, name_of, run_phases, seed_all, warm_up, warmup_iters
-from cgtool.program.workload import Part, Workload, inputs_of
+from cgtool.program.workload import Part, Workload, inputs_of, named_tensors
 
 EMPTY_GRAPH = code("empty-graph")
 
@@ -191,9 +191,22 @@ class Session(Phases, ABC, Generic[GraphT]):
             "result",
         )
 
-    def require_nodes(self) -> None:
-        """Raises CgtoolError (exit 4) when no graph has a node."""
-        if not self.is_empty():
+    def computes_nothing(self) -> bool:
+        """Whether a graph without nodes is right: each tensor that the callables returned has no
+        elements, or is a view of one that the workload owns."""
+        owned = [tensor for _, _, tensor in named_tensors(self.workload)]
+        own, storages = set(map(id, owned)), set(map(key_of, owned))
+        results = list(tensors_in(self.results))
+        return bool(results) and all(
+            not on_host(result)
+            and (not result.numel() or (id(result) not in own and key_of(result) in storages))
+            for result in results
+        )
+
+    def require_nodes(self, *, to_measure: bool = False) -> None:
+        """Raises CgtoolError (exit 4) when no graph has a node, although there is work to do or
+        something ``to_measure``."""
+        if not self.is_empty() or (self.computes_nothing() and not to_measure):
             return
         why, fix = self.why_empty()
         part = self.workload.parts[0]

@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 import cgtool
-from cgtool.devices.device import Captured, Checked, Device
+from cgtool.devices.device import EMPTY_GRAPH, Captured, Checked, Device
 from cgtool.model import capture_file
 from cgtool.model.capture import Entry
 from cgtool.model.failure import machine, usage
@@ -117,7 +117,11 @@ def _check(job: CheckJob, context: Context) -> Answer:
         workload = context.load(job)
         checked, captured = context.device.check(workload, job.capture, context.progress)
         entry = entry_of(workload, job.capture)
-        return Answer(captured, context.report("check", entry, checked))
+        report = context.report("check", entry, checked)
+        if captured is not None:
+            empty = [each for each in captured[0].caveats if each.code == EMPTY_GRAPH]
+            report = msgspec.structs.replace(report, notes=(*report.notes, *empty))
+        return Answer(captured, report)
 
 
 def _check_script(job: ScriptJob, context: Context) -> Answer:

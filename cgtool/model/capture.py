@@ -40,7 +40,7 @@ from cgtool.model.schema import (
 SCHEMA_VERSION = 1
 
 UNCOMPILED = "uncompiled"
-"""Caveat of a simulated capture: its code calls ``torch.compile``, which compiled nothing."""
+"""Caveat of a simulated capture: it has code of ``torch.compile``, which compiled nothing."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -425,6 +425,11 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the op of a node was found: ``node-callbacks``, ``in-capture`` (``frontier`` in older
     files), ``simulated``."""
     caveats: tuple[Caveat, ...] = ()
+
+    @property
+    def general_notes(self) -> tuple[str, ...]:
+        """What every table and picture of the capture says."""
+        return tuple(caveat.text for caveat in self.caveats if caveat.code == UNCOMPILED)
 
 
 class Capture(Head, frozen=True, omit_defaults=True):

@@ -37,8 +37,10 @@ _WRITES_PART = (
 _LAUNCHES_NOTHING = (
     "aten::empty", "aten::new_empty", "aten::detach", "aten::resize_", "aten::set_",
     "aten::lift_fresh", "profiler::", "prim::", "aten::_reshape_alias", "aten::is_",
-    "aten::record_stream", "aten::_unsafe_view",
+    "aten::record_stream",
 )  # fmt: skip
+_UNDECLARED_VIEWS = ("aten::unsafe_", "aten::_unsafe_view")
+"""Ops whose results alias their argument although their schemas do not say so."""
 _READS_SHAPES = (
     "aten::empty_like", "aten::new_empty", "aten::zeros_like", "aten::ones_like", "aten::full_like",
     "aten::rand_like", "aten::randn_like", "aten::new_zeros", "aten::new_ones", "aten::new_full",
@@ -74,7 +76,8 @@ def effect_of(func: Any) -> Effect:
     if torch.Tag.inplace_view in getattr(func, "tags", ()):
         return Effect(False, True)
     writes = any(_written_positions(func))
-    return Effect(writes, not writes and _returns_alias(func))
+    is_view = _returns_alias(func) or schema.name.startswith(_UNDECLARED_VIEWS)
+    return Effect(writes, not writes and is_view)
 
 
 def launches(name: str, touched: Sequence[torch.Tensor]) -> bool:

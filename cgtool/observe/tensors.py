@@ -40,14 +40,22 @@ the storage: the object that has it would be an owner, and autograd adds up grad
 where it is the last one. What has no op of its own (NumPy, files) has its memory elsewhere."""
 
 
+def _data_of(tensor: torch.Tensor) -> int:
+    """Where the memory of its storage begins."""
+    address = tensor.data_ptr()
+    if not address:
+        # A view without elements has no address of its own.
+        return tensor.untyped_storage().data_ptr()
+    return address - int(tensor.storage_offset()) * tensor.element_size()
+
+
 def _by_mark(tensor: torch.Tensor) -> str:
     if type(tensor) in _PLAIN or not dispatches_to_python(tensor):
         try:
             known = _places.get(storage_address(tensor))
             if known is None:
                 return HOST
-            offset = tensor.storage_offset() * tensor.element_size()
-            return known[1] if known[0] == tensor.data_ptr() - offset else HOST
+            return known[1] if known[0] == _data_of(tensor) else HOST
         except (RuntimeError, NotImplementedError):
             pass
     places = {_by_mark(part) for part in _wrapped(tensor)}
@@ -84,7 +92,7 @@ def put(tensor: torch.Tensor, place: str) -> None:
     """Mark a new tensor of the simulated device."""
     try:
         address = storage_address(tensor)
-        data = tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+        data = _data_of(tensor)
     except (RuntimeError, NotImplementedError):
         for part in _wrapped(tensor):
             put(part, place)

@@ -353,7 +353,7 @@ def caveats_of(session: Phases, empty: Sequence[str]) -> list[Caveat]:
             )
         )
     caveats += [
-        Caveat("empty-graph", f"{name} launches nothing: its graph is empty") for name in empty
+        Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
     ]
     if wants_backward(session):
         caveats += [

@@ -134,7 +134,7 @@ class _Picture:
         rows = [f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>']
         rows += [
             f'<FONT COLOR="{QUIET}">{html_text(text)}</FONT>'
-            for text in (where, note, self._links())
+            for text in (where, *self.capture.general_notes, note, self._links())
             if text
         ]
         if len(self.legend) > 1:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 
 from cgtool.analysis.pools import GroupRow, HolderRow, PoolRow, PoolsReport, SharedRow
 from cgtool.analysis.units import bytes_text, time_text
-from cgtool.render.table import Column, Screen, Table
+from cgtool.render.table import WARNING, Column, Screen, Table
 
 Size = Callable[[int], str]
 
 
-def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -> Screen:
-    """Pools, groups, live blocks, reuse; ``exact``: in bytes; ``explain``: also what the headings
-    mean."""
+def render(
+    report: PoolsReport, *, notes: Sequence[str] = (), exact: bool = False, explain: bool = False
+) -> Screen:
+    """Pools, groups, live blocks, reuse, ``notes``; ``exact``: in bytes; ``explain``: also what the
+    headings mean."""
 
     def size(value: int) -> str:
         return f"{value:,}" if exact else bytes_text(value)
@@ -38,6 +40,7 @@ def render(report: PoolsReport, *, exact: bool = False, explain: bool = False) -
     )
     title = "Memory reused between graphs"
     screen.table(title, _shared_columns(size), report.shared)
+    screen.labelled((("note", note) for note in notes), WARNING)
     screen.legend()
     return screen
 

@@ -125,6 +125,68 @@ def test_a_refusal_of_the_entry_is_a_finding_and_the_rest_is_checked(tmp_path, n
         assert len(places) == 1
 
 
+@pytest.mark.parametrize("result", ["x.t()", "x[:0] * 2"])
+def test_nothing_to_launch_is_a_note(tmp_path, result):
+    source = (
+        f"import torch\ndef build(device):\n"
+        f"    return lambda x: {result}, (torch.ones(2, 3, device=device),)\n"
+    )
+    done = check(tmp_path, source)
+    assert (done.returncode, "no findings" in done.stdout) == (0, True), done.stdout
+    assert "note: forward has nothing to launch: its graph is empty" in done.stdout
+
+
+COMPILED = """\
+import torch
+from torch import nn
+@torch.compile
+def f(x):
+    return x.sin()
+def function(device):
+    return lambda x: f(x) * 2, (torch.ones(4, device=device),)
+def inner(device):
+    net = nn.Sequential(torch.compile(nn.Linear(4, 4).to(device)))
+    return net, (torch.ones(4, device=device),)
+def method(device):
+    net = nn.Linear(4, 4).to(device)
+    net.compile(mode="max-autotune")
+    return net, (torch.ones(4, device=device),)
+def before(device):
+    return lambda x: x * 2, (f(torch.ones(4, device=device)),)
+"""
+SCRIPT = f"""{COMPILED}
+x = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = f(x)
+graph.replay()
+"""
+EAGERLY = "code of torch.compile runs eagerly"
+
+
+@pytest.mark.parametrize(
+    ("name", "says_so"), [("function", 1), ("inner", 1), ("method", 1), ("before", 0)]
+)
+def test_compiled_code_in_a_capture_is_said_to_run_eagerly(tmp_path, name, says_so):
+    assert check(tmp_path, COMPILED, target=f"model.py:{name}").stdout.count(EAGERLY) == says_so
+
+
+def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
+    assert EAGERLY in check(tmp_path, SCRIPT, target="model.py").stdout
+    calls = f"{COMPILED}f(torch.ones(4, device='cuda'))\n"
+    without_capture = check(tmp_path, calls, target="model.py")
+    assert (without_capture.returncode, EAGERLY in without_capture.stderr) == (5, True)
+    for arguments in (
+        ("capture", "model.py:function", "--device", "simulated", "-o", "f.cgt"),
+        ("verify", "model.py:function", "--device", "simulated"),
+        ("pools", "f.cgt"),
+        ("dump", "f.cgt", "--dot"),
+        ("gate", "f.cgt", "--max-nodes", "9"),
+    ):
+        done = cgtool(*arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout.count(EAGERLY)) == (0, 1), (arguments, done.stderr)
+
+
 def test_quiet_still_writes_the_file(tmp_path):
     done = check(tmp_path, MANY, "-q", "-o", "report.txt")
     assert (done.returncode, done.stdout) == (1, "")
@@ -251,29 +313,6 @@ def test_the_line_is_one_that_the_user_can_edit(case, tmp_path):
     assert done.returncode == 1, done.stderr
     findings = json.loads(done.stdout)["findings"]
     assert expected in [(finding["code"], finding["frames"][0][1]) for finding in findings]
-
-
-COMPILED = """\
-import torch
-@torch.compile(mode="reduce-overhead")
-def f(x):
-    return x.sin().cos()
-def build(device):
-    return f, (torch.ones(4, device=device),)
-if __name__ == "__main__":
-    f(torch.ones(4, device="cuda"))
-"""
-
-
-def test_compiled_code_is_said_to_run_eagerly_on_the_simulated_device(tmp_path):
-    said = "the simulated device compiles nothing"
-    assert said in check(tmp_path, COMPILED).stdout
-    of_a_script = check(tmp_path, COMPILED, target="model.py")
-    assert of_a_script.returncode == 5
-    assert said in of_a_script.stderr
-    options = "--device", "simulated", "-o", "model.cgt"
-    assert said in cgtool("capture", "model.py:build", *options, cwd=tmp_path).stdout
-    assert said in cgtool("gate", "model.cgt", "--max-nodes", "2", cwd=tmp_path).stdout
 
 
 def test_code_that_fails_in_eager_mode_is_a_failure_not_a_hazard(tmp_path):

@@ -39,6 +39,16 @@ def silent(device):
 
 def empty(device):
     return lambda x: x, (torch.ones(4, device=device),)
+
+def view(device):
+    return lambda x: x.view(-1), (torch.ones(2, 3, device=device),)
+
+def unsafe_split(device):
+    x = torch.ones(6, device=device, requires_grad=True)
+    def step():
+        left, right = torch.unsafe_split(x, 3)
+        return left, torch.autograd.grad(left * right, x, torch.ones_like(left))
+    return step
 """
 
 
@@ -61,6 +71,13 @@ def test_verified(run):
     assert done.returncode == 0, done.stderr
     assert "verified: 5 comparisons, replay equals eager" in done.stdout
     assert "(simulated)" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["view", "unsafe_split"])
+def test_a_view_holds_what_its_base_holds(run, name):
+    done = run(name)
+    assert done.returncode == 0, done.stdout
+    assert "bit-identical" in done.stdout
 
 
 def test_a_mismatch_with_its_line_and_reason(run):

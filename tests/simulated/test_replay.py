@@ -192,6 +192,13 @@ def test_the_session_gives_torch_back_as_it_was():
     assert (torch.Generator, torch.autocast, torch.nn.Module.cuda) == kept
 
 
+def test_a_view_without_elements_is_where_its_base_is():
+    with SimulatedDevice("test").active():
+        x = torch.ones(3, device="cuda")
+        assert [x[start:start].device.type for start in (0, 2, 3)] == ["cuda"] * 3
+        assert torch.ones(3)[:0].device.type == "cpu"
+
+
 def test_compiled_code_runs_unfused():
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")

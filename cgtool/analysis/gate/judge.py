@@ -37,7 +37,7 @@ from cgtool.analysis.gate.verdict import (
 )
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.model.baseline import Baseline
-from cgtool.model.capture import UNCOMPILED, Capture, Environment
+from cgtool.model.capture import Capture, Environment
 from cgtool.model.failure import EXIT_FOUND, EXIT_OK, EXIT_UNKNOWN, Failure
 from cgtool.model.measurements import PHASES
 from cgtool.model.options import capture_options
@@ -129,7 +129,7 @@ def judge(
     environment = values.environment
     if measured.capture is not None and environment.simulated:
         notes.append("on the simulated device nodes are ops, and the pools are a model")
-        notes += [note.text for note in measured.capture.caveats if note.code == UNCOMPILED]
+        notes += measured.capture.general_notes
     if baseline is not None and target.comparable:
         notes += target.notes(baseline)
     worse = any(verdict.verdict == FAIL and verdict.baseline is not None for verdict in verdicts)

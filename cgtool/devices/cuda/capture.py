@@ -54,7 +54,7 @@ def capture(
 
     Raises CgtoolError when the user's code cannot be captured.
     """
-    session = prepare(device, workload, options, progress)
+    session = prepare(device, workload, options, progress, to_measure=options.times)
     progress("replay")
     time_launches(session)
     timed: node_times.NodeTimes | None = None
@@ -87,11 +87,16 @@ def open_session(device: Device, workload: Workload, options: CaptureOptions) ->
 
 
 def prepare(
-    device: Device, workload: Workload, options: CaptureOptions, progress: Progress
+    device: Device,
+    workload: Workload,
+    options: CaptureOptions,
+    progress: Progress,
+    *,
+    to_measure: bool = True,
 ) -> CudaSession:
     """Warm up, capture and instantiate: a session whose graphs can be replayed.
 
-    Raises CgtoolError.
+    Raises CgtoolError, also when there is nothing ``to_measure``.
     """
     session = open_session(device, workload, options)
     seed_all(options.seed)
@@ -101,7 +106,7 @@ def prepare(
     with watch_annotations(options.annotations) as ranges:
         session.warm_up(iterations, ranges, progress)
         session.capture(ranges, progress)
-    session.require_nodes()
+    session.require_nodes(to_measure=to_measure)
     session.instantiate(progress)
     return session
 

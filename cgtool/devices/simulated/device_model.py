@@ -10,10 +10,14 @@ import torch
 
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.findings import code
-from cgtool.model.capture import Caveat
+from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.model.failure import user_code
 from cgtool.observe.frames import chain_of, here
 
+UNCOMPILED_NOTE = Caveat(
+    UNCOMPILED,
+    "the simulated device compiles nothing: code of torch.compile runs eagerly, its ops unfused",
+)
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
@@ -31,7 +35,12 @@ class DeviceModel(CaptureInProgress):
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
         self.uncompiled: tuple[Caveat, ...] = ()
-        """A note, if the user's code calls ``torch.compile``."""
+        """A note, if captured code calls code of ``torch.compile``."""
+
+    def note_compiled(self) -> None:
+        """Code of ``torch.compile`` is called."""
+        if self.capturing:
+            self.uncompiled = (UNCOMPILED_NOTE,)
 
     def end(self) -> None:
         super().end()

@@ -20,8 +20,8 @@ from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, m
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
 from cgtool.findings import code
-from cgtool.model.capture import UNCOMPILED, Caveat
 from cgtool.observe.annotations import install as watch_for_ranges
+from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import (
     DEVICE,
     is_cuda_device,
@@ -126,21 +126,28 @@ def _generator_class(device: DeviceModel) -> type[torch.Generator]:
     return Generator
 
 
-_UNCOMPILED = Caveat(
-    UNCOMPILED,
-    "the simulated device compiles nothing: code of torch.compile runs eagerly, its ops unfused",
-)
-
-
 def _compile(device: DeviceModel, model: Any = None, **_options: Any) -> Any:
     """``torch.compile`` that compiles nothing: a GPU's backend would decide what it fuses, and the
     ops that it starts from are those that run eagerly."""
-    device.uncompiled = (_UNCOMPILED,)
-    return model if model is not None else lambda function: function
+    if model is None:
+        return functools.partial(_compile, device)
+    if not isinstance(model, torch.nn.Module):
+        return _noted(device, model)
+    _compile_module(model, device)
+    return model
 
 
 def _compile_module(module: torch.nn.Module, device: DeviceModel, **_options: Any) -> None:
-    _compile(device, module)
+    module._compiled_call_impl = _noted(device, module._call_impl)
+
+
+def _noted(device: DeviceModel, function: Any) -> Any:
+    @functools.wraps(function)
+    def run_eagerly(*args: Any, **kwargs: Any) -> Any:
+        device.note_compiled()
+        return call_user(function, *args, **kwargs)
+
+    return run_eagerly
 
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray")

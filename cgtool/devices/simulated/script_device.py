@@ -30,7 +30,7 @@ from cgtool.detectors.streams import (
     UNJOINED_SIDE_STREAM,
     WAIT_ON_PRECAPTURE_WORK,
 )
-from cgtool.devices.simulated.device_model import DeviceModel, Event, Stream
+from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
 from cgtool.devices.simulated.graph import Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
@@ -167,6 +167,10 @@ class ScriptDevice(DeviceModel):
         self.pools: dict[PoolId, PrivatePool] = {}
         self.memory = GraphMemory()
         self.address, self.is_dead = self.memory.address, self.memory.is_dead
+
+    def note_compiled(self) -> None:
+        # Also outside captures: compiled code may be what would have captured graphs.
+        self.uncompiled = (UNCOMPILED_NOTE,)
 
     def fail(self, finding: Finding, why: str) -> None:
         self.findings.add(finding)

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import effect_of, launches, looks_at_shapes, written_by
-from cgtool.observe.tensors import has_shape, storage_of, tensors_in
-from cgtool.torch_compat.private import storage_key
+from cgtool.observe.tensors import has_shape, key_of, tensors_in
+from cgtool.torch_compat.storages import StorageRef
 
 STREAM_RACE_IN_CAPTURE = code("stream-race-in-capture")
 
@@ -56,7 +55,7 @@ def _region_of(tensor: torch.Tensor) -> _Region:
 class _Memory(Generic[Node]):
     """How one storage was used."""
 
-    storage: StorageWeakRef
+    storage: StorageRef
     """Keeps the key from being given to another storage."""
     writes: dict[tuple[_Region, int], Node] = field(default_factory=dict)
     """By region and stream, the last one: it comes after all before it there."""
@@ -119,13 +118,12 @@ class StreamRaces(Generic[Node]):
                 memory.writes[region, stream] = node
 
     def _memory_of(self, tensor: torch.Tensor) -> tuple[_Memory[Node] | None, _Region]:
-        storage = storage_of(tensor)
+        key = key_of(tensor)
         region = _region_of(tensor)
-        if storage is None or not tensor.numel():
+        if key is None or not tensor.numel():
             return None, region
-        key = storage_key(storage)
         if key not in self._memory:
-            self._memory[key] = _Memory(StorageWeakRef(storage))
+            self._memory[key] = _Memory(StorageRef(tensor))
         return self._memory[key], region
 
 

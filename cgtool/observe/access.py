@@ -20,13 +20,8 @@ from cgtool.model.capture import Argument, ArgumentList, Call
 from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
 from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import (
-    free_weak_storage,
-    packet_of,
-    schema_of,
-    storage_key,
-    weak_storage,
-)
+from cgtool.torch_compat.private import packet_of, schema_of, storage_address
+from cgtool.torch_compat.storages import StorageRef
 
 UNKNOWN = Call()
 """For calls that nothing is known of: every op that owns a node writes something."""
@@ -133,18 +128,14 @@ class AccessLog:
     """
 
     def __init__(self) -> None:
-        self._shells: list[Any] = []
-        self._free = free_weak_storage
+        self._storages: list[StorageRef] = []
+        """By number. Kept, so that a number is that of one storage."""
         self._numbers: dict[int, int] = {}
         self._plans: dict[Any, _Plan] = {}
         self._flops = FlopCounter()
         self._argument_lists: dict[Any, tuple[int, ArgumentList]] = {}
         self._recent: dict[int, int] = {}
         """Numbers of the storages of one call's tensors, by id of the tensor."""
-
-    def __del__(self) -> None:
-        for shell in self._shells:
-            self._free(shell)
 
     def note(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Call:
         """The record of a call of ``func`` that has just returned ``result``; ``name`` as in
@@ -247,16 +238,15 @@ class AccessLog:
         """The number of a tensor's storage, if an op has used it."""
         if type(tensor) not in _PLAIN or tensor.layout is not _STRIDED:
             return None
-        return self._numbers.get(storage_key(tensor.untyped_storage()))
+        return self._numbers.get(storage_address(tensor))
 
     def _number(self, tensor: torch.Tensor) -> int:
         """The number of a tensor's storage, a new one if it has none."""
-        storage = tensor.untyped_storage()
-        key = storage_key(storage)
+        key = storage_address(tensor)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            self._shells.append(weak_storage(storage))
+            self._storages.append(StorageRef(tensor))
         return number
 
     def _sum(self, tensors: Sequence[torch.Tensor], without: Container[int] = ()) -> _Sum:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cgtool.observe.tensors import listed_tensors, strided_parts, tensors_in
-from cgtool.torch_compat.private import schema_of, storage_key
+from cgtool.torch_compat.private import schema_of, storage_address
 
 # Batch norm updates its statistics, which its schema does not say.
 _STATISTICS = {
@@ -167,7 +167,7 @@ class Uninitialised:
         """After an op that allocates memory and writes nothing to it."""
         for tensor in tensors_in(result):
             if tensor.layout == torch.strided:
-                self._allocated[storage_key(tensor.untyped_storage())] = call
+                self._allocated[storage_address(tensor)] = call
 
     def read_by(self, func: Any, name: str, args: Any, kwargs: Any) -> int | None:
         """Before an op: the call whose memory it reads although nothing was written to it."""
@@ -184,7 +184,7 @@ class Uninitialised:
         for tensor in tensors_in((args, kwargs)):
             if tensor.layout != torch.strided:
                 continue
-            storage = storage_key(tensor.untyped_storage())
+            storage = storage_address(tensor)
             call = self._allocated.get(storage)
             if call is None:
                 continue
@@ -200,7 +200,7 @@ class Uninitialised:
                 continue
             reader = call
         for tensor in writes.values():
-            self._allocated.pop(storage_key(tensor.untyped_storage()), None)
+            self._allocated.pop(storage_address(tensor), None)
         if reader is not None:
             self._allocated = {
                 key: value for key, value in self._allocated.items() if value != reader

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
@@ -30,7 +29,8 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_shape, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
-from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_key
+from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_address
+from cgtool.torch_compat.storages import StorageRef
 
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
@@ -101,7 +101,7 @@ class Iteration:
     record: Record = field(default_factory=Record)
     generators: dict[Position, Any] = field(default_factory=dict)
     """By the call that drew a random number: the state of its generator after the iteration."""
-    storages: dict[int, StorageWeakRef] = field(default_factory=dict)
+    storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
 
     def outlived(self, storage: int) -> bool:
@@ -150,12 +150,10 @@ class _Recorder(OpRecorder):
             op.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
             op.reads_nothing_of = unread
             written = list(filter(_is_plain, written_by(func, args, kwargs)))
-            op.writes_input = any(
-                storage_key(tensor.untyped_storage()) in self.inputs for tensor in written
-            )
+            op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
             if overwrites(call.name):
                 for tensor in written:
-                    storage = storage_key(tensor.untyped_storage())
+                    storage = storage_address(tensor)
                     self._overwritten.setdefault(storage, []).append(_range_of(tensor))
                 op.outside = tuple(
                     tensor
@@ -167,17 +165,17 @@ class _Recorder(OpRecorder):
 
     def _is_on_host(self, tensor: torch.Tensor) -> bool:
         """The simulated device marks no views that PyTorch makes in C++: their storage says it."""
-        storage = storage_key(tensor.untyped_storage())
+        storage = storage_address(tensor)
         if on_host(tensor):
             self._host_storages.add(storage)
         return storage in self._host_storages
 
     def _note_storages(self, value: Any) -> set[int]:
-        storages = storages_in(value)
-        for key, storage in storages.items():
+        tensors = storages_in(value)
+        for key, tensor in tensors.items():
             if key not in self.iteration.storages:
-                self.iteration.storages[key] = StorageWeakRef(storage)
-        return set(storages)
+                self.iteration.storages[key] = StorageRef(tensor)
+        return set(tensors)
 
     def _is_overwritten(self, storage: int, memory: range) -> bool:
         return any(
@@ -198,7 +196,7 @@ class _Recorder(OpRecorder):
                     continue
                 host = self._is_on_host(argument)
                 places.append(host)
-                storage = storage_key(argument.untyped_storage())
+                storage = storage_address(argument)
                 memory = _range_of(argument)
                 is_outside = storage not in self._storages and not self._is_overwritten(
                     storage, memory
@@ -229,10 +227,9 @@ class _Recorder(OpRecorder):
         )
 
 
-def storages_in(value: Any) -> dict[int, torch.UntypedStorage]:
-    """The storages of all tensors in a nested value, by key."""
-    storages = (tensor.untyped_storage() for tensor in tensors_in(value) if _is_plain(tensor))
-    return {storage_key(storage): storage for storage in storages}
+def storages_in(value: Any) -> dict[int, torch.Tensor]:
+    """A tensor on each storage in a nested value, by the key of the storage."""
+    return {storage_address(tensor): tensor for tensor in tensors_in(value) if _is_plain(tensor)}
 
 
 def _range_of(tensor: torch.Tensor) -> range:

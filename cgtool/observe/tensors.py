@@ -29,6 +29,7 @@ from cgtool.torch_compat.private import (
     storage_key,
     unwrapped,
 )
+from cgtool.torch_compat.storages import StorageRef
 
 # --- on the GPU or on the host
 
@@ -163,7 +164,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     if tensor.is_nested:
         return [(".values", tensor.values())]
     try:
-        readable = tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
+        readable = StorageRef(tensor).address != 0 or tensor.numel() == 0
     except (RuntimeError, NotImplementedError):
         return []
     return [("", tensor)] if readable else []
@@ -205,18 +206,13 @@ def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
     ]
 
 
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """None for tensors that have no storage of their own (sparse, nested, functorch's)."""
+def key_of(tensor: torch.Tensor) -> int | None:
+    """The ``storage_key`` of a tensor's storage; None for tensors that have no storage of their own
+    (sparse, nested, functorch's)."""
     try:
-        return tensor.untyped_storage()
+        return storage_address(tensor)
     except (RuntimeError, NotImplementedError):
         return None
-
-
-def key_of(tensor: torch.Tensor) -> int | None:
-    """The ``storage_key`` of a tensor's storage; None for tensors without one of their own."""
-    storage = storage_of(tensor)
-    return None if storage is None else storage_key(storage)
 
 
 # --- tensors in arguments and results

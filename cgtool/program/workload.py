@@ -19,6 +19,7 @@ from cgtool.model.options import CaptureOptions
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, reach, type_name
 from cgtool.torch_compat.private import pytree
+from cgtool.torch_compat.storages import StorageRef
 
 Named = tuple[str, torch.Tensor]
 """A tensor and its name."""
@@ -194,7 +195,7 @@ def address_of(tensor: torch.Tensor) -> int | None:
     """The address of a tensor's storage; None without a storage of its own (sparse tensors,
     subclasses that wrap other tensors)."""
     try:
-        return tensor.untyped_storage().data_ptr()
+        return StorageRef(tensor).address
     except RuntimeError:
         # "Cannot access storage of SparseTensorImpl", "... of Storage that is invalid"
         return None
@@ -314,7 +315,7 @@ def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | No
         name,
         kind,
         value.data_ptr(),
-        int(value.untyped_storage().nbytes()) - offset,
+        StorageRef(value).bytes - offset,
         tuple(value.shape),
         str(value.dtype).removeprefix("torch."),
         storage,

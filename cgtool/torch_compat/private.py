@@ -324,8 +324,15 @@ storage_address: Callable[[torch.Tensor], int] = _private(
     "torch._C._storage_address", _STORAGES, "the simulated device fails"
 )
 """The ``storage_key`` of a tensor's storage, without an object for the storage."""
+direct_storage: Callable[[torch.UntypedStorage, int], Any] = _private(
+    "torch.UntypedStorage._set_cdata", _STORAGES, "storages cannot be numbered over their lifetime"
+)
+"""Make an object that of another storage, by its ``storage_key``."""
 weak_storage: Callable[[torch.UntypedStorage], int] = _private(
     "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be numbered over their lifetime"
+)
+weak_storage_expired: Callable[[int], bool] = _private(
+    "torch.UntypedStorage._expired", _STORAGES, "the end of a storage is not noticed"
 )
 free_weak_storage: Callable[[int], None] = _private(
     "torch.UntypedStorage._free_weak_ref", _STORAGES, "weak references to storages are not freed"

@@ -22,6 +22,7 @@ from cgtool.observe.ops import OpRecorder, op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.storages import StorageRef
 
 EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured"
 MISMATCH = "The AccumulateGrad node's stream does not match the stream of the node that produced"
@@ -71,11 +72,11 @@ class GPU:
     def place(self, _tensor: torch.Tensor) -> str:
         return "device"
 
-    def address(self, storage: torch.UntypedStorage) -> int:
-        return storage.data_ptr()
+    def address(self, storage: StorageRef) -> int:
+        return storage.address
 
-    def is_dead(self, ref: Any) -> bool:
-        return bool(ref.expired())
+    def is_dead(self, ref: StorageRef) -> bool:
+        return ref.expired()
 
     def pool_bytes(self, _pool: tuple[int, int]) -> int:
         return 0

@@ -22,6 +22,7 @@ from cgtool.observe.script.script import called_by_pytorch
 from cgtool.observe.script.state import Access, Buffer, Op, WatchedGraph
 from cgtool.observe.tensors import tensors_in
 from cgtool.torch_compat.private import running_autograd_node
+from cgtool.torch_compat.storages import StorageRef
 
 CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
 OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
@@ -370,8 +371,8 @@ class PinnedReads(Detector):
         elif device.place(op.args[0]) == "pinned" and (
             True in op.args[2:] or op.kwargs.get("non_blocking")
         ):
-            storage = op.args[0].untyped_storage()
-            buffer = self.script.buffers.add(storage, "pinned", storage.data_ptr())
+            storage = StorageRef(op.args[0])
+            buffer = self.script.buffers.add(storage, "pinned", storage.address)
             stream = device.stream()
             self._copies[buffer.key] = stream, self.script.order.submit(stream)
 

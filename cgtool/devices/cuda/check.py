@@ -39,7 +39,7 @@ from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.private import storage_address
 
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
@@ -128,11 +128,7 @@ def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
     """True if a result has its own memory."""
 
     def storages(tensors: Sequence[torch.Tensor]) -> set[int]:
-        return {
-            storage_key(tensor.untyped_storage())
-            for tensor in tensors
-            if tensor.layout == torch.strided
-        }
+        return {storage_address(tensor) for tensor in tensors if tensor.layout == torch.strided}
 
     return not storages(results) <= storages(given)
 

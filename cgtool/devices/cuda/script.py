@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.reporting import FindingLog
 from cgtool.detectors.script.run import run
@@ -20,6 +19,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import ObservedScript
 from cgtool.torch_compat.allocator import memory_segments
 from cgtool.torch_compat.private import CUDAGraphBase
+from cgtool.torch_compat.storages import StorageRef
 
 
 class _Device:
@@ -37,11 +37,11 @@ class _Device:
             return "device"
         return "pinned" if tensor.is_pinned() else "host"
 
-    def address(self, storage: torch.UntypedStorage) -> int:
-        return storage.data_ptr()
+    def address(self, storage: StorageRef) -> int:
+        return storage.address
 
-    def is_dead(self, ref: StorageWeakRef) -> bool:
-        return bool(ref.expired())
+    def is_dead(self, ref: StorageRef) -> bool:
+        return ref.expired()
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
         return sum(

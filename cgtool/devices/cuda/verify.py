@@ -28,6 +28,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.phases import roots_of
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import memory_segments
+from cgtool.torch_compat.storages import StorageRef
 
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
@@ -54,7 +55,7 @@ class CudaVerifyTarget(VerifyTarget):
         ]
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        address = tensor.untyped_storage().data_ptr()
+        address = StorageRef(tensor).address
         return tensor.is_cuda and any(address in pool for pool in self._pools)
 
     def uncaptured_work(self, differs: bool) -> list[Finding]:

@@ -35,6 +35,7 @@ from cgtool.observe.tensors import key_of, tensors_in
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import HOST_EMPTY_CACHE, generator_key, no_torch_function, pytree
+from cgtool.torch_compat.storages import StorageRef
 
 API_ORDER_MISUSE = code("api-order-misuse")
 CAPTURE_ENDED_ELSEWHERE = code("capture-ended-elsewhere")
@@ -98,7 +99,7 @@ class ScriptRecorder(CaptureRecorder):
                 key = key_of(tensor)
                 if key is not None and key not in given and key not in self._fresh:
                     self._fresh.add(key)
-                    device.memory.allocate(tensor.untyped_storage(), self._pool)
+                    device.memory.allocate(StorageRef(tensor), self._pool)
             device.memory.sweep()
         device.captured(call, func, args, kwargs, output)
         return output

@@ -25,6 +25,7 @@ from cgtool.observe.effects import effect_of
 from cgtool.observe.tensors import strided_parts, tensors_in
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.private import schema_of
+from cgtool.torch_compat.storages import StorageRef
 
 
 class SimulatedDevice(Device):
@@ -117,15 +118,13 @@ class SimulatedVerifyTarget(VerifyTarget):
             for step in graph.graph.steps:
                 if schema_of(step.func) is not None and not effect_of(step.func).writes:
                     self._written |= {
-                        part.untyped_storage().data_ptr()
+                        StorageRef(part).address
                         for result in step.results
                         for _, part in strided_parts(result)
                     }
 
     def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        return any(
-            part.untyped_storage().data_ptr() in self._written for _, part in strided_parts(tensor)
-        )
+        return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
 
     def probe(self) -> _Probes:
         return _Probes(self._session)

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.model.capture import Allocation, Block, Graph, Memory, Pool, Segment, Tensor
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.origins import OriginTable
 from cgtool.observe.tensors import strided_parts, tensors_in
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.storages import StorageRef
 
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
 WORKSPACE_BYTES = 32 << 20
@@ -254,7 +252,7 @@ class LifetimeRecorder(OpRecorder):
         self.lives: list[Lifetime] = []
         self.graph = 0
         self.events = 0
-        self._open: dict[int, tuple[StorageWeakRef, Lifetime]] = {}
+        self._open: dict[int, tuple[StorageRef, Lifetime]] = {}
 
     def sweep(self) -> None:
         """Note which storages were freed since the last call."""
@@ -273,22 +271,21 @@ class LifetimeRecorder(OpRecorder):
         current = self.device.current
         # Work on the default stream here is captured on the capturing stream later.
         stream = "capture stream" if current is self.device.default else current.name
-        before = {storage_key(storage) for storage in _storages((args, kwargs))}
+        before = {storage.key for storage in _storages((args, kwargs))}
         output = self.run(func, args, kwargs)
         for storage in _storages(output):
-            key = storage_key(storage)
-            if key in before or key in self._open or storage.nbytes() == 0:
+            if storage.key in before or storage.key in self._open or storage.bytes == 0:
                 continue
             life = Lifetime(
-                call, self.graph, storage.nbytes(), stream, self.events, address=storage.data_ptr()
+                call, self.graph, storage.bytes, stream, self.events, address=storage.address
             )
             self.events += 1
             self.lives.append(life)
-            self._open[key] = (StorageWeakRef(storage), life)
+            self._open[storage.key] = storage, life
         return output
 
 
-def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
+def _storages(value: Any) -> Iterator[StorageRef]:
     """Storages of all tensors in ``value``, including the parts of sparse and jagged ones."""
     for tensor in tensors_in(value):
-        yield from (part.untyped_storage() for _, part in strided_parts(tensor))
+        yield from (StorageRef(part) for _, part in strided_parts(tensor))

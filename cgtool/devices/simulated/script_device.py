@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.capture_errors import (
     RNG_NEW_GENERATOR,
@@ -38,7 +37,8 @@ from cgtool.model.finding import Finding
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import key_of, place_of, tensors_in
-from cgtool.torch_compat.private import storage_key, storage_use_count
+from cgtool.torch_compat.private import storage_use_count
+from cgtool.torch_compat.storages import StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
@@ -107,11 +107,8 @@ class GraphMemory:
     def __init__(self) -> None:
         self._recorded: Counter[int] = Counter()
         """How many owners of a storage belong to records; the rest belong to the script."""
-        tensor = torch.empty(1)
-        self._wrapper = int(storage_use_count(storage_key(tensor.untyped_storage()))) - 1
-        """1 where PyTorch counts the Python object of a storage as an owner, else 0."""
         self._addresses: dict[int, int] = {}
-        self._live: dict[int, tuple[StorageWeakRef, PrivatePool, PoolBlock]] = {}
+        self._live: dict[int, tuple[StorageRef, PrivatePool, PoolBlock]] = {}
 
     def hold(self, step: Step, change: int = 1) -> None:
         """A record holds the tensors of a step (-1: no longer)."""
@@ -120,23 +117,19 @@ class GraphMemory:
             if key is not None:
                 self._recorded[key] += change
 
-    def is_dead(self, ref: StorageWeakRef) -> bool:
+    def is_dead(self, ref: StorageRef) -> bool:
         """True when only records own the storage."""
-        if ref.expired():
-            return True
-        # Every storage that was inspected has a Python object.
-        return int(storage_use_count(ref.cdata)) <= self._recorded[ref.cdata] + self._wrapper
+        return ref.expired() or storage_use_count(ref.key) <= self._recorded[ref.key]
 
-    def allocate(self, storage: torch.UntypedStorage, pool: PrivatePool) -> None:
-        key = storage_key(storage)
-        if key in self._live or storage.nbytes() == 0:
+    def allocate(self, storage: StorageRef, pool: PrivatePool) -> None:
+        if storage.key in self._live or storage.bytes == 0:
             return
-        block = pool.allocate(storage.nbytes())
-        self._addresses[key] = block.address
-        self._live[key] = (StorageWeakRef(storage), pool, block)
+        block = pool.allocate(storage.bytes)
+        self._addresses[storage.key] = block.address
+        self._live[storage.key] = storage, pool, block
 
-    def address(self, storage: torch.UntypedStorage) -> int:
-        return self._addresses.get(storage_key(storage), storage.data_ptr())
+    def address(self, storage: StorageRef) -> int:
+        return self._addresses.get(storage.key, storage.address)
 
     def sweep(self) -> None:
         """Free the storages that the script no longer owns."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.detectors.compare_iterations import METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND
 from cgtool.detectors.reporting import at_call
@@ -21,7 +20,8 @@ from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import strided, tensors_in
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.private import storage_address
+from cgtool.torch_compat.storages import StorageRef
 
 AUTOCAST_WEIGHT_CACHE = code("autocast-weight-cache")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
@@ -29,13 +29,13 @@ INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 _REBOUND = (METADATA_ADDRESS_CHANGED, PARAMETER_REBOUND)
 
 
-def _held() -> dict[int, StorageWeakRef]:
+def _held() -> dict[int, StorageRef]:
     """Storages of all tensors that are alive in Python, by identity, held weakly."""
     storages = {}
     for tensor in gc.get_objects():
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
-            storage = tensor.untyped_storage()
-            storages[storage_key(storage)] = StorageWeakRef(storage)
+            storage = StorageRef(tensor)
+            storages[storage.key] = storage
     return storages
 
 
@@ -44,7 +44,7 @@ class Outside:
     """Device memory allocated before the iteration that one of its ops read."""
 
     call: OpCall
-    reference: StorageWeakRef
+    reference: StorageRef
     shape: tuple[int, ...]
     dtype: str
 
@@ -56,7 +56,7 @@ class LivenessRecorder(OpRecorder):
         super().__init__(roots, annotations)
         self.device = device
         self.outside: dict[int, Outside] = {}
-        self._allocated: dict[int, StorageWeakRef] = {}
+        self._allocated: dict[int, StorageRef] = {}
         self._before = None if autocast_caches() else _held()
         """Storages of the tensors that Python holds, which are not casts in autocast's cache."""
         self.uses_empty = False
@@ -65,28 +65,27 @@ class LivenessRecorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         # Held until the op has run, so that no new storage gets the identity of one of them.
-        arguments = [tensor.untyped_storage() for tensor in strided((args, kwargs))]
-        known = {storage_key(storage) for storage in arguments}
+        arguments = {storage_address(tensor): tensor for tensor in strided((args, kwargs))}
         output = self.run(func, args, kwargs)
         self.uses_empty |= call.name.startswith(UNINITIALISED)
         for tensor in strided(output):
-            storage = tensor.untyped_storage()
-            if storage_key(storage) not in known:
-                # The weak reference keeps the identity from being reused.
-                self._allocated[storage_key(storage)] = StorageWeakRef(storage)
+            if storage_address(tensor) not in arguments:
+                # The reference keeps the identity from being reused.
+                storage = StorageRef(tensor)
+                self._allocated[storage.key] = storage
         if self.device.is_host_work(list(tensors_in(output)) or args):
             return output
         for tensor in strided((args, kwargs)):
-            storage = tensor.untyped_storage()
-            key = storage_key(storage)
-            if key in self._allocated or key in self.outside or not storage.nbytes():
+            storage = StorageRef(tensor)
+            key = storage.key
+            if key in self._allocated or key in self.outside or not storage.bytes:
                 continue
             if self._before is not None and key not in self._before:
                 # Created in C++ for this op only, unseen by recorders (the index of x[[0, 2]]).
                 continue
             self.outside[key] = Outside(
                 call,
-                StorageWeakRef(storage),
+                storage,
                 tuple(tensor.shape),
                 str(tensor.dtype).removeprefix("torch."),
             )

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.state import raw, write
@@ -31,8 +30,9 @@ from cgtool.torch_compat.private import (
     dispatches_to_python,
     pytree,
     schema_of,
-    storage_key,
+    storage_address,
 )
+from cgtool.torch_compat.storages import StorageRef
 
 _NARROW = frozenset(
     (
@@ -78,15 +78,14 @@ class Shadows:
     """The float64 values of tensors, one block for each storage."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[StorageWeakRef, torch.dtype, torch.Tensor]] = {}
+        self._blocks: dict[int, tuple[StorageRef, torch.dtype, torch.Tensor]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of a tensor: writing to it changes the shadows of all its views. A new one
         has the tensor's own values."""
-        storage = tensor.untyped_storage()
-        key, component = storage_key(storage), _component(tensor)
-        known = self._blocks.get(key)
-        size = storage.nbytes() // component.itemsize
+        storage, component = StorageRef(tensor), _component(tensor)
+        known = self._blocks.get(storage.key)
+        size = storage.bytes // component.itemsize
         is_current = (
             known is not None
             and not known[0].expired()
@@ -94,11 +93,12 @@ class Shadows:
             and known[2].numel() >= size
         )
         if known is None or not is_current:
-            own = torch.empty(0, dtype=component, device=storage.device).set_(storage)
-            known = StorageWeakRef(storage), component, own.to(torch.float64, copy=True)
-            self._blocks[key] = known
+            own = torch.empty(0, dtype=component, device=tensor.device)
+            own = own.set_(tensor.untyped_storage())
+            known = storage, component, own.to(torch.float64, copy=True)
+            self._blocks[storage.key] = known
         wide = torch.complex128 if tensor.is_complex() else torch.float64
-        shadow = torch.empty(0, dtype=wide, device=storage.device).set_(
+        shadow = torch.empty(0, dtype=wide, device=tensor.device).set_(
             known[2].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
         )
         shadow = shadow.conj() if tensor.is_conj() else shadow
@@ -111,7 +111,7 @@ class Shadows:
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor was written by something else than an op of the run."""
         if has_shape(tensor):
-            self._blocks.pop(storage_key(tensor.untyped_storage()), None)
+            self._blocks.pop(storage_address(tensor), None)
 
     def purge(self) -> None:
         """Free the shadows of freed memory."""
@@ -133,7 +133,7 @@ class Float64Recorder(OpRecorder):
         self.failure: str | None = None
         """Why there are no float64 values."""
         self.device = device
-        self._opaque: dict[int, tuple[StorageWeakRef, torch.Tensor]] = {}
+        self._opaque: dict[int, tuple[StorageRef, torch.Tensor]] = {}
         """Bytes that a float64 kernel keeps for its backward, by the storage of those that the op
         itself returned."""
 
@@ -178,12 +178,12 @@ class Float64Recorder(OpRecorder):
 
     def opaque(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The bytes that take the place of ``tensor`` in float64."""
-        kept = self._opaque.get(storage_key(tensor.untyped_storage()))
+        kept = self._opaque.get(storage_address(tensor))
         return None if kept is None or kept[0].expired() else kept[1]
 
     def keep_opaque(self, tensor: torch.Tensor, wide: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        self._opaque[storage_key(storage)] = StorageWeakRef(storage), wide
+        storage = StorageRef(tensor)
+        self._opaque[storage.key] = storage, wide
 
 
 class _Op:

@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any, Protocol
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
 from cgtool.observe.annotations import Annotations
@@ -34,8 +33,9 @@ from cgtool.observe.script.state import (
     StreamOrder,
     WatchedGraph,
 )
-from cgtool.observe.tensors import key_of, listed_tensors, storage_of, tensors_in
-from cgtool.torch_compat.private import CALL_MODULE_CODE, storage_key
+from cgtool.observe.tensors import key_of, listed_tensors, tensors_in
+from cgtool.torch_compat.private import CALL_MODULE_CODE
+from cgtool.torch_compat.storages import StorageRef
 
 OnCapturedOp = Callable[[OpCall, Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called with call, func, args, kwargs and result of every op of a capture."""
@@ -68,10 +68,10 @@ class Device(Protocol):
     def place(self, tensor: torch.Tensor) -> str:
         """``device``, ``host``, ``pinned``."""
 
-    def address(self, storage: torch.UntypedStorage) -> int:
+    def address(self, storage: StorageRef) -> int:
         """On the device."""
 
-    def is_dead(self, ref: StorageWeakRef) -> bool:
+    def is_dead(self, ref: StorageRef) -> bool:
         """The script holds no reference to the storage any more."""
 
     def pool_bytes(self, pool: tuple[int, int]) -> int:
@@ -217,13 +217,14 @@ class ObservedScript(events.Publisher):
         first_uses: list[ExternalUse] = []
         op = Op(call, func, call.name, args, kwargs)
         written = set(map(key_of, op.written))
-        for key, storage, tensor in _storages_of(op.tensors):
+        for key, tensor in _by_storage(op.tensors):
             if key in graph.external:
                 graph.external[key].written |= key in written
             elif key not in graph.allocated:
-                place, address = self.device.place(tensor), self.device.address(storage)
+                storage = StorageRef(tensor)
+                address = self.device.address(storage)
                 graph.external[key] = ExternalUse(
-                    self.buffers.add(storage, place, address),
+                    self.buffers.add(storage, self.device.place(tensor), address),
                     call,
                     weakref.ref(tensor),
                     tuple(tensor.shape),
@@ -232,8 +233,9 @@ class ObservedScript(events.Publisher):
                     key in written and overwrites(call.name),
                 )
                 first_uses.append(graph.external[key])
-        for key, storage, _ in _storages_of(tensors_in(result)):
+        for key, tensor in _by_storage(tensors_in(result)):
             if key not in graph.external and key not in graph.allocated:
+                storage = StorageRef(tensor)
                 buffer = self.buffers.add(storage, "device", self.device.address(storage))
                 buffer.allocated_in = graph
                 graph.allocated[key] = buffer
@@ -348,14 +350,12 @@ class ObservedScript(events.Publisher):
         return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
 
 
-def _storages_of(
-    tensors: Iterable[torch.Tensor],
-) -> Iterator[tuple[int, torch.UntypedStorage, torch.Tensor]]:
-    """(key, storage, tensor) of those that have a storage."""
+def _by_storage(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+    """Those that have a storage, each with its key."""
     for tensor in tensors:
-        storage = storage_of(tensor)
-        if storage is not None:
-            yield storage_key(storage), storage, tensor
+        key = key_of(tensor)
+        if key is not None:
+            yield key, tensor
 
 
 def captured_by_compiled_code() -> bool:

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from cgtool.model.capture import Frame
 from cgtool.observe.effects import reads_values, written_by
 from cgtool.observe.frames import frames_of
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.tensors import key_of, tensors_in
-from cgtool.torch_compat.private import storage_key
+from cgtool.torch_compat.storages import StorageRef
 
 PoolId = tuple[int, int]
 
@@ -42,7 +41,7 @@ class Buffer:
 
     key: int
     """Its ``storage_key``, which no other storage gets while ``ref`` is held."""
-    ref: StorageWeakRef
+    ref: StorageRef
     bytes: int
     place: str
     """``device``, ``host``, ``pinned``."""
@@ -78,14 +77,12 @@ class Buffers:
     def by_key(self, key: int) -> Buffer | None:
         return self._buffers.get(key)
 
-    def add(self, storage: torch.UntypedStorage, place: str, address: int) -> Buffer:
+    def add(self, storage: StorageRef, place: str, address: int) -> Buffer:
         """The buffer of a storage, made if need be."""
-        key = storage_key(storage)
-        buffer = self._buffers.get(key)
+        buffer = self._buffers.get(storage.key)
         if buffer is None:
-            # The weak reference keeps the number from being given to another storage.
-            buffer = Buffer(key, StorageWeakRef(storage), storage.nbytes(), place, address)
-            self._buffers[key] = buffer
+            buffer = Buffer(storage.key, storage, storage.bytes, place, address)
+            self._buffers[storage.key] = buffer
         return buffer
 
     def __len__(self) -> int:

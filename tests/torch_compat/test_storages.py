@@ -1,0 +1,48 @@
+"""A reference to a storage is no owner of it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from cgtool.torch_compat.private import storage_address, storage_use_count
+from cgtool.torch_compat.storages import StorageRef
+
+
+def test_a_storage_is_named_and_measured() -> None:
+    tensor = torch.ones(6)
+    view = tensor[2:].view(2, 2)
+    reference = StorageRef(view)
+    storage = tensor.untyped_storage()
+    assert reference.key == storage_address(tensor) == StorageRef(tensor).key
+    assert (reference.address, reference.bytes) == (storage.data_ptr(), storage.nbytes())
+
+
+def test_a_reference_adds_no_owner_and_sees_the_end() -> None:
+    def follow() -> None:
+        for _ in range(1000):
+            tensor = torch.ones(4)
+            reference = StorageRef(tensor)
+            counts.add(storage_use_count(reference.key))
+            view = tensor.view(2, 2)
+            del tensor
+            ends.append(reference.expired())
+            del view
+            ends.append(reference.expired())
+
+    counts: set[int] = set()
+    ends: list[bool] = []
+    threads = [threading.Thread(target=follow) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == {1}
+    assert sorted(ends) == [False] * 3000 + [True] * 3000
+
+
+def test_a_tensor_without_a_storage_is_an_error() -> None:
+    with pytest.raises(NotImplementedError):
+        StorageRef(torch.eye(2).to_sparse())

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import torch
 
 from cgtool.model.capture import Argument, ArgumentList, Call
-from cgtool.observe.effects import looks_at_shapes, may_write, overwrites, written_by
+from cgtool.observe.effects import looks_at_shapes, overwrites, written_by
 from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import packet_of, schema_of, storage_address
@@ -86,18 +87,37 @@ _Sum = tuple[dict[int, torch.Tensor], int]
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What an op's schema and name say."""
+class _Known:
+    """What calls did whose arguments and results were alike, by positions among their tensors."""
 
-    reads: bool
-    """It reads the values of its arguments."""
-    writes: bool
-    """It changes an argument."""
-    overwrites: bool
-    """It reads nothing of what it changes."""
-    partly: Callable[[Sequence[Any]], float] | None
-    names: tuple[str, ...]
-    """Of its arguments."""
+    call: Call
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    operands: tuple[int, ...]
+
+    def call_on(self, numbers: Sequence[int]) -> Call:
+        """The record of such a call, from the numbers of the storages of its tensors."""
+        call, number = self.call, numbers.__getitem__
+        return Call(
+            tuple(map(number, self.reads)),
+            tuple(map(number, self.writes)),
+            call.read_bytes,
+            call.written_bytes,
+            call.flops,
+            call.dtype,
+            call.arguments,
+            tuple(map(number, self.operands)),
+        )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one block of memory and answers for itself."""
+    return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not tensor.is_nested
+
+
+def _is_host_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is passed by value: the kernel does not read its memory."""
+    return tensor.dim() == 0 and on_host(tensor)
 
 
 def _described(value: Any) -> tuple[str, int]:
@@ -110,7 +130,7 @@ def _described(value: Any) -> tuple[str, int]:
         return text.removeprefix("torch."), 0
     if type(value) not in _PLAIN or value.layout is not _STRIDED or value.is_nested:
         return type(value).__name__, 0
-    if value.dim() == 0 and on_host(value):
+    if _is_host_number(value):
         with unobserved():
             return str(value.item()), 0
     text = f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
@@ -131,11 +151,9 @@ class AccessLog:
         self._storages: list[StorageRef] = []
         """By number. Kept, so that a number is that of one storage."""
         self._numbers: dict[int, int] = {}
-        self._plans: dict[Any, _Plan] = {}
         self._flops = FlopCounter()
         self._argument_lists: dict[Any, tuple[int, ArgumentList]] = {}
-        self._recent: dict[int, int] = {}
-        """Numbers of the storages of one call's tensors, by id of the tensor."""
+        self._known: dict[tuple[Any, ...], _Known] = {}
 
     def note(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Call:
         """The record of a call of ``func`` that has just returned ``result``; ``name`` as in
@@ -147,36 +165,65 @@ class AccessLog:
             return UNKNOWN
 
     def _note(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Call:
-        plan = self._plans.get(func)
-        if plan is None:
-            plan = self._plans[func] = _Plan(
-                not looks_at_shapes(name),
-                may_write(func),
-                overwrites(name),
-                _PARTLY.get(name.partition(".")[0]),
-                tuple(argument.name for argument in schema_of(func).arguments),
-            )
-        self._recent.clear()
-        given = listed_tensors(args)
+        tensors: list[torch.Tensor] = []
+        key: list[Any] = [name, *kwargs]
+        is_plain = self._add(key, tensors, args)
         if kwargs:
-            given += listed_tensors(kwargs.values())
-        written = list(written_by(func, args, kwargs)) if plan.writes else []
-        results: Sequence[torch.Tensor] = ()
-        if not (written and result is written[0]):
-            results = (result,) if isinstance(result, torch.Tensor) else listed_tensors((result,))
+            is_plain &= self._add(key, tensors, kwargs.values())
+        of_arguments, count = tuple(key), len(tensors)
+        for tensor in (result,) if isinstance(result, torch.Tensor) else listed_tensors((result,)):
+            if _is_plain(tensor):
+                tensors.append(tensor)
+                key += tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+            else:
+                is_plain = False
+        numbers = list(map(self._number, tensors))
+        # Tensors that share memory share numbers.
+        key += map(numbers.index, numbers)
+        identity = tuple(key)
+        known = self._known.get(identity)
+        if known is not None:
+            return known.call_on(numbers)
+        call = self._examine(name, func, args, kwargs, result)
+        names = (argument.name for argument in schema_of(func).arguments)
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        call = msgspec.structs.replace(
+            call,
+            arguments=self._argument_list(of_arguments, values),
+            operands=tuple(
+                number
+                for tensor, number in zip(tensors[:count], numbers, strict=False)
+                if not _is_host_number(tensor)
+            ),
+        )
+        if is_plain:
+            place = numbers.index
+            places = (tuple(map(place, each)) for each in (call.reads, call.writes, call.operands))
+            self._known[identity] = _Known(call, *places)
+        return call
+
+    def _examine(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any
+    ) -> Call:
+        """The record of a call, without its arguments."""
+        given = listed_tensors((*args, *kwargs.values()))
+        written = list(written_by(func, args, kwargs))
+        results = listed_tensors((result,))
         nothing: _Sum = {}, 0
-        known = self._sum(given) if results or not plan.overwrites else nothing
-        reads = known if plan.reads else nothing
-        if plan.reads and plan.overwrites:
-            reads = self._sum(_left(given, written))
-        writes = self._sum(written) if written else nothing
+        known = self._sum(given)
+        if looks_at_shapes(name):
+            reads = nothing
+        else:
+            reads = self._sum(_left(given, written)) if overwrites(name) else known
+        writes = self._sum(written)
         # What shares memory with an argument was not made here.
-        fresh = self._sum(results, known[0]) if results else nothing
+        fresh = self._sum(results, known[0])
         saved = 0
-        if plan.partly is not None:
+        partly = _PARTLY.get(name.partition(".")[0])
+        if partly is not None:
             # Of its first argument an op like this touches some rows.
             whole = args[0]
-            saved = max(0, _bytes(whole) - round(plan.partly(args)) * whole.element_size())
+            saved = max(0, _bytes(whole) - round(partly(args)) * whole.element_size())
         return Call(
             tuple(reads[0]),
             (*writes[0], *fresh[0]),
@@ -184,51 +231,46 @@ class AccessLog:
             max(0, writes[1] - saved) + fresh[1],
             self._flops.count(func, args, kwargs, result),
             _floating(results) or _floating(written),
-            *self._arguments(name, plan, args, kwargs),
         )
 
-    def _arguments(
-        self, name: str, plan: _Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int, tuple[int, ...]]:
-        """Index of an argument list, and the storages of the tensors in it."""
-        key: list[Any] = [name, *kwargs]
-        operands: list[int] = []
-        self._add(key, operands, args)
-        self._add(key, operands, kwargs.values())
+    def _argument_list(self, key: tuple[Any, ...], values: dict[str, Any]) -> int:
+        """The index of the list of these arguments."""
         lists = self._argument_lists
-        known = lists.get(tuple(key))
+        known = lists.get(key)
         if known is None:
-            values = {**dict(zip(plan.names, args, strict=False)), **kwargs}
             arguments = tuple(
                 Argument(argument, text, count)
                 for argument, value in values.items()
                 for text, count in [_described(value)]
                 if text
             )
-            known = lists[tuple(key)] = len(lists), ArgumentList(arguments)
-        return known[0], tuple(operands)
+            known = lists[key] = len(lists), ArgumentList(arguments)
+        return known[0]
 
-    def _add(self, key: list[Any], operands: list[int], values: Iterable[Any]) -> None:
-        """Append what identifies each value: on the path of every op, so without any text."""
-        recent = self._recent
+    def _add(self, key: list[Any], tensors: list[torch.Tensor], values: Iterable[Any]) -> bool:
+        """Append what identifies each value, and the tensors: on the path of every op, so without
+        any text. False if a tensor is not plain."""
+        is_plain = True
         for value in values:
             kind = type(value)
-            if kind in _PLAIN and value.layout is _STRIDED and not value.is_nested:
-                if value.dim() == 0 and on_host(value):
+            if kind in _PLAIN and _is_plain(value):
+                tensors.append(value)
+                if _is_host_number(value):
                     with unobserved():
                         key.append(repr(value.item()))
-                    continue
-                key += value.dtype, value.shape, value.stride(), value.storage_offset()
-                number = recent.get(id(value))
-                operands.append(self._number(value) if number is None else number)
+                    key.append(value.dtype)
+                else:
+                    key += value.dtype, value.shape, value.stride(), value.storage_offset()
             elif kind in _SHOWN:
                 # 1, 1.0 and True are equal.
                 key += kind, value
             elif kind is list or kind is tuple:
                 key.append(len(value))
-                self._add(key, operands, value)
+                is_plain &= self._add(key, tensors, value)
             else:
                 key.append(kind)
+                is_plain &= not isinstance(value, torch.Tensor | dict)
+        return is_plain
 
     def argument_lists(self) -> tuple[ArgumentList, ...]:
         """What ``Call.arguments`` refers to."""
@@ -261,7 +303,7 @@ class AccessLog:
                 total += size
                 continue
             size = tensor.nbytes if tensor.is_contiguous() else _bytes(tensor)
-            number = self._recent[id(tensor)] = self._number(tensor)
+            number = self._number(tensor)
             if not size or number in without:
                 continue
             if number not in storages:
@@ -319,8 +361,6 @@ _RAGGED: dict[Any, int] = {
 """Formulas that take tensors and read offsets from the device, which makes the host wait and a
 capture fail; and the position of these offsets among the arguments."""
 
-_SCALARS = frozenset((int, float, bool, str, type(None)))
-
 
 class FlopCounter:
     """Floating-point operations of single calls, by the formulas of ``torch.utils.flop_counter``:
@@ -328,8 +368,6 @@ class FlopCounter:
     raises: None for what it cannot count."""
 
     def __init__(self) -> None:
-        self._formulas: dict[Any, Callable[..., Any] | None] = {}
-        self._known: dict[Any, int | None] = {}
         self._formula_of: Mapping[Any, Callable[..., Any]] = {}
         self._of_shapes: Any = None
         # Not imported with this file: it imports Triton where that is installed (80 ms), and warns
@@ -353,22 +391,14 @@ class FlopCounter:
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """The operations of a call that returned ``result``: an int, or None."""
-        if func not in self._formulas:
-            self._formulas[func] = self._formula_of.get(packet_of(func))
-        formula = self._formulas[func]
+        formula = self._formula_of.get(packet_of(func))
         if formula is None:
             return None
-        key = _key(func, args, kwargs)
-        if key is not None and key in self._known:
-            return self._known[key]
         try:
-            flops = self._count(formula, func, args, kwargs, result)
+            return self._count(formula, func, args, kwargs, result)
         except Exception:
             # Formulas of the user's, and arguments of any kind.
-            flops = None
-        if key is not None:
-            self._known[key] = flops
-        return flops
+            return None
 
     def _count(self, formula: Any, func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
         if formula.__code__ is not self._of_shapes:
@@ -376,22 +406,6 @@ class FlopCounter:
             if offsets is None or len(args) <= offsets or args[offsets] is not None:
                 return None
         return int(formula(*args, **kwargs, out_val=result))
-
-
-def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What the count depends on; None unless the arguments are tensors and numbers. Keeps no
-    tensor alive."""
-    key = [func, *kwargs]
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            key.append(value.shape)
-        elif type(value) in _SCALARS:
-            key.append(value)
-        elif isinstance(value, list | tuple) and all(type(part) in _SCALARS for part in value):
-            key.append(tuple(value))
-        else:
-            return None
-    return tuple(key)
 
 
 def _composite_formulas(library: Any) -> dict[Any, Callable[..., Any]]:

@@ -113,12 +113,6 @@ def _returns_alias(func: Any) -> bool:
     return schema is not None and any(result.alias_info is not None for result in schema.returns)
 
 
-def may_write(func: Any) -> bool:
-    """False for ops that never change an argument."""
-    schema = schema_of(func)
-    return any(_written_positions(func)) or (schema is not None and schema.name in _STATISTICS)
-
-
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Tensors among the arguments that the op writes in place."""
     positions, names = _written_positions(func)

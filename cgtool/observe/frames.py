@@ -109,12 +109,21 @@ def is_internal(code: CodeType) -> bool:
 def chain_of(frame: FrameType | None) -> tuple[Site, ...]:
     """The frames outside torch from ``frame`` outward, innermost first."""
     chain: list[Site] = []
-    while frame is not None and len(chain) < MAX_CHAIN:
+    while frame is not None:
         code = frame.f_code
-        if not is_internal(code):
+        internal = _is_internal.get(code.co_filename)
+        if internal is None:
+            internal = _is_internal[code.co_filename] = is_internal_file(code.co_filename)
+        if not internal:
             chain.append((code, frame.f_lasti))
+            if len(chain) == MAX_CHAIN:
+                break
         frame = frame.f_back
     return tuple(chain)
+
+
+_is_internal: dict[str, bool] = {}
+"""By file name: on the path of every op, where a function call for each frame counts."""
 
 
 _line_tables: dict[int, tuple[CodeType, list[int]]] = {}

@@ -300,7 +300,7 @@ class _CallProfile:
         if code.co_name in _COMPREHENSIONS:
             return
         self.ran.codes[id(code)] = code
-        if getattr(self.recorder.running, "call", None) is not None:
+        if self.recorder.running.call is not None:
             self.ran.hidden.add(id(code))
         is_direct = True
         while caller is not None and is_internal(caller.f_code):

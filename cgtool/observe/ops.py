@@ -229,6 +229,19 @@ def left_alone(first_use: bool = False) -> Iterator[None]:
         yield
 
 
+class _Running(threading.local):
+    """What a thread is running."""
+
+    call: OpCall | None = None
+    """The call that is executing."""
+    run: Callable[..., Any] | None = None
+    """It runs the op of this call."""
+    next_sequence: int | None = None
+    """The number that the next autograd node of this thread gets, when last seen."""
+    previous: int | None = None
+    """Index of the call that was last seen on this thread."""
+
+
 class OpRecorder:
     """Records every ATen call that runs while it is entered, on this thread and on autograd's.
 
@@ -254,9 +267,7 @@ class OpRecorder:
         self.accesses = accesses
         self._names: dict[Any, str] = {}
         self._home: int | None = None
-        self._counted = threading.local()
-        self.running = threading.local()
-        """``running.call`` is the call that is executing on this thread."""
+        self.running = _Running()
 
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -279,35 +290,36 @@ class OpRecorder:
             # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
             chain = chain_of(sys._current_frames().get(self._home))
         innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
+        calls = self.record.calls
         call = OpCall(
-            index=len(self.record.calls),
-            name=name,
-            chain=chain,
-            innermost=innermost,
-            module=self.modules.current(),
-            annotations=self.annotations.current(),
-            thread=threading.get_ident(),
+            len(calls),
+            name,
+            chain,
+            innermost,
+            self.modules.current(),
+            self.annotations.current(),
+            threading.get_ident(),
         )
         node = running_autograd_node()
         if node is not None:
             call.autograd_node = type(node).__name__ if node.name is None else node.name()
             call.autograd_sequence = sequence_number_of(node)
         self._note_made(call)
-        self.record.calls.append(call)
+        calls.append(call)
         return call
 
     def _note_made(self, call: OpCall) -> None:
         """Autograd nodes were made if the next number has changed."""
         following = next_sequence_number()
-        counted = self._counted
-        before = getattr(counted, "next", following)
-        counted.next = following
-        previous = getattr(counted, "call", None)
-        makers = self.record.makers
-        for sequence in range(before, following):
-            maker = Maker(call.index, previous, sequence == following - 1)
-            makers[sequence] = None if sequence in makers else maker
-        counted.call = call.index
+        running = self.running
+        before = running.next_sequence
+        if before != following:
+            running.next_sequence = following
+            makers = self.record.makers
+            for sequence in range(following if before is None else before, following):
+                maker = Maker(call.index, running.previous, sequence == following - 1)
+                makers[sequence] = None if sequence in makers else maker
+        running.previous = call.index
 
     def observe(
         self,
@@ -321,7 +333,7 @@ class OpRecorder:
         that called the op; None on autograd's own threads."""
         call = self.begin(func, caller)
         running = self.running
-        outer = getattr(running, "call", None), getattr(running, "run", None)
+        outer = running.call, running.run
         running.call, running.run = call, run
         start = self.launch_count()
         try:
@@ -337,7 +349,7 @@ class OpRecorder:
     def __enter__(self) -> OpRecorder:
         with contextlib.ExitStack() as entering:
             entering.enter_context(self.modules)
-            self._counted.next = next_sequence_number()
+            self.running.next_sequence = next_sequence_number()
             self._home = threading.get_ident()
             # Dynamo skips code under a mode by itself; its fake tensors fail under the key.
             entering.enter_context(left_alone(first_use=op_key.is_supported()))

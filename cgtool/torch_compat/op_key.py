@@ -237,18 +237,19 @@ def _is_subclass(leaf: Any) -> bool:
 
 KERNEL_CODES = (_kernel.__code__, OP_KERNEL_CODE, _higher_order_kernel.__code__)
 """Of the frames between an op's caller and the observer."""
-_passed_over: list[CodeType] = [*KERNEL_CODES, RUN_CODE, run_observed.__code__]
+_passed_over = {id(code): code for code in (*KERNEL_CODES, RUN_CODE, run_observed.__code__)}
+"""By id: to compare code objects takes longer than all else that is done for a frame."""
 
 
 def pass_over(*codes: CodeType) -> None:
     """Frames of these codes stand between an op and its caller."""
-    _passed_over.extend(codes)
+    _passed_over.update((id(code), code) for code in codes)
 
 
 def _caller() -> FrameType | None:
     """The frame that called the op, through the composite ops that it is a part of."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code in _passed_over:
+    while frame is not None and id(frame.f_code) in _passed_over:
         frame = frame.f_back
     return frame
 

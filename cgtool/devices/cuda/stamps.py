@@ -83,7 +83,7 @@ class LaunchLog:
         recorder = self.recorder
         if recorder is None:
             return
-        launch: Launch | None = getattr(recorder.running, "call", None)
+        launch: Launch | None = recorder.running.call
         if launch is None:
             frame = sys._getframe(1).f_back
             node = running_autograd_node()

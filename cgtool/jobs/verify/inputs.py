@@ -100,10 +100,7 @@ def _new(values: torch.Tensor, rounding: float, generator: torch.Generator) -> t
 def _scaled(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     share = torch.rand(values.shape, generator=generator, dtype=torch.float64)
     # Zeros usually mean "no value yet".
-    if not bool(values.any()):
-        return share.to(values.dtype)
-    scaled: torch.Tensor = values * (0.5 + 0.5 * share)
-    return scaled
+    return values * (0.5 + 0.5 * share) if bool(values.any()) else share.to(values.dtype)
 
 
 def _candidates(
@@ -122,7 +119,7 @@ def _candidates(
             one, other = values, values
             for axis in axes:
                 one, other = one.index_select(axis, order), other.index_select(axis, order.roll(1))
-            return share * one + (1 - share) * other
+            return torch.lerp(other, one, share)
 
         mixtures = [mixed((first,))]
         if ("symmetric",) in facts and values.shape[-1] == len(order):

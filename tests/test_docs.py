@@ -225,14 +225,15 @@ def test_docs_show_what_profile_prints_on_that_gpu(monkeypatch):
 
 
 def test_the_picture_in_the_readme_is_what_dump_draws():
-    """Words in order, and colours: where a layout program puts them is its own affair."""
+    """Words, tooltips and colours: where a layout program puts them is its own affair."""
 
     def words_and_colours(svg):
         document = parseString(svg)
         words = [element.firstChild.data for element in document.getElementsByTagName("text")]
-        return words, {
-            element.getAttribute("fill") for element in document.getElementsByTagName("path")
-        }
+        links = document.getElementsByTagName("a")
+        tooltips = [element.getAttribute("xlink:title") for element in links]
+        paths = document.getElementsByTagName("path")
+        return words, tooltips, {element.getAttribute("fill") for element in paths}
 
     command = "cgtool dump samples/captures/two_streams.cgt --color stream --svg"
     assert f"`{command} -o two_streams.svg`" in (ROOT / "README.md").read_text()

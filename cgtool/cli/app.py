@@ -168,7 +168,7 @@ def run() -> int:
     try:
         try:
             _check_folder()
-            app()
+            app(prog_name="cgtool")
         finally:
             sys.stdout.flush()
     except CgtoolError as error:

@@ -35,7 +35,7 @@ def test_help_is_the_help_of_the_command(tmp_path):
     assert (whole.returncode, whole.stderr) == (0, "")
     assert all(f"\n  {command} " in whole.stdout for command in COMMANDS)
     shown = as_module("help", "explain", cwd=tmp_path).stdout
-    assert "Usage: python -m cgtool explain [OPTIONS]" in shown
+    assert "Usage: cgtool explain [OPTIONS]" in shown
     assert shown == as_module("explain", "--help", cwd=tmp_path).stdout
 
 

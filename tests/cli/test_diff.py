@@ -131,6 +131,29 @@ def test_what_an_op_is_given_is_part_of_what_a_replay_does(run, tmp_path, before
     assert attributes >= set(names)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "summary", "change"),
+    [
+        ("gelu(x)", "relu(x)", "gelu at two.py:12 became relu in 3 places", "[1,4] and 2 others"),
+        (
+            "leaky_relu(x, 0.1)",
+            "leaky_relu(x, 0.2)",
+            "3 calls of leaky_relu at two.py:12 changed negative_slope from 0.1 to 0.2",
+            "negative_slope 0.1 → 0.2 ",
+        ),
+    ],
+)
+def test_a_row_of_nodes_of_several_shapes(run, tmp_path, before, after, summary, change):
+    each = "def {0}(x, y):\n    return [torch.nn.functional.{1} for x in (x[:1], x[:2], x[:3])]\n"
+    for name, call in (("a", before), ("b", after)):
+        text = f"{PAIRS}{each.format('f', call)}{name} = entry(f)\n"
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "two.py").write_text(text)
+    _, out, _ = run(*(f"{tmp_path / name / 'two.py'}:{name}" for name in "ab"))
+    assert summary in out.replace("\n", " ")
+    assert change in out
+
+
 def test_an_entry_is_captured_where_the_other_was(run, tmp_path):
     path = tmp_path / "a.cgt"
     entry = f"{ROOT / 'samples' / 'mlp.py'}:build"

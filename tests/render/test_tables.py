@@ -103,8 +103,8 @@ def test_bench_as_recorded_on_a_gpu(width):
 def test_doctor(width):
     capabilities = [
         Capability("python", "available", "3.12.1"),
-        Capability("GPU", "degraded", "PyTorch sees no usable GPU: capture, dump and pools run on "
-                   "the simulated device", "a machine with an NVIDIA GPU"),
+        Capability("GPU", "degraded", "PyTorch sees no usable GPU: the simulated device stands in "
+                   "for one", "a machine with an NVIDIA GPU"),
         Capability("node callbacks (CUPTI)", "absent", "tested only on a GPU"),
     ]  # fmt: skip
     compare("doctor", report_table.render_doctor(capabilities), width)

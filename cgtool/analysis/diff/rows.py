@@ -50,7 +50,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
     attributes: tuple[Attribute, ...]
     """Attributes of the first of these nodes."""
     variants: int
-    """How many different values these nodes have of sizes and arguments: 1 if all have those of the
+    """How many different values these nodes have of these attributes: 1 if all have those of the
     first."""
     a: tuple[int, ...]
     """Ids of the nodes."""
@@ -224,13 +224,14 @@ class Lines:
 
     def _row(self, members: Sequence[Change]) -> ChangeRow:
         first = members[0]
-        variants = {
+        distinct = {
             tuple(
                 fact and (fact.name, fact.sizes, fact.arguments)
                 for fact in (change.before, change.after)
-            )
+            ): change
             for change in members
         }
+        variants = {tuple(self._attributes(change)) for change in distinct.values()}
         return ChangeRow(
             first.matched.graph.name,
             first.change,

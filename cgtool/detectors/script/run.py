@@ -182,7 +182,7 @@ def _nothing_captured(path: str) -> CgtoolError:
     return cannot_tell(
         f"{path} captured no CUDA graph, so there was nothing to check",
         fix="name a function or module that should be captured: `cgtool check "
-        f"{Path(path).name}:NAME`; if the script captures only with certain arguments, pass them "
+        f"{path}:NAME`; if the script captures only with certain arguments, pass them "
         "after `--`",
         phase="script",
     )

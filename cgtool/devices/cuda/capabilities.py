@@ -39,7 +39,7 @@ def _gpu(torch: Any) -> str:
         built = torch.version.cuda is not None
         why = "PyTorch sees no usable GPU" if built else "PyTorch is built without CUDA"
         raise Missing(
-            f"{why}: capture, dump and pools run on the simulated device",
+            f"{why}: the simulated device stands in for one",
             "a machine with an NVIDIA GPU and PyTorch built with CUDA",
         )
     properties = torch.cuda.get_device_properties(0)

@@ -28,7 +28,7 @@ import torch
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
 from cgtool.observe.source import Step, Use, uses_of
-from cgtool.observe.tensors import has_shape, on_host
+from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
     MODULE_TABLES,
@@ -125,12 +125,10 @@ class HostReads:
             if value is None or known in self._known or isinstance(value, torch.Tensor):
                 continue
             self._known.add(known)
-            try:
-                root = weakref.ref(value)
-            except TypeError:
-                continue
-            self._kept.append(use)
-            self._add(code, use, root, id(value))
+            root = weakly(value)
+            if root is not None:
+                self._kept.append(use)
+                self._add(code, use, root, id(value))
 
     def keys_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
         """The keys of a name in a function, for all objects and closures that it ran with."""
@@ -202,11 +200,11 @@ class HostReads:
             self._add_code(function.__code__, function.__globals__, values, depth)
 
     def _reference(self, value: Any) -> Callable[[], Any]:
-        try:
-            return weakref.ref(value)
-        except TypeError:
-            self._kept.append(value)
-            return lambda: value
+        weak = weakly(value)
+        if weak is not None:
+            return weak
+        self._kept.append(value)
+        return lambda: value
 
     def snapshot(self) -> Snapshot:
         """The value of every name now."""
@@ -244,6 +242,17 @@ class HostReads:
                     others._follow(getattr(thread, "function", None), _HELPERS)
                 running = running.f_back
         return {watched.key for watched in others.watched if watched.use.written}
+
+
+def weakly(value: Any) -> Callable[[], Any] | None:
+    """A weak reference, or None for what has none: also for streams and events, because the
+    destructors of those of CUDA leave weak references dangling (seen in PyTorch 2.11)."""
+    if isinstance(value, torch.Event | torch.Stream):
+        return None
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None
 
 
 def _content_of(cell: types.CellType) -> Callable[[], Any]:
@@ -418,7 +427,7 @@ def _is_cython(value: Any) -> bool:
 
 
 def _tensor(value: torch.Tensor) -> Value | None:
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or not has_shape(value):
+    if not has_memory(value):
         return None
     shape = tuple(value.shape)
     with unobserved(), no_torch_function():

@@ -27,7 +27,7 @@ from cgtool.observe.frames import (
 from cgtool.observe.host_reads import HostReads, Snapshot, random_state
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.source import Position
-from cgtool.observe.tensors import has_shape, on_host, tensors_in
+from cgtool.observe.tensors import has_memory, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_address
 from cgtool.torch_compat.storages import StorageRef
@@ -138,7 +138,7 @@ class _Recorder(OpRecorder):
             # A constant of the code: created in C++, and passed to this op first.
             new = self._note_storages(result)
         self._storages |= new
-        if op is not None and not any(map(_is_plain, tensors_in((args, kwargs)))):
+        if op is not None and not any(map(has_memory, tensors_in((args, kwargs)))):
             # It creates tensors.
             places = list(map(on_host, tensors_in(result)))
             op.host = bool(places) and all(places)
@@ -149,7 +149,7 @@ class _Recorder(OpRecorder):
         if op is not None:
             op.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
             op.reads_nothing_of = unread
-            written = list(filter(_is_plain, written_by(func, args, kwargs)))
+            written = list(filter(has_memory, written_by(func, args, kwargs)))
             op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
             if overwrites(call.name):
                 for tensor in written:
@@ -192,7 +192,7 @@ class _Recorder(OpRecorder):
         host_scalar = host_input = False
         for position, argument in enumerate(pytree.tree_leaves((args, kwargs))):
             if isinstance(argument, torch.Tensor):
-                if not _is_plain(argument):
+                if not has_memory(argument):
                     continue
                 host = self._is_on_host(argument)
                 places.append(host)
@@ -229,7 +229,7 @@ class _Recorder(OpRecorder):
 
 def storages_in(value: Any) -> dict[int, torch.Tensor]:
     """A tensor on each storage in a nested value, by the key of the storage."""
-    return {storage_address(tensor): tensor for tensor in tensors_in(value) if _is_plain(tensor)}
+    return {storage_address(tensor): tensor for tensor in tensors_in(value) if has_memory(tensor)}
 
 
 def _range_of(tensor: torch.Tensor) -> range:
@@ -252,10 +252,6 @@ def _called_by_user(frame: types.FrameType | None) -> bool:
     while frame is not None and package_part(frame.f_code.co_filename).startswith("/cgtool/"):
         frame = frame.f_back
     return frame is not None and not is_internal(frame.f_code)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and has_shape(tensor)
 
 
 class _CallProfile:

@@ -197,6 +197,12 @@ def has_shape(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is one block of memory with an address: no subclass, and none of the layouts and
+    wrappers that ``strided_parts`` takes apart or cannot read."""
+    return type(tensor) in _PLAIN and has_shape(tensor) and bool(strided_parts(tensor))
+
+
 def _inner(tensor: Any) -> list[tuple[str, torch.Tensor]]:
     names, _ = tensor.__tensor_flatten__()
     return [

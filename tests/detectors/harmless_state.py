@@ -660,3 +660,55 @@ def rare_report_of_a_helper(device):
         return y
 
     return run, (rows(device),)
+
+
+class Constant:
+    """What Python calls by itself returns the same in each call."""
+
+    def __init__(self):
+        self.factors = (1.0, 2.0)
+
+    def __bool__(self):
+        return len(self.factors) > 1
+
+    def __iter__(self):
+        return iter(self.factors)
+
+    def __enter__(self):
+        return self.factors[1]
+
+    def __exit__(self, *_error):
+        pass
+
+
+def object_that_python_asks(device):
+    constant = Constant()
+
+    def run(x):
+        for factor in constant:
+            x = x * factor
+        with constant as factor:
+            return x * factor if constant else x
+
+    return run, (rows(device),)
+
+
+def functions_of_torch_func(device):
+    """The tensors inside `vmap` have no memory, and neither have those on `meta`."""
+    model, weight = nn.Linear(8, 4, device=device), torch.ones(8, device=device)
+    skeleton = nn.Linear(8, 4, device="meta")
+
+    def run(x):
+        def one(row):
+            kept = {"row": row, "rows": [row * 2]}
+
+            def inner():
+                return (kept["row"] * weight).sum() + kept["rows"][0].sum()
+
+            output = torch.func.functional_call(skeleton, dict(model.named_parameters()), (row,))
+            return output * inner()
+
+        shape = (torch.empty(4, 8, device="meta") * 2).shape
+        return torch.func.vmap(one)(x) * shape[0]
+
+    return run, (rows(device),)

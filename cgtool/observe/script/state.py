@@ -157,6 +157,9 @@ Clock = dict[int, int]
 """By stream: how much of its work comes before."""
 
 
+_CLOCK = "_cgtool_clock"
+
+
 def _merge(into: Clock, other: Clock) -> None:
     for stream, count in other.items():
         if count > into.get(stream, 0):
@@ -175,7 +178,6 @@ class StreamOrder:
     def __init__(self) -> None:
         self._streams: dict[int, Clock] = {}
         self._host: Clock = {}
-        self._events: weakref.WeakKeyDictionary[Any, Clock] = weakref.WeakKeyDictionary()
 
     def _clock(self, stream: int) -> Clock:
         return self._streams.setdefault(stream, {})
@@ -201,13 +203,14 @@ class StreamOrder:
         _merge(self._clock(stream), self._clock(other))
 
     def record(self, event: Any, stream: int) -> None:
-        self._events[event] = dict(self._clock(stream))
+        # On the event itself: CUDA's leave weak references dangling (`host_reads.weakly`).
+        setattr(event, _CLOCK, dict(self._clock(stream)))
 
     def wait_event(self, stream: int, event: Any) -> None:
-        _merge(self._clock(stream), self._events.get(event, {}))
+        _merge(self._clock(stream), getattr(event, _CLOCK, {}))
 
     def host_waits_for_event(self, event: Any) -> None:
-        _merge(self._host, self._events.get(event, {}))
+        _merge(self._host, getattr(event, _CLOCK, {}))
 
     def host_waits(self, stream: int | None = None) -> None:
         """The host waits for a stream, or for all of them."""

@@ -1,0 +1,39 @@
+"""What is looked up of the objects that the user's code names."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from cgtool.observe.host_reads import HostReads
+
+
+class Meter:
+    total = 0.0
+
+
+def reads_of(meter):
+    """What is watched of the local names of a function that uses an object."""
+
+    def use():
+        local = meter
+        local.total  # noqa: B018 : the access is what is watched
+        return sys._getframe()
+
+    reads = HostReads()
+    reads.add_locals(use())
+    return [watched.use.text for watched in reads.watched]
+
+
+def test_attributes_of_local_objects_are_watched():
+    assert reads_of(Meter()) == ["local.total"]
+
+
+def test_streams_and_events_are_not_referred_to():
+    """A weak reference to an event of CUDA dangles after the event's death, in PyTorch 2.11."""
+
+    class Timer(torch.Event):
+        total = 0.0
+
+    assert reads_of(Timer("cpu")) == []

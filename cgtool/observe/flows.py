@@ -233,6 +233,9 @@ class _Reader:
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
         self.control: Sources = NOTHING
         """The branches that decide whether the current statement runs."""
+        self.implicit: Sources = NOTHING
+        """What functions return that the current statement calls without a call: ``__bool__``,
+        ``__iter__``, ``__enter__``. Python 3.11 places these calls at the whole statement."""
         self.loops: list[ast.AST] = []
 
     def read(self) -> None:
@@ -263,10 +266,12 @@ class _Reader:
         while isinstance(inner, ast.Attribute | ast.Subscript):
             sources |= self._results(inner, sources)
             inner = inner.value
-        return self._consume(node, sources)
+        # A name that is tested or looped over calls `__bool__` or `__iter__`.
+        return self._consume(node, sources | self._results(inner, sources))
 
     def _bind(self, target: ast.AST, sources: Sources) -> None:
         if isinstance(target, ast.Tuple | ast.List):
+            sources |= self._results(target, sources)
             for item in target.elts:
                 self._bind(item, sources)
             return
@@ -386,6 +391,7 @@ class _Reader:
         return sources
 
     def _IfExp(self, node: ast.IfExp) -> Sources:  # noqa: N802
+        self.implicit |= self._results(node, NOTHING)
         decision = self._decide(node.test, [node.body, node.orelse])
         return decision | self._eval(node.body) | self._eval(node.orelse)
 
@@ -495,7 +501,7 @@ class _Reader:
 
     def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
         """A condition over these statements or expressions; the source that it becomes."""
-        sources = self._eval(test)
+        sources = self._eval(test) | self.implicit
         if loops and _position(self.code, test) in self.ran.ops:
             return NOTHING
         return self._branch(test, guarded, sources, loops=loops)
@@ -534,6 +540,7 @@ class _Reader:
             self._statement(statement)
 
     def _statement(self, node: ast.AST) -> None:
+        outer, self.implicit = self.implicit, self._results(node, NOTHING)
         method = getattr(self, f"_do_{type(node).__name__}", None)
         if method is not None:
             method(node)
@@ -541,6 +548,7 @@ class _Reader:
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         ):
             self._children(node)
+        self.implicit = outer
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
         for target in node.targets:
@@ -630,8 +638,8 @@ class _Reader:
         self._block(node.orelse)
 
     def _do_For(self, node: ast.For | ast.AsyncFor) -> None:  # noqa: N802
-        decision = self._decide(node.iter, list(node.body), loops=True)
-        self._loop(node, decision, self._eval(node.iter))
+        values = self._eval(node.iter) | self.implicit
+        self._loop(node, self._decide(node.iter, list(node.body), loops=True), values)
 
     _do_AsyncFor = _do_For  # noqa: N815
 
@@ -641,7 +649,7 @@ class _Reader:
 
     def _do_With(self, node: ast.With | ast.AsyncWith) -> None:  # noqa: N802
         for item in node.items:
-            sources = self._eval(item.context_expr)
+            sources = self._eval(item.context_expr) | self.implicit
             call = item.context_expr
             function = call.func if isinstance(call, ast.Call) else None
             if (getattr(function, "attr", None) or getattr(function, "id", "")) in _MODES:

@@ -684,3 +684,83 @@ def hook_that_collects(device):
 
     model[0].register_forward_hook(collect)
     return model, (rows(device),)
+
+
+class Asked:
+    """What Python calls by itself counts the calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def count(self):
+        self.calls += 1  # <- cpu-state-step-counter
+        return self.calls // 1000
+
+
+class Tested:
+    def __init__(self):
+        self.calls = 0
+
+    def __bool__(self):
+        self.calls += 1
+        return self.calls % 16 == 0
+
+
+class Looped(Asked):
+    def __iter__(self):
+        return iter((1.0, 2.0 + self.count()))
+
+
+class Entered(Asked):
+    def __enter__(self):
+        return self.count()
+
+    def __exit__(self, *_error):
+        pass
+
+
+def object_in_a_condition(device):
+    """By `Tested`."""
+    due = Tested()
+
+    def run(x):
+        y = x * 2
+        if due:  # <- control-flow-frozen
+            y = y + x.sum()
+        return y
+
+    return run, (rows(device),)
+
+
+def object_in_a_loop(device):
+    """By `Asked`."""
+    factors = Looped()
+
+    def run(x):
+        for factor in factors:  # <- control-flow-frozen
+            x = x * factor
+        return x
+
+    return run, (rows(device),)
+
+
+def object_that_is_unpacked(device):
+    """By `Asked`."""
+    factors = Looped()
+
+    def run(x):
+        _, factor = factors
+        return x * factor
+
+    return run, (rows(device),)
+
+
+def object_of_a_with(device):
+    """By `Asked`."""
+    entered = Entered()
+
+    def run(x):
+        with entered as count:
+            return x * count
+
+    return run, (rows(device),)

@@ -21,7 +21,7 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
-from cgtool.observe.frames import in_library
+from cgtool.observe.frames import in_library, package_part
 from cgtool.observe.iteration import SKIPPED
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
@@ -158,8 +158,13 @@ def _of_the_code(calls: Iterable[OpCall]) -> list[OpCall]:
     return [
         call
         for call in calls
-        if (call.chain or call.autograd_node) and not call.name.startswith(SKIPPED)
+        if (call.autograd_node or not _is_own(call)) and not call.name.startswith(SKIPPED)
     ]
+
+
+def _is_own(call: OpCall) -> bool:
+    file = call.innermost[0].co_filename if call.innermost is not None else ""
+    return package_part(file).startswith("/cgtool/")
 
 
 def findings_of_graph(nodes: Sequence[LaneNode], record: Record) -> Iterator[Finding]:

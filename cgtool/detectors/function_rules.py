@@ -39,7 +39,6 @@ H2D_INDEX_WITH_LIST_OR_CPU_TENSOR = code("h2d-index-with-list-or-cpu-tensor")
 H2D_PAGEABLE_COPY = code("h2d-pageable-copy")
 H2D_TENSOR_FROM_PYTHON = code("h2d-tensor-from-python")
 PIN_MEMORY_DURING_CAPTURE = code("pin-memory-during-capture")
-RECORD_STREAM_DEFERS_REUSE = code("record-stream-defers-reuse")
 SYNC_D2H_COPY = code("sync-d2h-copy")
 SYNC_ITEM = code("sync-item")
 SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
@@ -122,18 +121,13 @@ def note_pinning(region: CapturedRegion) -> None:
     )
 
 
-def note_record_stream(region: CapturedRegion) -> None:
-    """Note a call of ``Tensor.record_stream``."""
-    region.note(
-        RECORD_STREAM_DEFERS_REUSE,
-        "`record_stream` prevents reuse of the block until the capture ends",
-    )
-
-
-def _refuse_copy(region: CapturedRegion, copy_code: Code, subject: str) -> None:
+def _refuse_copy(
+    region: CapturedRegion, copy_code: Code, subject: str, fix: str | None = None
+) -> None:
     region.refuse(
         copy_code,
         subject,
+        fix,
         why="it copies between the device and pageable host memory, which CUDA refuses "
         "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and "
         "CUDA tensors during CUDA graph capture' instead",
@@ -178,6 +172,17 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
             region,
             H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
             "assigning a Python number through an index tensor",
+        )
+
+
+def _fill_element(region: CapturedRegion, target: torch.Tensor, value: torch.Tensor) -> None:
+    # copy_to (TensorIndexing.h) fills with a number, unless the target is of its shape: ().
+    if value.dim() == 0 and place_of(value) == HOST and not on_host(target):
+        _refuse_copy(
+            region,
+            H2D_PAGEABLE_COPY,
+            "assigning a number to a single element, which copies it from the host,",
+            "assign to a slice (x[i : i + 1] = number), or call x[i].fill_(number)",
         )
 
 
@@ -258,14 +263,17 @@ def watch_functions(region: CapturedRegion) -> Patches:
         if is_inner or is_other or not region.capturing:
             return call_op(original, args, kwargs)
         before = region.function, region.fills_mask
-        running.inside = True
+        running.inside, around = True, region.call
         try:
+            # In a custom op, the line is the one in its code.
+            region.call = None
             _apply(region, function, args, kwargs)
+            region.call = around
             region.function = function
             region.fills_mask = function is _SET_ITEM and is_number(args[2])
             return call_op(original, args, kwargs)
         finally:
-            running.inside = False
+            running.inside, region.call = False, around
             region.function, region.fills_mask = before
 
     patches = Patches()
@@ -276,8 +284,11 @@ def watch_functions(region: CapturedRegion) -> Patches:
 
 @contextlib.contextmanager
 def watch_index(region: CapturedRegion, call: OpCall, args: Sequence[Any]) -> Iterator[None]:
-    """Entered while an op is checked: applies the rule of ``x[index]``, which cannot be replaced as
-    a function can."""
+    """Entered while an op is checked: applies the rules of ``x[index]``, which cannot be replaced
+    as a function can, and of ``x[index] = number``, whose op depends on the shape of ``x[index]``.
+    """
+    if region.function is _SET_ITEM and call.name.startswith("aten::copy_"):
+        _fill_element(region, args[0], args[1])
     if region.function is not None or call.innermost is None or not is_subscript(call.innermost):
         yield
         return

@@ -22,7 +22,12 @@ from cgtool.observe.frames import call_op, package_part
 from cgtool.observe.ops import OpCall, op_name
 from cgtool.observe.tensors import on_host, tensors_of
 from cgtool.torch_compat import op_key
-from cgtool.torch_compat.private import TorchDispatchMode, fake_tensor_mode, schema_of
+from cgtool.torch_compat.private import (
+    TorchDispatchMode,
+    fake_tensor_mode,
+    schema_of,
+    sparse_indices,
+)
 from cgtool.torch_compat.shared_kernels import shares_kernel
 
 CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
@@ -181,6 +186,15 @@ _OPS: dict[str, OpRule] = {
             ),
             lambda args, _kwargs: args[0].numel() > 0,
         ),
+    ),
+    # sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda: thrust counts the distinct indices.
+    "aten::_coalesce": OpRule(
+        Refusal(
+            SYNC_DYNAMIC_SHAPE_OP,
+            "`coalesce`, which counts the distinct indices on the host,",
+            "use the tensor uncoalesced, or a dense gradient (sparse=False)",
+        ),
+        lambda args, _kwargs: sparse_indices(args[0]).shape[1] > 1,
     ),
     "aten::embedding_renorm_": OpRule(
         Refusal(
@@ -344,7 +358,7 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
     ) -> None:
         if is_host_work(args):
             return
-        if _is_in_python(callers):
+        if op_key.may_have_python_kernel(callers[-1]):
             # A custom op: its lines are the user's, and each of its calls is one of theirs.
             region.call = None
             _refuse(region, call, op_name(inner), args, kwargs)
@@ -355,11 +369,6 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
 
     with op_key.inside(call.name, inspect):
         yield
-
-
-def _is_in_python(callers: Sequence[str]) -> bool:
-    """Whether the innermost of these ops may have a kernel in Python: only PyTorch's have none."""
-    return not callers[-1].startswith(("aten::", "prims::", "quantized::"))
 
 
 def _refuse(

@@ -7,6 +7,8 @@ on the real streams.
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from cgtool.torch_compat.patches import Patches
 CONCURRENCY_LOST_OR_FALSE_DEPENDENCY = code("concurrency-lost-or-false-dependency")
 DEFAULT_STREAM_DEPENDENCY = code("default-stream-dependency")
 KERNEL_ON_STREAM_ZERO = code("kernel-on-stream-zero")
+RECORD_STREAM_DEFERS_REUSE = code("record-stream-defers-reuse")
 SIDE_STREAM_NOT_FORKED = code("side-stream-not-forked")
 UNJOINED_SIDE_STREAM = code("unjoined-side-stream")
 WAIT_ON_PRECAPTURE_WORK = code("wait-on-precapture-work")
@@ -71,13 +74,19 @@ class LaneNode:
     dependencies: tuple[int, ...]
 
 
+class _Current(threading.local):
+    """The stream that a thread has made current."""
+
+    lane: Any = None
+
+
 class CaptureInProgress(CapturedRegion):
     """The capture in progress and the streams that are part of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.default: Lane = Lane("default stream")
-        self.current: Lane = self.default
+        self._current = _Current()
         self.capture_id: int | None = None
         """Number of the capture in progress."""
         self.captures = 0
@@ -92,6 +101,17 @@ class CaptureInProgress(CapturedRegion):
         self._clocks: list[dict[int, int]] = []
         """By node: how many nodes of each stream come before it, itself included."""
         self._races: StreamRaces[int] = StreamRaces()
+        self._recorded: list[tuple[weakref.ref[Any], Finding]] = []
+        """Tensors of which `record_stream` was called in this capture, and what to report."""
+
+    @property
+    def current(self) -> Any:
+        """The current stream of this thread: in a new one the default stream."""
+        return self._current.lane or self.default
+
+    @current.setter
+    def current(self, lane: Any) -> None:
+        self._current.lane = lane
 
     @property
     def capturing(self) -> bool:
@@ -107,7 +127,7 @@ class CaptureInProgress(CapturedRegion):
         self.captures += 1
         self.refusal = None
         self.capture_id, self.phase = self.captures, phase
-        self.streams, self.nodes, self._joins = [lane], [], []
+        self.streams, self.nodes, self._joins, self._recorded = [lane], [], [], []
         self._clocks, self._races = [], StreamRaces()
         lane.joined, lane.frontier = self.capture_id, frozenset()
         self._functions = watch_functions(self)
@@ -155,6 +175,12 @@ class CaptureInProgress(CapturedRegion):
     def add_node(self, call: OpCall) -> LaneNode | None:
         """Add work on the current stream; None when that is not part of the capture."""
         lane = self.current
+        by_autograd = call.autograd_node is not None and lane is not self.default
+        if by_autograd and lane not in self.streams:
+            # Autograd's engine runs a node on the stream of its forward op, and makes the streams
+            # of a backward wait for each other.
+            lane.joined, lane.frontier = self.capture_id, self.streams[0].frontier
+            self.streams.append(lane)
         if lane not in self.streams:
             reason = f"{call.name} runs on {lane.name}, which is not part of the capture"
             if lane is self.default:
@@ -170,9 +196,28 @@ class CaptureInProgress(CapturedRegion):
         clock[node.stream] = clock.get(node.stream, 0) + 1
         self._clocks.append(clock)
         lane.frontier = frozenset((len(self.nodes),))
+        if by_autograd:
+            self.streams[0].frontier |= lane.frontier
         lane.used = call.chain
         self.nodes.append(node)
+        self._note_kept_blocks()
         return node
+
+    def note_record_stream(self, tensor: Any) -> None:
+        """The code calls `record_stream` of a tensor."""
+        if self.collecting and self.capturing:
+            reason = (
+                "`record_stream` prevents reuse of the block, which is freed here while work is "
+                "still captured, until the capture ends"
+            )
+            finding = Finding(RECORD_STREAM_DEFERS_REUSE, reason, here(2), phase=self.phase)
+            self._recorded.append((weakref.ref(tensor), finding))
+
+    def _note_kept_blocks(self) -> None:
+        """After a node: blocks that are free by now, and that nothing can reuse."""
+        if self._recorded:
+            self.findings.extend(finding for ref, finding in self._recorded if ref() is None)
+            self._recorded = [each for each in self._recorded if each[0]() is not None]
 
     def note_memory(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """What the op of the last node read and wrote; reports races with other streams."""
@@ -245,6 +290,10 @@ def capturing(device: CaptureInProgress, lane: Lane, phase: str) -> Iterator[Non
     before, device.current = device.current, lane
     try:
         yield
+    except Exception:
+        # What the code raises after a refusal, of which another thread may know, is a consequence.
+        device.require_valid()
+        raise
     finally:
         device.current = before
         device.end()

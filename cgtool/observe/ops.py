@@ -286,9 +286,10 @@ class OpRecorder:
         if name is None:
             name = self._names[func] = op_name(func)
         chain = chain_of(caller)
-        if caller is None and self._home is not None:
-            # Autograd's own threads run no Python: the line is that of the waiting `backward()`.
-            chain = chain_of(sys._current_frames().get(self._home))
+        if not chain and self._home not in (None, threading.get_ident()):
+            # Autograd's own threads run no Python, and a pool's none of the user: the line is that
+            # of the waiting `backward()` or `result()`.
+            chain = chain_of(sys._current_frames().get(self._home or 0))
         innermost = (caller.f_code, caller.f_lasti) if caller is not None else None
         calls = self.record.calls
         call = OpCall(

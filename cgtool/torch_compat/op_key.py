@@ -180,6 +180,22 @@ def inside(op_name: str, inspector: Inspector) -> Iterator[None]:
         _inside.inspector = None
 
 
+@contextlib.contextmanager
+def inside_python_kernel(op_name: str) -> Iterator[None]:
+    """In a placer, around ``run``: the placer stands before what a custom op's Python code calls,
+    too."""
+    if _inside.inspector is not None or not may_have_python_kernel(op_name):
+        yield
+        return
+    with inside(op_name, lambda *_: None):
+        yield
+
+
+def may_have_python_kernel(op_name: str) -> bool:
+    """Whether the kernel of an op may be in Python: only those of PyTorch's own ops are not."""
+    return not op_name.startswith(("aten::", "prims::", "quantized::"))
+
+
 def _run_inside(
     dispatch: _Dispatch, below: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:

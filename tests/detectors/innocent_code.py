@@ -457,7 +457,7 @@ def checks_only_in_eager_mode(device):
     def run(x):
         if not torch.cuda.is_current_stream_capturing() and bool(x.isnan().any()):
             raise ValueError("not a number")
-        return model(x).detach()
+        return model(x)
 
     return run, (rows(device),)
 
@@ -497,3 +497,17 @@ def running_statistics(device):
         return x - mean
 
     return normalise, (rows(device),)
+
+
+def record_stream_of_what_lives_on(device):
+    side = torch.cuda.Stream()
+
+    def run(x):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x.square()
+        torch.cuda.current_stream().wait_stream(side)
+        y.record_stream(torch.cuda.current_stream())
+        return y.sum(0) * 2
+
+    return run, (rows(device),)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,10 @@ REFUSED = {
     "number by index": lambda x: (x + 0).__setitem__(indices(x), 0.0),
     "list of tensors": lambda x: x + torch.tensor([x[0], x[1], x[2]], device="cuda"),
     "part of the host": lambda x: (x + 0).__setitem__(slice(2), torch.tensor([1.0, 2.0])),
+    "one element": lambda x: (x + 0).__setitem__(0, 1.0),
+    "one element, host tensor": lambda x: (x + 0).__setitem__(0, torch.tensor(1.0)),
+    "all of a scalar": lambda x: x.sum().__setitem__(..., True),
+    "coalesce": lambda x: torch.sparse_coo_tensor(indices(x)[None], x[:2], (3,)).coalesce(),
     "swallowed": lambda x: (swallow(x.sum().item), x + 1)[1],
     "logged": lambda x: (logging.getLogger("x").warning("sum %s", x.sum()), x + 1)[1],
     "synchronize": lambda x: (torch.cuda.synchronize(), x + 1)[1],
@@ -114,6 +120,9 @@ ALLOWED = {
     "multinomial, several": lambda x: x.multinomial(2) + 0,
     "multinomial with replacement": lambda x: x.multinomial(9, replacement=True) + 0,
     "part": lambda x: (y := x + 0, y.__setitem__(slice(2), torch.tensor(1.0)))[0],
+    "part of one element": lambda x: (y := x + 0, y.__setitem__(slice(1), 1.0))[0],
+    "one element of the device": lambda x: (y := x + 0, y.__setitem__(0, x[1]))[0],
+    "uncoalesced": lambda x: torch.sparse_coo_tensor(indices(x)[None], x[:2], (3,)).to_dense(),
     "generic stream": lambda x: (torch.Stream(device="cuda"), x + 1)[1],
     "square lu": lambda x: torch.linalg.lu_factor_ex(torch.outer(x, x))[0],
     "quantile": lambda x: x.nanquantile(torch.full((), 0.5, device="cuda")),
@@ -166,11 +175,69 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return x * x.sum().item()  # in a custom op
 
 
-def test_a_custom_op_is_looked_into():
+@torch.library.custom_op("refusals::corrected", mutates_args=())
+def corrected(x: torch.Tensor) -> torch.Tensor:
+    table = torch.tensor([0.1, 0.2, 0.3])
+    return x * table.to(x.device)  # in a custom op
+
+
+@pytest.mark.parametrize("op", [scaled, corrected])
+def test_a_custom_op_is_looked_into(op):
     with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
-        captured(device, lambda x: scaled(x), torch.ones(3, device="cuda"))
+        captured(device, lambda x: op(x), torch.ones(3, device="cuda"))
+    assert caught.value.failure.phase == "capture forward"
     frame = caught.value.failure.frames[0]
     assert "in a custom op" in Path(__file__).read_text().splitlines()[frame.line - 1]
+
+
+@torch.library.custom_op("refusals::shifted", mutates_args=())
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    zeros = torch.zeros(3, device=x.device)
+    assert zeros.is_cuda
+    return x + zeros + torch.arange(3, device=x.device)
+
+
+def test_a_custom_op_makes_tensors_on_the_device():
+    with SimulatedDevice("test").active() as device:
+        session = captured(device, lambda x: shifted(shifted(x)) * 2, torch.ones(3, device="cuda"))
+    names = [node.call.name for node in session.captured[0].graph.nodes]
+    assert names == ["refusals::shifted", "refusals::shifted", "aten::mul.Tensor"]
+
+
+def in_a_thread(function, x):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function(x)))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def in_a_pool(function, x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, x).result()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("run", [in_a_thread, in_a_pool])
+def test_a_new_thread_runs_on_the_default_stream(run):
+    failure = failure_of(lambda x: run(torch.relu, x) + 1, ones)
+    assert failure.findings[0].code == "kernel-on-stream-zero"
+    assert failure.frames[0].file == __file__
+
+
+def test_a_thread_can_enter_the_captured_stream():
+    def on(stream):
+        def function(x):
+            with torch.cuda.stream(stream):
+                return x * 2
+
+        return function
+
+    with SimulatedDevice("test").active() as device:
+        session = captured(
+            device, lambda x: in_a_thread(on(torch.cuda.current_stream()), x), ones()
+        )
+    assert len(session.captured[0].graph.nodes) == 1
 
 
 def test_a_module_on_meta_can_run_with_the_parameters_of_others(tmp_path):

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
-from cgtool.detectors.function_rules import note_pinning, note_record_stream, watch_index
-from cgtool.detectors.op_rules import refuse_op
+from cgtool.detectors.function_rules import note_pinning, watch_index
+from cgtool.detectors.op_rules import inside_kernel, refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
@@ -103,7 +103,8 @@ class _Recorder(OpRecorder):
             with watch_index(dry, call, args):
                 refuse_op(dry, call, args, kwargs)
             dry.may_wait = len(dry.findings) == known
-            output = self.run(func, args, kwargs)
+            with inside_kernel(dry, call):
+                output = self.run(func, args, kwargs)
             results = list(tensors_in(output))
             effect = effect_of(func)
             touched = results or (tensors if effect.writes else [])
@@ -135,8 +136,8 @@ def _makes(results: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
     """The calls of ``torch.cuda`` that affect a capture: (owner, name, wrapper)."""
-    marks: dict[int, tuple[int | None, Frontier]] = {}
-    """By event: the capture and the nodes that a wait on it waits for."""
+    marks: dict[int, tuple[Any, int | None, Frontier]] = {}
+    """By id: the event, and the capture and the nodes that a wait on it waits for."""
 
     def refused(code: Code, name: str) -> Callable[..., Any]:
         def call(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +157,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
     def note_wait(stream: Any, event: Any) -> None:
         if id(event) in marks and not dry.in_wait_stream:
-            dry.wait(dry.lane(stream), *marks[id(event)])
+            dry.wait(dry.lane(stream), *marks[id(event)][1:])
 
     def wait_event(original: Any, stream: Any, event: Any) -> Any:
         note_wait(stream, event)
@@ -164,7 +165,7 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
     def record(original: Any, event: Any, stream: Any = None) -> Any:
         lane = dry.lane(stream or torch.cuda.current_stream())
-        marks[id(event)] = lane.joined, lane.frontier
+        marks[id(event)] = event, lane.joined, lane.frontier
         return original(event, stream) if stream is not None else original(event)
 
     def wait(original: Any, event: Any, stream: Any = None) -> Any:
@@ -177,9 +178,9 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         dry.answer_capturing()
         return True
 
-    def record_stream(original: Any, *args: Any) -> Any:
-        note_record_stream(dry)
-        return original(*args)
+    def record_stream(original: Any, tensor: Any, stream: Any) -> Any:
+        dry.note_record_stream(tensor)
+        return original(tensor, stream)
 
     cuda = torch.cuda
     return [

@@ -31,7 +31,6 @@ class DeviceModel(CaptureInProgress):
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
         self.default: Stream = self.stream_class(name="default stream")
-        self.current: Stream = self.default
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
         self.uncompiled: tuple[Caveat, ...] = ()

@@ -179,7 +179,8 @@ class Placement:
             place, args, kwargs = self._redirected(signature, args, kwargs, running.place or HOST)
 
         def run_and_mark(*args: Any, **kwargs: Any) -> Any:
-            result = run(*args, **kwargs)
+            with op_key.inside_python_kernel(signature.name):
+                result = run(*args, **kwargs)
             signature.put(result, place)
             return result
 
@@ -215,7 +216,7 @@ def placed(device: DeviceModel) -> Iterator[Placement]:
     op_key.pass_over(Placement.intercept.__code__, Placement.place.__code__, call_op.__code__)
 
     def run_thread(original: Any, thread: threading.Thread) -> None:
-        with call_key.intercept_thread(), op_key.place_thread():
+        with call_key.intercept_thread(), op_key.watch_thread():
             call_user(original, thread)
 
     with Patches() as patches:

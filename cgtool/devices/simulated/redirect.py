@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors import function_rules as rules
 from cgtool.devices.simulated.cuda_calls import accelerator_calls, cuda_calls, memory_calls
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.devices.simulated.placement import Placement, placed
@@ -293,7 +292,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
             lambda kind=None: enabled("cpu" if kind in (None, "cuda") else kind),
         )
         replace(torch, "get_autocast_dtype", lambda kind: dtype("cpu" if kind == "cuda" else kind))
-        replace(torch.Tensor, "record_stream", lambda *_: rules.note_record_stream(device))
+        replace(torch.Tensor, "record_stream", lambda tensor, _: device.note_record_stream(tensor))
         replace(torch, "compile", functools.partial(_compile, device))
         replace(torch.nn.Module, "compile", functools.partialmethod(_compile_module, device))
         replace(torch.backends.cuda, "is_built", lambda: True)

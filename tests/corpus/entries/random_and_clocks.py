@@ -137,7 +137,9 @@ def reseeds_for_each_call(device):
 
 def keeps_and_restores_the_rng_state(device):
     def augment(x):
-        before = torch.cuda.get_rng_state()  # guilty: copies the state to the host
+        # The state is two numbers that the host knows. In a capture (PyTorch 2.11) both calls move
+        # the offset within the graph, as activation checkpointing does.
+        before = torch.cuda.get_rng_state()
         y = x + 0.1 * torch.randn_like(x)
         torch.cuda.set_rng_state(before)
         return y
@@ -281,7 +283,8 @@ def poisson_noise(device):
 
 def fork_rng_around_noise(device):
     def corrupt(x):
-        with torch.random.fork_rng(devices=[0]):  # guilty: reads and writes generator states
+        # As in `keeps_and_restores_the_rng_state`.
+        with torch.random.fork_rng(devices=[0]):
             return x + torch.randn_like(x)
 
     return corrupt, (torch.randn(4, 8, device=device),)

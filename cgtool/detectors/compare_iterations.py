@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from cgtool.observe.host_reads import Change, HostReads
 from cgtool.observe.iteration import Iteration, Op, observe, storages_in
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import deciding_line
+from cgtool.observe.tensors import has_memory, tensors_in
 
 CODE_BRANCHES_ON_CAPTURING = code("code-branches-on-capturing")
 CPU_SCALAR_TENSOR_OPERAND = code("cpu-scalar-tensor-operand")
@@ -114,7 +116,7 @@ class _Comparison:
         self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
     ) -> None:
         self.first, self.second = first, second
-        self.changes = changes
+        self.reads, self.changes = reads, changes
         self.frozen = FrozenValues(first, second, reads, changes)
 
     def findings(self) -> Iterator[Finding]:
@@ -209,7 +211,16 @@ class _Comparison:
                 f"{f'`{names[0]}`' if names else 'a tensor that this line reads'} is a different "
                 "tensor in the next call; a graph always reads the tensor of the capture",
                 shown,
+                *self._changed_at(new.address),
             )
+
+    def _changed_at(self, address: int) -> Iterator[str]:
+        """The lines of the code that change a name, or a container, behind which a tensor is."""
+        for watched in self.reads.watched:
+            held = tensors_in(watched.look_up()) if watched.use.written else ()
+            if any(has_memory(tensor) and tensor.data_ptr() == address for tensor in held):
+                place = f"{Path(watched.frame.file).name}:{watched.frame.line}"
+                yield f"`{watched.use.text}` is changed at {place}"
 
     def _host_operands(self, different: Sequence[Op]) -> Iterator[Finding]:
         for op in self.second.ops:

@@ -13,6 +13,7 @@ import pytest
 from cgtool.analysis.reports import explain_findings
 from cgtool.devices.simulated.capture import check
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe import call_sites
 from cgtool.program.load import load
@@ -47,13 +48,17 @@ def marks_of(module: ModuleType, names: set[str], name: str) -> set[tuple[str, i
     return marks
 
 
-def hazards(module: ModuleType, name: str) -> set[tuple[str, int]]:
+def found(module: ModuleType, name: str) -> list[Finding]:
     with call_sites.recorded(), SimulatedDevice("test").active() as device:
         workload = load(f"{Path(module.__file__)}:{name}", device="cuda")
         (findings, _), _ = check(device, workload, CaptureOptions(), lambda _text: None, "")
+    return list(findings)
+
+
+def hazards(module: ModuleType, name: str) -> set[tuple[str, int]]:
     return {
         (finding.code, finding.place.line if finding.place else 0)
-        for finding in explain_findings(findings)
+        for finding in explain_findings(found(module, name))
         if finding.severity != "note"
     }
 
@@ -73,3 +78,13 @@ def test_changing_state_is_found_at_its_line(name):
 @pytest.mark.parametrize("name", cases_of(harmless_state))
 def test_harmless_state_is_not_reported(name):
     assert hazards(harmless_state, name) == set()
+
+
+def test_a_rebound_tensor_names_the_line_that_changes_it():
+    (rebound,) = (
+        finding
+        for finding in found(changing_state, "history_of_outputs")
+        if finding.code == "metadata-address-changed"
+    )
+    append = inspect.getsourcelines(changing_state.history_of_outputs)[1] + 4
+    assert f"`outs` is changed at changing_state.py:{append}" in rebound.evidence

@@ -208,9 +208,10 @@ class ModuleStack(threading.local):
 def left_alone(first_use: bool = False) -> Iterator[None]:
     """While entered, ``torch.compile`` compiles nothing anew: code whose guards fail runs eagerly.
 
-    A recorder and its module hooks fail those guards; compiling for them would trace the recorder
-    itself, and what is captured next would no longer be the user's compiled code. ``first_use``
-    holds for code that uses ``torch.compile`` for the first time here, too.
+    A recorder's dispatch key and module hooks fail those guards. Compiling for them would record
+    what Dynamo itself does, fails in some releases, and what is captured next would no longer be
+    the user's compiled code. ``first_use`` holds for code that uses ``torch.compile`` for the first
+    time here, too.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     with Patches() as patches:

@@ -200,10 +200,18 @@ with recorder:
 assert "aten::sin" in [call.name for call in recorder.record.calls]
 assert "aten::cos" in [call.name for call in recorder.record.calls]
 print(x.grad.tolist())
+
+graphs = []
+compiled = torch.compile(lambda x: x.tan(), backend=lambda graph, _: graphs.append(graph) or graph)
+compiled(x)
+with recorder:
+    compiled(x).sum().backward()
+assert "aten::tan" in [call.name for call in recorder.record.calls]
+assert len(graphs) == 1  # recording compiles nothing for itself
 """
 
 
-def test_torch_compile_that_is_first_used_while_ops_are_recorded():
+def test_compiled_code_that_is_recorded_runs_eagerly_and_stays_as_it_is():
     process = subprocess.run(
         [sys.executable, "-c", COMPILES_FIRST], capture_output=True, text=True, check=False
     )

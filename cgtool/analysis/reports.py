@@ -30,28 +30,28 @@ _SHOWN = 10
 _PLURAL = {"output": "outputs", "gradient": "gradients", "state": "state tensors"}
 
 
-class ExplainedFinding(msgspec.Struct, frozen=True):
+class ExplainedFinding(Finding, frozen=True, kw_only=True):
     """A finding with what its page says."""
 
-    code: str
     severity: str
+    fix: str
     category: str
     title: str
-    reason: str
-    fix: str
-    place: Frame | None
-    """The innermost line that the user can edit."""
-    columns: tuple[int, int] | None
-    """Of the expression in the line of ``place``; see ``Finding.columns``."""
-    library: Frame | None
-    """The line of an installed library that did it, where that is not the user's own code."""
-    chain: tuple[Frame, ...]
-    """The calls that lead to ``place``, innermost first, without it."""
-    module: str | None
-    forward: Frame | None
-    phase: str | None
-    evidence: tuple[str, ...]
-    times: int
+
+    @property
+    def place(self) -> Frame | None:
+        """The innermost line that the user can edit."""
+        return place_of(self.frames)
+
+    @property
+    def library(self) -> Frame | None:
+        """The line of an installed library that did it, where that is not the user's own code."""
+        return self.frames[0] if self.frames and self.frames[0] != self.place else None
+
+    @property
+    def chain(self) -> tuple[Frame, ...]:
+        """The calls that lead to ``place``, innermost first, without it."""
+        return self.frames[self.frames.index(self.place) + 1 :] if self.place else ()
 
 
 def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...]:
@@ -66,26 +66,14 @@ def explain_findings(findings: Iterable[Finding]) -> tuple[ExplainedFinding, ...
 def explain(finding: Finding) -> ExplainedFinding:
     """A finding with its page."""
     known = page(finding.code)
-    place = place_of(finding.frames)
-    depth = finding.frames.index(place) if place is not None else 0
     severity = finding.severity or (known.head.severity if known else WARNING)
-    return ExplainedFinding(
-        code=finding.code,
-        severity=severity if severity in SEVERITIES else WARNING,
-        category=known.head.category if known else "",
-        title=known.head.title if known else finding.code,
-        reason=finding.reason,
-        fix=finding.fix or (known.head.fix if known else ""),
-        place=place,
-        columns=finding.columns,
-        library=finding.frames[0] if depth else None,
-        chain=finding.frames[depth + 1 :],
-        module=finding.module,
-        forward=place_of(finding.forward),
-        phase=finding.phase,
-        evidence=finding.evidence,
-        times=finding.times,
-    )
+    own = {
+        "severity": severity if severity in SEVERITIES else WARNING,
+        "fix": finding.fix or (known.head.fix if known else ""),
+        "category": known.head.category if known else "",
+        "title": known.head.title if known else finding.code,
+    }
+    return ExplainedFinding(**msgspec.structs.asdict(finding) | own)
 
 
 def place_of(frames: tuple[Frame, ...]) -> Frame | None:
@@ -99,29 +87,12 @@ def is_hazard(finding: ExplainedFinding) -> bool:
     return finding.severity != NOTE
 
 
-class ComparisonRow(msgspec.Struct, frozen=True):
-    """A tensor that differs, or all tensors of a kind with one verdict."""
-
-    name: str
-    trial: str
-    equal: bool
-    exact: bool
-    largest: float | None
-    """Largest absolute difference; None if only one of the two values is a number."""
-    relative: float | None
-    noise: float | None
-    tolerance: float | None
-    error: float | None
-    """Difference from a float64 run; None without one."""
-    eager_error: float | None
-
-
-def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[ComparisonRow, ...]:
-    """Tensors that differ first, one row each over all trials; then one row for each kind that is
-    equal, and one for each that is bit-identical."""
+def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[Comparison, ...]:
+    """Comparisons put together: tensors that differ first, each over all trials; then all of a kind
+    that are equal, and all that are bit-identical."""
     comparisons = list(comparisons)
     trials = len({comparison.trial for comparison in comparisons})
-    rows: list[ComparisonRow] = []
+    rows: list[Comparison] = []
     for equal, exact in ((False, False), (True, False), (True, True)):
         by_kind: dict[str, dict[str, list[Comparison]]] = defaultdict(lambda: defaultdict(list))
         for comparison in comparisons:
@@ -137,28 +108,24 @@ def comparison_rows(comparisons: Iterable[Comparison]) -> tuple[ComparisonRow, .
     return tuple(rows)
 
 
-def _row(name: str, comparisons: list[Comparison], all_trials: int) -> ComparisonRow:
-    def most(values: Iterable[float | None]) -> float | None:
-        known = list(values)
-        return None if None in known else max(value for value in known if value is not None)
+def _row(name: str, comparisons: list[Comparison], all_trials: int) -> Comparison:
+    """The largest figures of several comparisons. None stands for "not a number", but for errors,
+    which only some comparisons have."""
 
-    def most_known(values: Iterable[float | None]) -> float | None:
-        return max((value for value in values if value is not None), default=None)
+    def largest(field: str) -> float | None:
+        values = [getattr(comparison, field) for comparison in comparisons]
+        known = [value for value in values if value is not None]
+        is_nan = len(known) < len(values) and not field.endswith("error")
+        return None if is_nan else max(known, default=None)
 
-    first = comparisons[0]
     trials = list(dict.fromkeys(comparison.trial for comparison in comparisons))
     several = f"{len(trials)} of {all_trials}" if len(trials) < all_trials else f"all {all_trials}"
-    return ComparisonRow(
+    fields = ("largest", "relative", "noise", "tolerance", "error", "eager_error")
+    return msgspec.structs.replace(
+        comparisons[0],
         name=name,
         trial=trials[0] if len(trials) == 1 else several,
-        equal=first.equal,
-        exact=first.exact,
-        largest=most(comparison.largest for comparison in comparisons),
-        relative=most(comparison.relative for comparison in comparisons),
-        noise=most(comparison.noise for comparison in comparisons),
-        tolerance=most(comparison.tolerance for comparison in comparisons),
-        error=most_known(comparison.error for comparison in comparisons),
-        eager_error=most_known(comparison.eager_error for comparison in comparisons),
+        **{field: largest(field) for field in fields},
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 import cgtool
 from cgtool.analysis.graph.places import NodeDescriber
 from cgtool.analysis.graph.view import Link, View
-from cgtool.analysis.reports import ExplainedFinding, explain
+from cgtool.analysis.reports import ExplainedFinding, explain, place_of
 from cgtool.findings import page
 from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node
 from cgtool.model.files import encode_json
@@ -122,7 +122,7 @@ def _result(finding: ExplainedFinding, rule: int) -> dict[str, Any]:
         if finding.chain:
             calls = (finding.place, *finding.chain)
             result["stacks"] = [{"frames": [{"location": _location(frame)} for frame in calls]}]
-    related = [frame for frame in (finding.forward, finding.library) if frame is not None]
+    related = [frame for frame in (place_of(finding.forward), finding.library) if frame]
     if related:
         result["relatedLocations"] = [_location(frame) for frame in related]
     return result

@@ -24,17 +24,25 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from cgtool.analysis.reports import (
-    ComparisonRow,
     ExplainedFinding,
     comparison_rows,
     exit_code,
     explain_findings,
+    place_of,
     unanswered,
 )
 from cgtool.findings import Page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_FOUND, EXIT_UNKNOWN
-from cgtool.model.finding import ERROR, NOTE, SEVERITIES, Capability, Finding, Report
+from cgtool.model.finding import (
+    ERROR,
+    NOTE,
+    SEVERITIES,
+    Capability,
+    Comparison,
+    Finding,
+    Report,
+)
 from cgtool.render.table import BAD, GOOD, WARNING, Column, Screen, Table, plain
 from cgtool.render.text import shown_file, source_line, underlined
 
@@ -97,9 +105,9 @@ def _block(finding: ExplainedFinding) -> RenderableType:
     notes = [("called from", _frame(frame), "") for frame in finding.chain[:_SHOWN_CALLS]]
     if finding.library is not None:
         notes.append(("in library", _frame(finding.library), ""))
-    if finding.forward is not None:
-        source = source_line(finding.forward)
-        line = f"{_frame(finding.forward)}{': ' if source else ''}{source}"
+    if forward := place_of(finding.forward):
+        source = source_line(forward)
+        line = f"{_frame(forward)}{': ' if source else ''}{source}"
         notes.append(("backward of", line, ""))
     notes.append(("why", finding.reason, ""))
     notes += [("note", text, "dim") for text in finding.evidence]
@@ -195,7 +203,7 @@ def _relative_text(value: float | None) -> str:
     return f"{value:.2%}" if value < 10 else f"{value:.3g}x"
 
 
-COMPARISONS: Sequence[Column[ComparisonRow]] = (
+COMPARISONS: Sequence[Column[Comparison]] = (
     Column("tensor", lambda row: row.name),
     Column("trial", lambda row: row.trial),
     Column(

@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from cgtool.analysis.reports import exit_code  # noqa: E402
-from cgtool.cli.attempts import report_of  # noqa: E402
+from cgtool.cli.workers import report_of  # noqa: E402
 from cgtool.model.failure import CgtoolError  # noqa: E402
 from cgtool.model.jobs import VerifyJob  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402

@@ -9,7 +9,7 @@ import torch.fx.experimental.symbolic_shapes
 # No thread of PyTorch's own before a fork, and the machine's cores for several workers at once.
 torch.set_num_threads(1)
 for name in (
-    "cgtool.cli.attempts",
+    "cgtool.cli.workers",
     "cgtool.devices.simulated.device",
     "cgtool.jobs.dispatch",
     "cgtool.jobs.verify.procedure",

@@ -29,7 +29,7 @@ from cgtool.cli.gate_inputs import Base, open_baseline
 from cgtool.cli.sequential_runs import Look, Runs, until_decided
 from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
-from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions
 
 EPILOG = "Exit codes with --baseline and --against: 0 not slower, 1 slower, 5 cannot tell."
 
@@ -87,16 +87,14 @@ def bench(
     output: opt.Output = None,
     format_: opt.FormatOption = opt.Format.TABLE,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
 
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
-    from cgtool.cli.attempts import Measuring
-    from cgtool.cli.output import check_apart, check_place, show_report
+    from cgtool.cli.output import check_places, show_report
+    from cgtool.cli.workers import Measuring
     from cgtool.model.capture_file import write
     from cgtool.model.files import atomic
     from cgtool.render.bench_table import render
@@ -117,18 +115,15 @@ def bench(
     if max_regression is not None:
         tolerance = increase_of("--max-regression", "replay-us", max_regression).share or 0.0
     sources = [entry] if against is None else [entry, against]
-    check_place(save, *sources, option="--save")
-    check_apart(output, save)
-    check_place(output, *sources, *([] if baseline is None else [str(baseline)]))
+    check_places([("--save", save)], *sources)
+    check_places([("--save", save), ("-o", output)], *sources, *filter(None, [baseline]))
     base = None if baseline is None else _open_baseline(baseline, entry)
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder, contextlib.ExitStack() as stack:
         # Opened first: a path that cannot be written is reported before anything is measured.
         kept = None if save is None else stack.enter_context(atomic(save))
         measuring = Measuring(
-            capture_options,
-            Path(folder),
-            timeout,
-            quiet,
+            **vars(worker),
+            folder=Path(folder),
             timing=BenchOptions(
                 phase=phase.value if phase else None,
                 rounds=rounds,

@@ -14,8 +14,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import machine
-from cgtool.model.files import is_file
-from cgtool.model.options import CaptureOptions, ProfileOptions
+from cgtool.model.options import ProfileOptions
 
 if TYPE_CHECKING:
     from cgtool.model.capture import Capture
@@ -40,19 +39,17 @@ def capture(
         typer.Option(min=1, help="Module levels in 'Nodes by module': as many as fit."),
     ] = None,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Capture ENTRY into graphs, show them, and save them as one .cgt file."""
-    from cgtool.cli.attempts import capture_of
-    from cgtool.cli.output import check_place, show_report
+    from cgtool.cli.output import check_places, show_report
+    from cgtool.cli.workers import capture_of
     from cgtool.model.jobs import CaptureJob
 
     target = output or _default_file(entry)
-    check_place(target, entry)
-    captured = capture_of(CaptureJob(entry, capture_options), target, timeout=timeout, quiet=quiet)
-    if not quiet:
+    check_places([("-o", target)], entry)
+    captured = capture_of(CaptureJob(entry, worker.capture_options), target, worker)
+    if not worker.quiet:
         from cgtool.analysis.graph.summary import summarize
         from cgtool.render.summary_table import render
 
@@ -121,32 +118,30 @@ def profile(
         float, typer.Option(min=0.1, help="Do not start another round after this long.")
     ] = 60.0,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Time every node of a replay on the GPU: by line, module, op, kernel; gaps, roofs, verdict."""
     from cgtool.analysis.timing.profile import has_times, profile_report
-    from cgtool.cli.attempts import capture_of, check_name, refuse_for_file
-    from cgtool.cli.output import check_apart, check_place, show_report, write_bytes
+    from cgtool.cli.output import check_places, show_report, write_bytes
+    from cgtool.cli.workers import capture_of, check_name, is_saved, refuse_for_file
     from cgtool.model.capture_file import read
     from cgtool.model.jobs import ProfileJob
     from cgtool.render.profile_table import render
 
     profiling = ProfileOptions(replays, rounds, max_seconds)
     check_name(target)
-    check_place(output, target)
-    if target.endswith(".cgt") or (":" not in target and is_file(Path(target))):
-        refuse_for_file(target, capture_options, profiling, save=save)
-        measured, saved = read(Path(target)), None
+    check_places([("-o", output)], target)
+    saved: Path | None = None
+    if is_saved(target):
+        refuse_for_file(target, worker.capture_options, profiling, save=save)
+        measured = read(Path(target))
         if not has_times(measured):
             raise _without(target, measured, "no node times")
     else:
         saved = save or _default_file(target, "-profile")
-        check_place(saved, target, option="--save")
-        check_apart(output, saved)
-        job = ProfileJob(target, capture_options, profiling)
-        measured = capture_of(job, saved, timeout=timeout, quiet=quiet)
+        check_places([("--save", saved), ("-o", output)], target)
+        job = ProfileJob(target, worker.capture_options, profiling)
+        measured = capture_of(job, saved, worker)
     # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
     if format_ is ProfileFormat.PERFETTO:
@@ -155,7 +150,7 @@ def profile(
         if not any(node.start_ns is not None for graph in measured.graphs for node in graph.nodes):
             raise _without(target, measured, "no start times of nodes, which a trace needs")
         write_bytes(render_trace(measured), output)
-    elif format_ is ProfileFormat.JSON or saved is None or not quiet or output is not None:
+    elif format_ is ProfileFormat.JSON or saved is None or not worker.quiet or output is not None:
         whole = format_ is ProfileFormat.JSON
         report = profile_report(measured, by=by, top=top, depth=depth, whole=whole)
         table = partial(render, report, overview=by is None, explain=explain)

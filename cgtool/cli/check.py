@@ -13,7 +13,7 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import usage
-from cgtool.model.options import CaptureOptions, VerifyOptions
+from cgtool.model.options import VerifyOptions
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,24 +46,22 @@ def check(
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = FindingsFormat.TABLE,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Find what would fail or be frozen when ENTRY is captured; exit 1 when there is any."""
     from msgspec import structs
 
     from cgtool.analysis.reports import explain_findings, is_hazard
-    from cgtool.cli.attempts import report_of
-    from cgtool.cli.output import check_place
+    from cgtool.cli.output import check_places
+    from cgtool.cli.workers import report_of
     from cgtool.model.jobs import check_job
     from cgtool.render.report_table import render_check
 
-    check_place(output, entry)
-    given = (*(arguments or ()), *capture_options.argument)
-    job = check_job(entry, structs.replace(capture_options, argument=given))
-    report = report_of(job, timeout=timeout, quiet=quiet)
-    _print(report, format_, output, render_check, quiet=quiet)
+    check_places([("-o", output)], entry)
+    given = (*(arguments or ()), *worker.capture_options.argument)
+    job = check_job(entry, structs.replace(worker.capture_options, argument=given))
+    report = report_of(job, worker)
+    _print(report, format_, output, render_check, quiet=worker.quiet)
     raise typer.Exit(int(any(map(is_hazard, explain_findings(report.findings)))))
 
 
@@ -79,26 +77,22 @@ def verify(
     output: opt.Output = None,
     format_: FindingsFormatOption = FindingsFormat.TABLE,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Compare replays of ENTRY with eager; exit 1 when they differ, 5 when eager is too noisy."""
     from msgspec import structs
 
     from cgtool.analysis.reports import exit_code, noise_findings
-    from cgtool.cli.attempts import report_of
-    from cgtool.cli.output import check_place
+    from cgtool.cli.output import check_places
+    from cgtool.cli.workers import report_of
     from cgtool.model.jobs import VerifyJob
     from cgtool.render.report_table import render_verify
 
-    check_place(output, entry)
-    job = VerifyJob(entry, capture_options, VerifyOptions(replays, trials))
-    report = report_of(job, timeout=timeout, quiet=quiet)
+    check_places([("-o", output)], entry)
+    job = VerifyJob(entry, worker.capture_options, VerifyOptions(replays, trials))
+    report = report_of(job, worker)
     report = structs.replace(report, findings=(*report.findings, *noise_findings(report)))
-    _print(
-        report, format_, output, lambda report: render_verify(report, explain=explain), quiet=quiet
-    )
+    _print(report, format_, output, partial(render_verify, explain=explain), quiet=worker.quiet)
     raise typer.Exit(exit_code(report))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,6 @@ import typer
 
 from cgtool.cli import options as opt
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError, machine
-from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
     from cgtool.model.capture import Capture
@@ -32,53 +32,47 @@ def diff(
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Show what changed from A to B; exit 1 when anything did, 0 when nothing did."""
     from cgtool.analysis.diff.compare import compare
-    from cgtool.cli.output import check_place, show_report
+    from cgtool.cli.output import check_places, show_report
     from cgtool.render.diff_table import render
 
-    check_place(output, a, b)
+    check_places([("-o", output)], a, b)
     # Nothing becomes garbage before the end, and collecting takes a tenth of the time.
     gc.disable()
     try:
-        captures = _open(a, b, options=capture_options, timeout=timeout, quiet=quiet)
+        captures = _open(a, b, options=worker)
         report = compare(*captures, names=(a, b))
         table = partial(render, report, rows=rows, explain=explain)
-        show_report("cgtool-diff", report, table, format_, output, quiet=quiet)
+        show_report("cgtool-diff", report, table, format_, output, quiet=worker.quiet)
     finally:
         gc.freeze()
         gc.enable()
     raise typer.Exit(int(report.different))
 
 
-def _open(
-    *targets: str, options: CaptureOptions, timeout: float | None, quiet: bool
-) -> list[Capture]:
+def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
     """Both captures. Files come first: their errors show at once, and an ENTRY is captured on the
     device of the file."""
     from msgspec import structs
 
-    from cgtool.cli.attempts import open_capture, refuse_for_file
+    from cgtool.cli.workers import is_saved, open_capture, refuse_for_file
 
-    if not any(map(_is_entry, targets)):
-        refuse_for_file(" and ".join(targets), options)
+    if all(map(is_saved, targets)):
+        refuse_for_file(" and ".join(targets), options.capture_options)
+    for_file = opt.WorkerOptions()
     opened: dict[str, Capture] = {}
-    first, *others = sorted(dict.fromkeys(targets), key=_is_entry)
-    of_target = options if _is_entry(first) else CaptureOptions()
-    opened[first], _ = open_capture(first, options=of_target, timeout=timeout, quiet=quiet)
+    first, *others = sorted(dict.fromkeys(targets), key=lambda target: not is_saved(target))
+    opened[first], _ = open_capture(first, for_file if is_saved(first) else options)
     for target in others:
-        if options.device is None:
+        if options.capture_options.device is None:
             device = "simulated" if opened[first].environment.simulated else "cuda"
-            options = structs.replace(options, device=device)
-        of_target = options if _is_entry(target) else CaptureOptions()
+            capture_options = structs.replace(options.capture_options, device=device)
+            options = replace(options, capture_options=capture_options)
         try:
-            opened[target], _ = open_capture(
-                target, options=of_target, timeout=timeout, quiet=quiet
-            )
+            opened[target], _ = open_capture(target, for_file if is_saved(target) else options)
         except CgtoolError as error:
             if error.failure.exit_code != EXIT_MACHINE:
                 raise
@@ -88,7 +82,3 @@ def _open(
                 fix="use a machine with a GPU, or compare two captures of the simulated device",
             ) from None
     return [opened[target] for target in targets]
-
-
-def _is_entry(target: str) -> bool:
-    return ":" in target and not target.endswith(".cgt")

@@ -13,7 +13,6 @@ import typer
 from cgtool.analysis.graph.select import GRAMMAR
 from cgtool.cli import options as opt
 from cgtool.model.failure import machine, usage
-from cgtool.model.options import CaptureOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,9 +93,7 @@ def dump(
         ),
     ] = None,
     output: opt.Output = None,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Draw or print CAPTURE: DOT, SVG, PNG, JSON, or the driver's own text.
 
@@ -104,8 +101,8 @@ def dump(
     """
     from cgtool.analysis.graph.select import parse
     from cgtool.analysis.graph.select import select as choose
-    from cgtool.cli.attempts import open_capture
-    from cgtool.cli.output import check_place, write_bytes
+    from cgtool.cli.output import check_places, write_bytes
+    from cgtool.cli.workers import open_capture
 
     formats = [
         name
@@ -122,8 +119,8 @@ def dump(
         raise usage("--raw is the driver's own text, which --select cannot filter")
     if kind in ("raw", "json") and collapse is not None:
         raise usage(f"--collapse is for pictures, not for --{kind}")
-    check_place(output, capture)
-    opened, path = open_capture(capture, options=capture_options, quiet=quiet, timeout=timeout)
+    check_places([("-o", output)], capture)
+    opened, path = open_capture(capture, worker)
     # The capture lives until the end, so the garbage collector can skip it.
     gc.freeze()
     chosen = _graphs(opened, graph)
@@ -153,7 +150,7 @@ def dump(
         )
     boxes = limit if limit is not None else LIMIT if kind == "dot" else PICTURE_LIMIT
     views, note = _fewer(opened, views, collapse, boxes)
-    if note and collapse is None and not quiet:
+    if note and collapse is None and not worker.quiet:
         sys.stderr.write(f"{note}; change it with --limit, --select or --collapse\n")
     from cgtool.render import dot as dot_format
 
@@ -245,24 +242,16 @@ def pools(
     format_: opt.FormatOption = opt.Format.TABLE,
     output: opt.Output = None,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Explain the memory pools of CAPTURE: reserved, live, peak, who holds what, what is shared."""
     from cgtool.analysis.pools import pools_report
-    from cgtool.cli.attempts import open_capture
-    from cgtool.cli.output import check_place, show_report
+    from cgtool.cli.output import check_places, show_report
+    from cgtool.cli.workers import open_capture
     from cgtool.render.pools_table import render
 
-    check_place(output, capture)
-    opened, _ = open_capture(
-        capture,
-        options=capture_options,
-        quiet=quiet,
-        timeout=timeout,
-        flags={"pool": "--capture-pool"},
-    )
+    check_places([("-o", output)], capture)
+    opened, _ = open_capture(capture, worker, flags={"pool": "--capture-pool"})
     names = list(dict.fromkeys(pool.name for pool in opened.memory.pools))
     for name in pool or ():
         if name not in names:

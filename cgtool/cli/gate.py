@@ -26,10 +26,9 @@ from cgtool.analysis.gate.budgets import (
     same_entry,
 )
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_place, file_of, show_table, write_bytes
+from cgtool.cli.output import check_places, show_table, write_bytes
 from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
-from cgtool.model.files import is_special
-from cgtool.model.options import MAX_RUNS, MAX_SECONDS, CaptureOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS
 
 if TYPE_CHECKING:
     from cgtool.analysis.gate.judge import GateReport
@@ -114,14 +113,12 @@ def gate(
         ),
     ] = None,
     explain: opt.Explain = False,
-    capture_options: CaptureOptions,
-    timeout: opt.Timeout = None,
-    quiet: opt.Quiet = False,
+    worker: opt.WorkerOptions,
 ) -> None:
     """Compare TARGETs with budgets and baselines; exit 1 when one fails, 5 when undecided."""
     from cgtool.analysis.gate.judge import exit_code, gate_report
     from cgtool.cli import gate_inputs, gate_measure
-    from cgtool.cli.attempts import Measuring
+    from cgtool.cli.workers import Measuring
     from cgtool.model import baseline as baselines
 
     options = from_options(limits, max_increase or (), max_regression)
@@ -145,7 +142,9 @@ def gate(
         return budgets, _baseline(bases, spec, budgets, saving=saving)
 
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
-        measuring = Measuring(capture_options, Path(folder), timeout, quiet, max_seconds, max_runs)
+        measuring = Measuring(
+            **vars(worker), folder=Path(folder), max_seconds=max_seconds, max_runs=max_runs
+        )
         results, values = [], None
         for target in opened:
             judged, values = gate_measure.judge_or_report(
@@ -159,8 +158,8 @@ def gate(
     report = gate_report(tuple(results))
     if save_baseline is not None and values is not None:
         baselines.write(save_baseline, values)
-    _write(report, outputs, quiet=quiet, explain=explain)
-    if save_baseline is not None and values is not None and not quiet:
+    _write(report, outputs, quiet=worker.quiet, explain=explain)
+    if save_baseline is not None and values is not None and not worker.quiet:
         sys.stderr.write(f"saved {save_baseline}\n")
         simulated = values.environment.simulated
         budgets = _budgets(options, project, opened[0].spec, simulated=simulated)
@@ -301,18 +300,9 @@ def _check_places(
             fix=f"--save-baseline {saved.with_suffix('.json')}; or compare with the capture "
             "itself: --baseline FILE.cgt",
         )
-    taken = {os.path.realpath(file_of(name)): f"the target {name}" for name in targets}
-    named = [(f"--format {kind}", file) for kind, file in chosen]
-    for option, file in (("--save-baseline", saved), *named):
-        if file is None or is_special(file):
-            continue
-        check_place(file, option=option)
-        place = os.path.realpath(file)
-        read = {os.path.realpath(base): f"the baseline {base}" for base in bases}
-        occupant = taken.get(place, None if file is saved else read.get(place))
-        if occupant:
-            raise usage(f"{option}: {file} would overwrite {occupant}", fix="name another file")
-        taken[place] = f"the output of {option}"
+    check_places([("--save-baseline", saved)], *targets)
+    formats = [(f"--format {kind}:", file) for kind, file in chosen]
+    check_places(formats, *targets, *bases, *filter(None, [saved]))
 
 
 def _write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool) -> None:

@@ -15,7 +15,7 @@ from rapidfuzz import fuzz, process
 
 from cgtool.analysis.gate.budgets import SECTION, Project, entries, same_entry, section
 from cgtool.analysis.gate.measured import measure
-from cgtool.cli.attempts import check_name
+from cgtool.cli.workers import check_name
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture

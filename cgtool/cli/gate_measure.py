@@ -14,10 +14,10 @@ from cgtool.analysis.gate.judge import judge as judge_target
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.timing.regression import LOOKS, wanted
-from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_inputs import Base, Target
 from cgtool.cli.output import show_bug, show_failure
 from cgtool.cli.sequential_runs import Look, Runs, until_decided
+from cgtool.cli.workers import Measuring
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 
@@ -75,8 +75,8 @@ def _judge_live(
 ) -> tuple[Judged, Measured]:
     runs = Runs(lambda: measuring.bench(target.spec), measuring.max_seconds, ahead=measuring.ahead)
     target = replace(target, captures=runs.captures, reports=list(target.reports))
-    needs = _first_needs(limits, measuring.options.device, save=save)
-    on_simulated = measuring.options.device == "simulated"
+    needs = _first_needs(limits, measuring.capture_options.device, save=save)
+    on_simulated = measuring.capture_options.device == "simulated"
     untimed = _measure_first(target, runs, needs, measuring, simulated=on_simulated)
     simulated = (target.captures or target.reports)[0].environment.simulated
     budgets, base = limits(simulated)

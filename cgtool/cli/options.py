@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,10 +41,21 @@ Output = Annotated[
 FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain the headings below the tables.")]
-Timeout = Annotated[
+_Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="End the worker process after this long."),
 ]
+
+
+@dataclass
+class WorkerOptions:
+    """How a command runs its worker processes."""
+
+    capture_options: CaptureOptions = field(default_factory=CaptureOptions)
+    timeout: float | None = None
+    """Seconds."""
+    quiet: bool = False
+    """Without progress."""
 
 
 # --- options that are derived from a table
@@ -79,8 +91,8 @@ def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def captures(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option for each field of ``CaptureOptions``, of which it receives the
-    struct as ``capture_options``.
+    """The command with one option for each field of ``CaptureOptions``, ``--timeout`` and
+    ``--quiet``, which it receives together as ``worker``.
 
     An option whose name the command itself uses is spelled ``--capture-NAME``.
     """
@@ -89,7 +101,13 @@ def captures(command: Callable[..., None]) -> Callable[..., None]:
         _parameter(option, f"capture_{option.name}" if option.name in taken else option.name)
         for option in capture_options()
     ]
-    return with_options(command, "capture_options", parameters, _read_capture_options)
+    parameters += [keyword("timeout", _Timeout, None), keyword("quiet", Quiet, False)]
+    return with_options(
+        command,
+        "worker",
+        parameters,
+        lambda values: WorkerOptions(_read_capture_options(values[:-2]), *values[-2:]),
+    )
 
 
 def _parameter(option: CaptureOption, name: str) -> inspect.Parameter:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cgtool.model.failure import Failure, usage
 from cgtool.model.files import atomic, is_dir, is_file, is_special
 from cgtool.model.finding import Finding
+from cgtool.render.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -65,42 +66,37 @@ def show_report(
         show_table(render(), output)
 
 
-def check_place(output: Path | None, *targets: str, option: str = "-o") -> None:
-    """Raises CgtoolError (exit 2) where a result would overwrite its own source, and where it
-    cannot be written: before anything is measured for it."""
-    if output is None:
-        return
-    for target in targets:
-        source = file_of(target)
-        if is_file(output) and is_file(source) and output.samefile(source):
-            raise usage(f"{option} {output} would overwrite {source}", fix="name another file")
-    if is_dir(output):
-        raise usage(f"cannot write {output}: it is a directory", fix="name a file")
-    folder = output.parent
-    try:
-        exists = folder.is_dir()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise usage(f"cannot write {output}: {reason}") from error
-    if not exists:
-        raise usage(f"cannot write {output}: there is no folder {folder}", fix=f"mkdir -p {folder}")
-
-
-def check_apart(output: Path | None, saved: Path | None) -> None:
-    """Raises CgtoolError (exit 2) where a report would overwrite the saved capture."""
-    if output is None or saved is None:
-        return
-    if os.path.realpath(output) == os.path.realpath(saved):
-        raise usage(
-            f"-o {output} would overwrite the capture that is saved there",
-            fix="name another file",
-        )
+def check_places(written: Sequence[tuple[str, Path | None]], *read: str | Path) -> None:
+    """Raises CgtoolError (exit 2) where a result, given with its option, would overwrite what the
+    command reads (a file, or the file of an ENTRY) or another result, and where it cannot be
+    written: before anything is measured for it."""
+    taken = {os.path.realpath(file): str(file) for file in map(file_of, map(str, read))}
+    for option, file in written:
+        if file is None or is_special(file):
+            continue
+        place = os.path.realpath(file)
+        if place in taken:
+            raise usage(f"{option} {file} would overwrite {taken[place]}", fix="name another file")
+        if is_dir(file):
+            raise usage(f"cannot write {file}: it is a directory", fix="name a file")
+        try:
+            exists = file.parent.is_dir()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise usage(f"cannot write {file}: {reason}") from error
+        if not exists:
+            raise usage(
+                f"cannot write {file}: there is no folder {file.parent}",
+                fix=f"mkdir -p {file.parent}",
+            )
+        saved = "the capture that is saved there"
+        taken[place] = saved if option == "--save" else f"the output of {option}"
 
 
 def file_of(target: str) -> Path:
     """The file that a target is, or that an ENTRY (``path/to/file.py:name``) is in."""
     path = Path(target)
-    return path if is_file(path) else Path(target.rpartition(":")[0])
+    return path if is_file(path) else Path(target.rpartition(":")[0] or target)
 
 
 def write_bytes(data: bytes, output: Path | None) -> None:
@@ -122,21 +118,13 @@ def write_bytes(data: bytes, output: Path | None) -> None:
         temporary.write_bytes(data)
 
 
-def printable(text: str) -> str:
-    """Control characters as escapes, so that a name cannot move the cursor."""
-    return "".join(
-        character if character.isprintable() or character == " " else repr(character)[1:-1]
-        for character in text
-    )
-
-
 _SHOWN_FRAMES = 6
 _LONGEST_LINE = 1000
 
 
 def _shown(text: str) -> str:
     """One line of a message, cut: generated names and data in an error may be very long."""
-    text = printable(text[: _LONGEST_LINE + 1])
+    text = visible(text[: _LONGEST_LINE + 1])
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
 
 
@@ -146,10 +134,10 @@ def show_failure(failure: Failure) -> None:
     for number, frame in enumerate(failure.frames[:_SHOWN_FRAMES]):
         if not frame.file:
             # Rounds of a recursion that were left out.
-            lines.append(f"  {printable(frame.function)}")
+            lines.append(f"  {visible(frame.function)}")
             continue
         lead = "  at " if number == 0 else "  from "
-        lines.append(f"{lead}{printable(frame.file)}:{frame.line} in {_shown(frame.function)}")
+        lines.append(f"{lead}{visible(frame.file)}:{frame.line} in {_shown(frame.function)}")
         source = linecache.getline(frame.file, frame.line).strip()
         if source:
             lines.append(f"       {_shown(source)}")
@@ -175,7 +163,7 @@ def _shown_findings(findings: Sequence[Finding]) -> list[str]:
         )
     for finding in more:
         place = finding.place
-        where = f"{printable(place.file)}:{place.line}" if place else "no line"
+        where = f"{visible(place.file)}:{place.line}" if place else "no line"
         lines.append(f"    {finding.severity} {finding.code} at {where}")
         source = linecache.getline(place.file, place.line).strip() if place else ""
         if source:
@@ -199,6 +187,6 @@ def show_bug(error: BaseException) -> None:
         return
     last_line = text.strip().rpartition("\n")[2]
     sys.stderr.write(
-        f"cgtool: this is a bug in cgtool, not in your code: {printable(last_line)}\n"
+        f"cgtool: this is a bug in cgtool, not in your code: {visible(last_line)}\n"
         f"  please report it with {file.name}\n"
     )

@@ -80,7 +80,7 @@ class Factory:
             )
         entry_named = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
-            options=arguments.capture,
+            capture_options=arguments.capture,
             folder=self._folders.mktemp("cudagraph"),
             timeout=arguments.timeout,
             quiet=True,
@@ -105,7 +105,7 @@ class Graph:
         self._counts, self._unknown = measured.values.counts, measured.unknown
         if self.simulated:
             # Settled: what is measured later is measured there too, without looking for a GPU.
-            workers.options = replace(workers.options, device="simulated")
+            workers.capture_options = replace(workers.capture_options, device="simulated")
 
     def __repr__(self) -> str:
         device = "the simulated device" if self.simulated else self.capture.environment.device

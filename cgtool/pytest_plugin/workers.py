@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from cgtool.analysis.gate.evidence import Measured
 from cgtool.analysis.gate.measured import measure
-from cgtool.cli.attempts import Measuring
+from cgtool.cli.workers import Measuring
 from cgtool.model.capture import Capture
 from cgtool.model.failure import machine
 from cgtool.model.finding import Report
@@ -101,7 +101,7 @@ class Workers(Measuring):
 
     def _gpu_lock(self) -> AbstractContextManager[None]:
         # The simulated device does not use the GPU.
-        simulated = self.options.device == "simulated"
+        simulated = self.capture_options.device == "simulated"
         return contextlib.nullcontext() if simulated else gpu_shared()
 
     def _named(self, result: T) -> T:

@@ -12,7 +12,7 @@ import pytest
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
-from cgtool.cli import attempts, sequential_runs
+from cgtool.cli import sequential_runs, workers
 from cgtool.model import capture_file
 from cgtool.model.baseline import write as write_baseline
 from cgtool.model.jobs import AgainstJob, BenchJob
@@ -48,7 +48,7 @@ class Machine:
         return measured(50_000 * self.slower * (1 + self.draw.gauss(0, self.spread)),
                         clock=self.clock)  # fmt: skip
 
-    def attempt(self, job, output, **_options):
+    def attempt(self, job, output, _options):
         self.jobs.append(job)
         is_pair = isinstance(job, AgainstJob)
         recorded = paired(self.slower, clock=self.clock) if is_pair else self.run()
@@ -60,8 +60,8 @@ class Machine:
 def machine(monkeypatch, tmp_path):
     """With a baseline of ten runs in base.cgt and base.json."""
     machine = Machine()
-    monkeypatch.setattr(attempts, "capture_of", machine.attempt)
-    monkeypatch.setattr(attempts.Measuring, "ahead", lambda _self, count: nullcontext(count))
+    monkeypatch.setattr(workers, "capture_of", machine.attempt)
+    monkeypatch.setattr(workers.Measuring, "ahead", lambda _self, count: nullcontext(count))
     base = merge([machine.run() for _ in range(10)])
     capture_file.write(tmp_path / "base.cgt", base)
     write_baseline(tmp_path / "base.json", measure([base]).values)
@@ -111,7 +111,7 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
         machine.clock = next(clocks, quiet)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(attempts, "capture_of", attempt)
+    monkeypatch.setattr(workers, "capture_of", attempt)
     code, out, _ = run(ENTRY, "--runs", 4, "--save", "saved.cgt")
     assert code == 0
     assert "1 of 4 runs are left out of the times: 1 other process" in " ".join(out.split())
@@ -120,7 +120,7 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
         1,
         2,
     }
-    monkeypatch.setattr(attempts, "capture_of", real)
+    monkeypatch.setattr(workers, "capture_of", real)
     assert run(ENTRY, "--baseline", "saved.cgt")[0] != 2
 
 
@@ -162,7 +162,7 @@ def test_a_run_on_a_disturbed_gpu_is_made_again(run, machine, monkeypatch):
         machine.clock = next(clocks, quiet)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(attempts, "capture_of", attempt)
+    monkeypatch.setattr(workers, "capture_of", attempt)
     code, out, _ = run(ENTRY, "--baseline", "base.cgt")
     # One run that is left says nothing of how runs spread here.
     assert (code, len(machine.jobs)) == (0, 6)

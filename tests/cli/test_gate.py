@@ -23,14 +23,13 @@ from cgtool.analysis.gate.metrics import METRICS
 from cgtool.analysis.gate.verdict import FAIL, PASS, UNKNOWN
 from cgtool.analysis.timing.regression import LOOKS
 from cgtool.cli import gate_measure
-from cgtool.cli.attempts import Measuring
 from cgtool.cli.gate_inputs import Base, Target, find_project
+from cgtool.cli.workers import Measuring
 from cgtool.model.baseline import read as read_baseline
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
 from cgtool.model.failure import machine, user_code
 from cgtool.model.measurements import Clock
-from cgtool.model.options import CaptureOptions
 from tests.analysis.test_gate import timed
 from tests.test_docs import printed_by, shown_after
 
@@ -528,7 +527,7 @@ class FakeMeasuring(Measuring):
         gpu: bool = True,
         clocks: Sequence[Clock | None] = (),
     ):
-        super().__init__(CaptureOptions(), Path(), None, True, 100.0, max_runs)
+        super().__init__(quiet=True, folder=Path(), max_seconds=100.0, max_runs=max_runs)
         self.replay_us, self.spread, self.gpu = replay_us, spread, gpu
         self.clocks = iter(clocks)
         self.runs: list[str] = []

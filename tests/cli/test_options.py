@@ -73,7 +73,7 @@ def test_a_new_field_reaches_the_help_and_the_request(tmp_path: Path):
     out = in_process(
         """
 from typer.main import get_command
-from cgtool.cli import attempts
+from cgtool.cli import workers
 from cgtool.cli.app import app
 
 try:
@@ -81,11 +81,11 @@ try:
 except SystemExit:
     pass
 
-def capture_of(job, output, **others):
+def capture_of(job, output, _options):
     print("got", job.capture.frobnicate)
     raise SystemExit
 
-attempts.capture_of = capture_of
+workers.capture_of = capture_of
 get_command(app)(["capture", "model.py:build", "--frobnicate"])
 """
     )
@@ -98,15 +98,15 @@ def test_a_new_field_of_any_type_is_read_and_checked_by_its_type():
     out = in_process(
         """
 from typer.main import get_command
-from cgtool.cli import attempts
+from cgtool.cli import workers
 from cgtool.cli.app import app
 from cgtool.model.failure import CgtoolError
 
-def capture_of(job, output, **others):
+def capture_of(job, output, _options):
     print(job.capture.threads, job.capture.scale)
     raise SystemExit
 
-attempts.capture_of = capture_of
+workers.capture_of = capture_of
 for more in ([], ["--threads", "3", "--scale", "0.5"], ["--threads", "0"]):
     try:
         get_command(app)(["capture", "model.py:build", *more])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cgtool.analysis.reports import exit_code, explain_findings, is_hazard
-from cgtool.cli.attempts import report_of
+from cgtool.cli.workers import report_of
 from cgtool.model.failure import EXIT_BUG, CgtoolError
 from cgtool.model.jobs import VerifyJob, check_job
 from cgtool.model.options import CaptureOptions

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from cgtool.cli import attempts
+from cgtool.cli import workers
 from cgtool.model.capture_file import read
 from cgtool.model.jobs import BenchJob
 
@@ -27,7 +27,7 @@ RECORDED = read(Path({str(CAPTURE)!r}))
 RUNS = itertools.count()
 
 
-def attempt(job, output, **options):
+def attempt(job, output, _options):
     # Runs differ by a thousandth.
     factor = float(os.environ.get("SLOWER", "1")) * (1 + 0.001 * (next(RUNS) % 3))
     samples = [
@@ -47,7 +47,7 @@ def attempt(job, output, **options):
     )
 
 
-attempts.capture_of = attempt
+workers.capture_of = attempt
 """
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.cli.attempts import Measuring
 from cgtool.cli.sequential_runs import Runs
+from cgtool.cli.workers import Measuring
 from cgtool.model.capture_file import read
 from cgtool.model.jobs import CaptureJob
 from cgtool.model.options import CaptureOptions
@@ -88,7 +88,7 @@ def test_runs_start_together_where_there_are_processors(
     real, started = supervisor.ahead, []
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     monkeypatch.setattr(supervisor, "ahead", lambda count: started.append(count) or real(count))
-    measuring = Measuring(SIMULATED, tmp_path, None, True)
+    measuring = Measuring(SIMULATED, quiet=True, folder=tmp_path)
     runs = Runs(lambda: measuring.capture(spec), 100.0, ahead=measuring.ahead)
     assert runs.up_to(3)
     assert len(runs.captures) == 3 == len(set(used(spec)))

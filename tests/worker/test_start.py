@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from cgtool.cli.attempts import capture_of
+from cgtool.cli.workers import capture_of
 from cgtool.model import jobs
 from cgtool.model.failure import EXIT_MACHINE, CgtoolError
 from cgtool.model.jobs import CaptureJob
@@ -20,7 +20,7 @@ def test_no_worker_can_be_started(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone" / "python"))
     output = tmp_path / "out.cgt"
     with pytest.raises(CgtoolError) as caught:
-        capture_of(CaptureJob("model.py:build"), output, quiet=True)
+        capture_of(CaptureJob("model.py:build"), output)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_MACHINE
     assert failure.what.startswith("a worker process cannot be started: ")

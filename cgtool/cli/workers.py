@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.reports import place_of
+from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
@@ -36,34 +37,32 @@ from cgtool.model.jobs import (
     capture_path_for,
     check_job,
 )
-from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, CaptureOptions, VerifyOptions
+from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, VerifyOptions
 
 Source = CaptureJob | BenchJob | AgainstJob | ProfileJob
 """Jobs that write a capture file; the others write a Report."""
 
 
-def capture_of(
-    job: Source, output: Path, *, timeout: float | None = None, quiet: bool = False
-) -> Capture:
+def capture_of(job: Source, output: Path, options: WorkerOptions = WorkerOptions()) -> Capture:
     """Do a job in a worker process; its capture file is in place when this returns.
 
     Raises CgtoolError, with all findings of a dry run where the capture failed.
     """
     with atomic(output) as temporary:
         try:
-            _run(job, temporary, timeout=timeout, quiet=quiet)
+            _run(job, temporary, options)
         except CgtoolError as error:
-            raise _with_dry_run(error, job, timeout=timeout, quiet=quiet) from None
+            raise _with_dry_run(error, job, options) from None
         return read(temporary)
 
 
 def report_of(
-    job: CheckJob | ScriptJob | VerifyJob, *, timeout: float | None = None, quiet: bool = False
+    job: CheckJob | ScriptJob | VerifyJob, options: WorkerOptions = WorkerOptions()
 ) -> Report:
     """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
-        _run(job, saved, timeout=timeout, quiet=quiet)
+        _run(job, saved, options)
         report = read_report(saved)
         if (captured := capture_path_for(saved)).exists():
             more = graph_findings(read(captured))
@@ -71,19 +70,17 @@ def report_of(
     return report
 
 
-def _run(job: AnyJob, output: Path, *, timeout: float | None, quiet: bool) -> None:
+def _run(job: AnyJob, output: Path, options: WorkerOptions) -> None:
     from cgtool.worker import supervisor
 
-    if quiet or not sys.stderr.isatty():
-        supervisor.run(job, output, timeout=timeout)
+    if options.quiet or not sys.stderr.isatty():
+        supervisor.run(job, output, timeout=options.timeout)
     else:
         with console(stderr=True).status("start") as status:
-            supervisor.run(job, output, timeout=timeout, progress=status.update)
+            supervisor.run(job, output, timeout=options.timeout, progress=status.update)
 
 
-def _with_dry_run(
-    error: CgtoolError, job: Source, *, timeout: float | None, quiet: bool
-) -> CgtoolError:
+def _with_dry_run(error: CgtoolError, job: Source, options: WorkerOptions) -> CgtoolError:
     """The error with all further findings of ``cgtool check``, when a capture failed.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
@@ -94,7 +91,7 @@ def _with_dry_run(
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         try:
-            _run(CheckJob(job.spec, job.capture), saved, timeout=timeout, quiet=quiet)
+            _run(CheckJob(job.spec, job.capture), saved, options)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.
@@ -114,14 +111,11 @@ _AT_ONCE = 4
 
 
 @dataclass
-class Measuring:
+class Measuring(WorkerOptions):
     """How entries are measured: one worker process a measurement."""
 
-    options: CaptureOptions
-    folder: Path
+    folder: Path = field(kw_only=True)
     """For the capture files of the workers."""
-    timeout: float | None
-    quiet: bool
     max_seconds: float = MAX_SECONDS
     max_runs: int = MAX_RUNS
     timing: BenchOptions = field(default_factory=BenchOptions)
@@ -135,27 +129,27 @@ class Measuring:
 
     def capture(self, spec: str) -> Capture:
         """Raises CgtoolError."""
-        return self._capture_of(CaptureJob(spec, self.options))
+        return self._capture_of(CaptureJob(spec, self.capture_options))
 
     def bench(self, spec: str) -> Capture:
         """One run. Raises CgtoolError (exit 3) if there is no GPU."""
         if self.against is None:
-            return self._capture_of(BenchJob(spec, self.options, self.timing))
-        job = AgainstJob(spec, self.options, against=self.against, options=self.timing)
-        return self._capture_of(job)
+            return self._capture_of(BenchJob(spec, self.capture_options, self.timing))
+        return self._capture_of(
+            AgainstJob(spec, self.capture_options, against=self.against, options=self.timing)
+        )
 
     def _capture_of(self, job: Source) -> Capture:
-        output = self.file(next(self._numbers))
-        return capture_of(job, output, timeout=self.timeout, quiet=self.quiet)
+        return capture_of(job, self.file(next(self._numbers)), self)
 
     def check(self, spec: str) -> Report:
         """Raises CgtoolError."""
-        return report_of(check_job(spec, self.options), timeout=self.timeout, quiet=self.quiet)
+        return report_of(check_job(spec, self.capture_options), self)
 
     def verify(self, spec: str, options: VerifyOptions | None = None) -> Report:
         """Raises CgtoolError."""
-        job = VerifyJob(spec, self.options, options or VerifyOptions())
-        return report_of(job, timeout=self.timeout, quiet=self.quiet)
+        job = VerifyJob(spec, self.capture_options, options or VerifyOptions())
+        return report_of(job, self)
 
     @contextmanager
     def ahead(self, count: int) -> Iterator[int]:
@@ -173,21 +167,20 @@ class Measuring:
             yield at_once
 
 
+def is_saved(target: str) -> bool:
+    """Whether a target is a saved capture rather than an ENTRY."""
+    return target.endswith(".cgt") or (":" not in target and is_file(Path(target)))
+
+
 def open_capture(
-    target: str,
-    *,
-    options: CaptureOptions = CaptureOptions(),
-    quiet: bool = False,
-    timeout: float | None = None,
-    flags: Mapping[str, str] = MappingProxyType({}),
+    target: str, options: WorkerOptions, *, flags: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Capture, Path]:
     """A capture and its file. An ENTRY is captured into a temporary file, which is deleted when the
     process ends."""
     check_name(target)
-    path = Path(target)
-    if target.endswith(".cgt") or (is_file(path) and ":" not in target):
-        refuse_for_file(target, options, flags=flags)
-        return read(path), path
+    if is_saved(target):
+        refuse_for_file(target, options.capture_options, flags=flags)
+        return read(Path(target)), Path(target)
     if ":" not in target:
         raise usage(
             f"{target}: neither a capture file nor an ENTRY",
@@ -196,7 +189,7 @@ def open_capture(
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
-    return capture_of(CaptureJob(target, options), saved, quiet=quiet, timeout=timeout), saved
+    return capture_of(CaptureJob(target, options.capture_options), saved, options), saved
 
 
 def refuse_for_file(

@@ -16,16 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cgtool.analysis.gate.budgets import (
-    NAMES,
-    Budget,
-    Budgets,
-    Increase,
-    checked,
-    increase_of,
-    limits_of,
-    nearest,
-)
+from cgtool.analysis.gate.budgets import NAMES, Budgets, nearest, read_budgets
 from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.options import CaptureOptions, unexpected
 from cgtool.pytest_plugin.error_translation import failure_text
@@ -142,23 +133,19 @@ def budgets_of(where: str, arguments: Mapping[str, object]) -> Budgets:
     _check_names(
         where, arguments, _BUDGET_NAMES, "budget", (_OPTION_NAMES, "options belong in cudagraph()")
     )
-    limits: list[Budget] = []
-    increases: list[Increase] = []
-    for name, value in arguments.items():
-        source = f"{where} {name}"
-        if name == "max_regression":
-            increases.append(increase_of(source, "replay-us", str(value)))
-        elif name == "max_increase":
-            if not isinstance(value, Mapping):
-                raise usage(f"{source}: {value!r} does not name a metric", fix='{"nodes": "2%"}')
-            increases += [
-                # Named as in Python, or as in options.
-                increase_of(source, str(metric).replace("_", "-"), str(amount))
-                for metric, amount in value.items()
-            ]
-        else:
-            limits += limits_of(source, name.replace("_", "-"), value, joint=" ")
-    return checked(Budgets(tuple(limits), tuple(increases)))
+    increases = arguments.get("max_increase", {})
+    if not isinstance(increases, Mapping):
+        raise usage(
+            f"{where} max_increase: {increases!r} does not name a metric", fix='{"nodes": "2%"}'
+        )
+    # Metrics are named as in Python, or as in options.
+    tolerances = {str(name).replace("_", "-"): amount for name, amount in increases.items()}
+    given = {**arguments, "max_increase": tolerances}
+    return read_budgets(
+        ((name.replace("_", "-"), value) for name, value in given.items()),
+        lambda name: f"{where} {name.replace('-', '_')}",
+        joint=" ",
+    )
 
 
 # --- the markers of a test

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,34 +130,56 @@ def from_options(
 ) -> Budgets:
     """Budgets from the texts of options: ``{"max-nodes": ["400", "backward=300"]}``,
     ``["nodes=2%"]``. Raises CgtoolError (exit 2) for a text that is not a budget."""
-    budgets: list[Budget] = []
+    items: list[tuple[str, object]] = []
     for name, texts in limits.items():
         for text in texts or ():
             phase, equals, number = text.rpartition("=")
             value = float(number) if _NUMBER.fullmatch(number.strip()) else number
-            budgets += limits_of(f"--{name}", name, {phase: value} if equals else value, joint=" ")
-    allowed: list[Increase] = []
+            items.append((name, {phase: value} if equals else value))
     for text in increases:
-        name, equals, amount = text.partition("=")
+        metric, equals, amount = text.partition("=")
         if not equals:
             raise usage(
                 f"--max-increase {text}: not METRIC=N or METRIC=N%", fix="--max-increase nodes=2%"
             )
-        allowed.append(increase_of("--max-increase", name, amount))
+        items.append(("max-increase", {metric: amount}))
     if regression is not None:
-        allowed.append(increase_of("--max-regression", "replay-us", regression))
-    return checked(Budgets(tuple(budgets), tuple(allowed)))
+        items.append(("max-regression", regression))
+    return read_budgets(items, lambda name: f"--{name}", joint=" ")
 
 
 # --- values
 
 
-def limits_of(source: str, name: str, value: object, *, joint: str) -> list[Budget]:
-    """``max-nodes`` and its number, or a number for each phase: ``{"backward": 300}``. The source
-    of a phase is the source and the phase, with ``joint`` between them.
+def read_budgets(
+    items: Iterable[tuple[str, object]], source_of: Callable[[str], str], *, joint: str
+) -> Budgets:
+    """Names (``max-nodes``, ``max-increase``, ``max-regression``) and their values, each a number,
+    a text, or one of these for each phase; of ``max-increase``, for each metric. ``source_of``
+    says where a name is from, and ``joint`` stands between that and a phase.
 
-    Raises CgtoolError (exit 2) for what is not a limit that a figure can have.
+    Raises CgtoolError (exit 2) for what is not a budget.
     """
+    limits: list[Budget] = []
+    increases: list[Increase] = []
+    for name, value in items:
+        source = source_of(name)
+        if name == "max-regression":
+            increases.append(_increase(source, "replay-us", value))
+        elif name == "max-increase":
+            for metric, amount in _table(source, value).items():
+                phases = amount if isinstance(amount, dict) else {"all": amount}
+                increases += [
+                    _increase(source, metric if phase == "all" else f"{metric}.{phase}", each)
+                    for phase, each in phases.items()
+                ]
+        else:
+            limits += _limits(source, name, value, joint)
+    return checked(Budgets(tuple(limits), tuple(increases)))
+
+
+def _limits(source: str, name: str, value: object, joint: str) -> list[Budget]:
+    """``max-nodes`` and its number, or a number for each phase: ``{"backward": 300}``."""
     bound, metric = NAMES[name]
     phases = value if isinstance(value, Mapping) else {"all": value}
     budgets = []
@@ -322,35 +344,20 @@ def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -
 
 
 def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
-    limits: list[Budget] = []
-    increases: list[Increase] = []
-    baseline = None
-    for name, value in table.items():
-        source = f"{where} {name}"
-        if name == "baseline":
-            if not isinstance(value, str):
-                raise usage(f"{source}: the name of a file, not {_kind(value)}")
-            baseline = path.parent / value
-        elif name == "max-regression":
-            increases.append(_increase(source, "replay-us", value))
-        elif name == "max-increase":
-            for metric, amount in _table(source, value).items():
-                phases = amount if isinstance(amount, dict) else {"all": amount}
-                increases += [
-                    _increase(source, metric if phase == "all" else f"{metric}.{phase}", each)
-                    for phase, each in phases.items()
-                ]
-        elif name in NAMES:
-            limits += limits_of(source, name, value, joint=".")
-        else:
-            known = [*NAMES, "max-increase", "max-regression", "baseline"]
-            known += ["simulated"] if name != "simulated" else []
+    baseline = table.pop("baseline", None)
+    if not isinstance(baseline, str | None):
+        raise usage(f"{where} baseline: the name of a file, not {_kind(baseline)}")
+    known = [*NAMES, "max-increase", "max-regression"]
+    for name in table:
+        if name not in known:
             raise usage(
-                f"{where}: no key {name[:80]!r}{nearest(name, known)}",
+                f"{where}: no key {name[:80]!r}{nearest(name, [*known, 'baseline', 'simulated'])}",
                 fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "
                 'the entry is: [tool.cgtool.gate."model.py:build"]',
             )
-    return checked(Budgets(tuple(limits), tuple(increases), baseline))
+    budgets = read_budgets(table.items(), lambda name: f"{where} {name}", joint=".")
+    file = None if baseline is None else path.parent / baseline
+    return msgspec.structs.replace(budgets, baseline=file)
 
 
 def _table(where: str, value: object) -> dict[str, Any]:

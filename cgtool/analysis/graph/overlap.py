@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ from cgtool.analysis.graph.places import Place, Places, file_line, frames_of
 from cgtool.analysis.graph.schedule import (
     Schedule,
     by_edges,
+    connected,
     durations,
     longest,
-    node_order,
     schedule,
     waits,
     weights,
@@ -143,9 +143,7 @@ def find_overlap(capture: Capture, index: int) -> Overlap:
     pieces = list(_pieces(free, needs.order, needs.before))
     if not pieces:
         return overlap
-    order = node_order(graph, needs.order, edges)
-    before = order.before if order is not None else now.ordered
-    pairs = _pairs(capture, overlap, pieces, before, free, fills, times)
+    pairs = _pairs(capture, overlap, pieces, needs.order, edges, free, fills, times)
     more = more_bytes(capture, graph, free) if pairs else 0
     return msgspec.structs.replace(overlap, pairs=pairs, more_bytes=more)
 
@@ -201,14 +199,16 @@ def _chains(
 def _pairs(
     capture: Capture,
     overlap: Overlap,
-    pieces: Iterable[_Piece],
-    before: Callable[[int, int], bool],
+    pieces: Sequence[_Piece],
+    order: Sequence[int],
+    edges: Sequence[Sequence[int]],
     free: Schedule,
     fills: Sequence[float],
     node_ns: Sequence[int],
 ) -> tuple[Pair, ...]:
-    """The pieces that the edges order (``before``), with the nodes that they could run at the same
-    time as by the dependencies of the data (``free``), by lines, the largest gain first.
+    """The pieces that the edges order (``edges`` is what each node waits for), with the nodes that
+    they could run at the same time as by the dependencies of the data (``free``), by lines, the
+    largest gain first.
 
     ``fills`` is the share of the device that each node fills. Where no node is timed, ``node_ns``
     is 0 throughout, and the times in ``free`` are 1.
@@ -222,16 +222,20 @@ def _pairs(
         place = places.of(graph.nodes[node])
         return place.op, file_line(place.line)
 
+    def movable(piece: _Piece) -> tuple[int, int]:
+        """Its longest node, and the node of its part of the path that was created nearest to it."""
+        moved = max(piece.nodes, key=times.__getitem__)
+        at = bisect_left(path, moved, piece.first, piece.last)
+        around = path[max(piece.first, at - 1) : min(piece.last, at + 1)]
+        return moved, min(around, key=lambda node: abs(node - moved))
+
+    ends = list(map(movable, pieces))
+    ordered = connected(order, edges, [*ends, *((near, moved) for moved, near in ends)])
     groups: dict[tuple[object, object, bool], list[tuple[Sequence[int], int, int, float]]] = (
         defaultdict(list)
     )
-    for nodes, first, last in pieces:
-        moved = max(nodes, key=times.__getitem__)
-        # The node of that part of the path that was created nearest to it.
-        at = bisect_left(path, moved, first, last)
-        around = path[max(first, at - 1) : min(last, at + 1)]
-        near = min(around, key=lambda node: abs(node - moved))
-        if not before(moved, near) and not before(near, moved):
+    for (nodes, first, last), (moved, near) in zip(pieces, ends, strict=True):
+        if (moved, near) not in ordered and (near, moved) not in ordered:
             continue
         # Together they take as long as the longer of the two, and as all their blocks.
         gain = min(

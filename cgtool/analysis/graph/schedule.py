@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 
 import msgspec
 
@@ -232,66 +232,24 @@ def _width(graph: Graph, before: Sequence[Sequence[int]]) -> int:
     return max(accumulate(change))
 
 
-_CHAINS = 64
-"""With more chains the clocks would cost more than the answer is worth."""
+_BITS = 4096
+"""Nodes that ``connected`` follows at once: one bit each, in every node's mask."""
 
 
-@dataclass(frozen=True)
-class NodeOrder:
-    """The order of one graph's nodes."""
-
-    chain: list[int]
-    position: list[int]
-    """In its chain."""
-    clocks: list[list[int]]
-    """By node, for every chain but its own: the last position there that comes before it."""
-
-    def before(self, first: int, second: int) -> bool:
-        """True when there is a path from ``first`` to ``second``."""
-        chain, clock = self.chain[first], self.clocks[second]
-        if chain == self.chain[second]:
-            return self.position[first] < self.position[second]
-        return chain < len(clock) and clock[chain] >= self.position[first]
-
-
-def node_order(
-    graph: Graph, order: Sequence[int], before: Sequence[Sequence[int]]
-) -> NodeOrder | None:
-    """``order`` is a topological order, ``before`` what each node waits for. None for a graph that
-    takes more than 64 chains."""
-    chain, position = [0] * len(order), [0] * len(order)
-    clocks: list[list[int]] = [[]] * len(order)
-    ends: list[int] = []
-    of_stream: dict[int | None, list[int]] = {}
-    for node in order:
-        sources, stream = before[node], graph.nodes[node].stream
-        if len(sources) == 1:
-            clock = clocks[sources[0]]
-        else:
-            known_clocks = (clocks[source] for source in sources)
-            clock = [max(positions) for positions in zip_longest(*known_clocks, fillvalue=-1)]
-        # The chain of the stream whose end is right before this node goes on here.
-        known = of_stream.setdefault(stream, [])
-        own = next(
-            (
-                chain[source]
-                for source in sources
-                if position[source] == ends[chain[source]] and chain[source] in known
-            ),
-            None,
-        )
-        if len(sources) > 1 or (sources and own is None):
-            clock = [*clock, *[-1] * (len(ends) - len(clock))]
-            for source in sources:
-                clock[chain[source]] = max(clock[chain[source]], position[source])
-            if own is None:
-                own = next((end for end in known if clock[end] == ends[end]), None)
-        if own is None:
-            if len(ends) == _CHAINS:
-                return None
-            own = len(ends)
-            ends.append(-1)
-            known.append(own)
-        ends[own] += 1
-        chain[node], position[node], clocks[node] = own, ends[own], clock
-    return NodeOrder(chain, position, clocks)
+def connected(
+    order: Sequence[int], before: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Those of ``pairs`` that have a path from the first node to the second. ``order`` is a
+    topological order, ``before`` what each node waits for."""
+    firsts = sorted({first for first, _ in pairs})
+    found: set[tuple[int, int]] = set()
+    for at in range(0, len(firsts), _BITS):
+        bits = {first: 1 << number for number, first in enumerate(firsts[at : at + _BITS])}
+        masks = [0] * len(order)
+        for node in order:
+            mask = bits.get(node, 0)
+            for source in before[node]:
+                mask |= masks[source]
+            masks[node] = mask
+        found |= {pair for pair in pairs if masks[pair[1]] & bits.get(pair[0], 0)}
+    return found

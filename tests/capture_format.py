@@ -36,7 +36,7 @@ def render(kinds: list[type[msgspec.Struct]] | None = None) -> str:
         described = [*structs(capture), *structs(measurements)]
         kinds = [
             capture_file.Manifest,
-            *(kind for kind in described if kind not in (capture.Head, capture.Capture)),
+            *(kind for kind in described if kind not in (capture.CaptureHeader, capture.Capture)),
         ]
     return "\n".join(map(_section, kinds))
 

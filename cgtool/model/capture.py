@@ -408,7 +408,7 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     allocator_config: str | None = None
 
 
-class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+class CaptureHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the manifest of a file holds as it is."""
 
     entry: Entry
@@ -432,7 +432,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(caveat.text for caveat in self.caveats if caveat.code == UNCOMPILED)
 
 
-class Capture(Head, frozen=True, omit_defaults=True):
+class Capture(CaptureHeader, frozen=True, omit_defaults=True):
     """All of it."""
 
     graphs: tuple[Graph, ...] = ()

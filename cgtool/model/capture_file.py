@@ -29,10 +29,10 @@ from cgtool.model.capture import (
     SCHEMA_VERSION,
     ArgumentList,
     Capture,
+    CaptureHeader,
     Frame,
     Function,
     Graph,
-    Head,
     Memory,
     Module,
     Origin,
@@ -76,7 +76,7 @@ class _Version(msgspec.Struct, frozen=True):
     schema_version: int
 
 
-class Manifest(Head, frozen=True, kw_only=True, omit_defaults=False):
+class Manifest(CaptureHeader, frozen=True, kw_only=True, omit_defaults=False):
     """The part that lists the others. Unknown keys are ignored."""
 
     format: str
@@ -112,7 +112,7 @@ def write(path: Path, capture: Capture, raw: Mapping[str, str] | None = None) ->
         graphs=len(capture.graphs),
         has_bench=capture.bench is not None,
         has_profile=capture.profile is not None,
-        **{name: getattr(capture, name) for name in Head.__struct_fields__},
+        **{name: getattr(capture, name) for name in CaptureHeader.__struct_fields__},
     )
     tables = Tables(**{name: getattr(capture, name) for name in Tables.__struct_fields__})
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -286,7 +286,7 @@ def read(path: Path) -> Capture:
             bench=_decode(archive, "bench.json", Bench) if manifest.has_bench else None,
             profile=_decode(archive, "profile.json", Profile) if manifest.has_profile else None,
             **msgspec.structs.asdict(tables),
-            **{name: getattr(manifest, name) for name in Head.__struct_fields__},
+            **{name: getattr(manifest, name) for name in CaptureHeader.__struct_fields__},
         )
         problem = inconsistency(capture)
         if problem is not None:

@@ -117,7 +117,7 @@ def read_bytes(path: Path, kind: str, fix: str | None = None) -> bytes:
     return data
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _SchemaHeader(msgspec.Struct, frozen=True):
     """The first keys of every JSON object that cgtool writes."""
 
     schema: str
@@ -144,7 +144,7 @@ class JsonFormat:
         data = read_bytes(path, f"a {self.name}", f"create it {self.create}")
         if not data.strip():
             raise self.bad(path, "it is empty")
-        head = self._decode(path, data, _Head)
+        head = self._decode(path, data, _SchemaHeader)
         newest = self.schemas.get(head.schema)
         if newest is None:
             names = " or ".join(map(repr, self.schemas))

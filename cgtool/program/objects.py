@@ -74,7 +74,7 @@ _MANY = 1000
 
 
 @dataclass
-class Reach:
+class Reached:
     """By the names in the user's code."""
 
     modules: dict[str, Module] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def _loaded_globals(code: types.CodeType) -> Iterator[tuple[str, str | None]]:
 
 class _Walk:
     def __init__(self) -> None:
-        self.reach = Reach()
+        self.reach = Reached()
         self._seen: set[int] = set()
 
     def value(self, value: Any, name: str, depth: int) -> None:
@@ -188,10 +188,10 @@ class _Walk:
                 self.value(value, name, depth)
 
 
-def reach(function: Callable[..., Any]) -> Reach:
+def reach(function: Callable[..., Any]) -> Reached:
     """What ``function`` can reach by name; an object with two names has the first."""
     if is_a(function, Module):
-        return Reach(modules={"": cast(Module, function)})
+        return Reached(modules={"": cast(Module, function)})
     walk = _Walk()
     bound: Any = function
     while is_a(bound, functools.partial):

@@ -138,7 +138,8 @@ class Gate:
         from cgtool.render.gate_table import conclusion, measured_text, render
 
         figures = [
-            f"{verdict.metric} {measured_text(verdict)}, {verdict.held_to}" for verdict in failed
+            f"{verdict.metric} {measured_text(verdict)}, {verdict.requirement}"
+            for verdict in failed
         ]
         lines = [f"{self._entry}: {conclusion(report).plain}: {'; '.join(figures)}"]
         lines.append(drawn(render(report)))

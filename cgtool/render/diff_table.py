@@ -210,7 +210,7 @@ def _signed(value: float | None, text: Text) -> str:
 def _figure_columns(text: Text) -> Sequence[Column[Figure]]:
     return [
         Column("of", lambda row: row.of),
-        Column("figure", lambda row: row.what),
+        Column("figure", lambda row: row.kind),
         *_difference_columns(text),
     ]
 

@@ -204,7 +204,7 @@ def _suite(root: ET.Element, entry: str, target: Judged) -> ET.Element:
         ET.SubElement(properties, "property", name=visible(name), value=visible(value))
     for verdict in target.verdicts:
         # A figure may have a budget and a baseline: the name says which.
-        name = f"{verdict.metric} ({verdict.held_to})"
+        name = f"{verdict.metric} ({verdict.requirement})"
         case = _case(suite, entry, name, verdict.frame)
         if verdict.verdict == FAIL:
             lines = (f"{verdict.metric}: {sentence(verdict)}", *details(verdict))
@@ -252,7 +252,7 @@ def _is_charted(target: Judged, name: str) -> bool:
 
 def _row(entry: str, target: Judged, name: str) -> dict[str, Any]:
     judged = [verdict for verdict in target.verdicts if verdict.metric == name]
-    lines = [f"{verdict.held_to}: {verdict.verdict}" for verdict in judged]
+    lines = [f"{verdict.requirement}: {verdict.verdict}" for verdict in judged]
     spread = target.spreads.get(name)
     return {
         "name": visible(f"{entry} {name}"),

@@ -38,7 +38,7 @@ VERDICTS: tuple[Column[Verdict], ...] = (
     ),
     Column(
         "limit",
-        lambda verdict: verdict.held_to,
+        lambda verdict: verdict.requirement,
         wrap="never",
         explanation="a budget, or the baseline and how much worse than it is allowed",
     ),
@@ -100,7 +100,7 @@ def _target(name: str, target: Judged, *, explain: bool) -> Screen:
 def sentence(verdict: Verdict) -> str:
     """``25, at most 20: 5 over``."""
     text = f": {verdict.text}" if verdict.text else ""
-    return f"{measured_text(verdict)}, {verdict.held_to}{text}"
+    return f"{measured_text(verdict)}, {verdict.requirement}{text}"
 
 
 def explained(target: Judged, *, reasons: bool = False) -> list[tuple[Verdict, tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""JSON: reports, ``{"schema": NAME, "schema_version": 1, ...}``; SARIF of findings; graphs."""
+"""JSON: reports, ``{"schema": NAME, "schema_version": N, ...}``; SARIF of findings; graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from cgtool.model.files import encode_json
 from cgtool.model.finding import Finding, Report
 from cgtool.model.schema import Field, fields, reader
 
-VERSION = 1
+_VERSIONS = {"cgtool-bench": 2, "cgtool-diff": 2, "cgtool-gate": 2, "cgtool-profile": 2}
+"""Of the schemas that have changed; 1 of all others."""
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON allows in a string and that terminals and editors act on: controls and
@@ -33,7 +34,9 @@ def encode(schema: str, report: Any) -> bytes:
     if isinstance(report, Report):
         # Read back, these are a finding's own.
         body["findings"] = list(map(_finding, report.findings))
-    return json_bytes({"schema": schema, "schema_version": VERSION, **body}, indent=2)
+    return json_bytes(
+        {"schema": schema, "schema_version": _VERSIONS.get(schema, 1), **body}, indent=2
+    )
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -233,7 +236,7 @@ def encode_graphs(capture: Capture, views: Sequence[View]) -> bytes:
         graphs.append(shown)
     body = {
         "schema": "cgtool-graphs",
-        "schema_version": VERSION,
+        "schema_version": 1,
         "entry": capture.entry,
         "environment": capture.environment,
         "caveats": capture.caveats,

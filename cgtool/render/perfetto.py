@@ -1,6 +1,6 @@
 """One replay of every graph as a trace that ui.perfetto.dev and chrome://tracing open.
 
-The format is Chrome's Trace Event JSON. A graph is a process, a lane of ``cgtool.analysis.timing.
+The format is Chrome's Trace Event JSON. A graph is a process, a track of ``cgtool.analysis.timing.
 trace`` a thread in it, a span a complete event (``ph: X``). Edges between threads are flow events
 (``s`` and ``f``), which belong to the slice around them.
 """
@@ -14,8 +14,8 @@ import msgspec
 
 from cgtool import __version__
 from cgtool.analysis.graph.places import NodeDescriber, Place
-from cgtool.analysis.timing.roofline import Reach
-from cgtool.analysis.timing.trace import GraphTrace, Lane, Span, trace
+from cgtool.analysis.timing.roofline import Utilization
+from cgtool.analysis.timing.trace import GraphTrace, Span, Track, trace
 from cgtool.model.capture import Capture, Frame, Node
 from cgtool.render.text import source_line, visible
 
@@ -74,17 +74,17 @@ class _Writer:
         yield _meta("process_sort_index", pid, pid, sort_index=pid)
         # Perfetto takes the thread that has the number of its process for the main one, and shows
         # it first.
-        tids = [pid + number * len(capture.graphs) for number in range(len(graph.lanes))]
-        for number, (tid, lane) in enumerate(zip(tids, graph.lanes, strict=True)):
-            yield _meta("thread_name", pid, tid, name=self._lane_name(lane))
+        tids = [pid + number * len(capture.graphs) for number in range(len(graph.tracks))]
+        for number, (tid, track) in enumerate(zip(tids, graph.tracks, strict=True)):
+            yield _meta("thread_name", pid, tid, name=self._track_name(track))
             yield _meta("thread_sort_index", pid, tid, sort_index=number)
-            for span in lane.spans:
+            for span in track.spans:
                 kind: str = span.kind
                 args: _Args | None
                 if kind == "node":
                     node = span.node
                     kind, name = visible(node.type), visible(self._nodes.title(node))
-                    args = self._arguments(node, graph.reached[node.id])
+                    args = self._arguments(node, graph.used[node.id])
                 else:
                     name, args = self._level(span)
                 start, duration = span.start_ns / 1000, (span.end_ns - span.start_ns) / 1000
@@ -92,14 +92,14 @@ class _Writer:
         for arrow in graph.arrows:
             key = pid << 32 | arrow.edge
             leaves, enters = arrow.leaves_ns / 1000, arrow.enters_ns / 1000
-            source, target = tids[arrow.source_lane], tids[arrow.target_lane]
+            source, target = tids[arrow.source_track], tids[arrow.target_track]
             yield Event("s", "waits for", pid, source, leaves, None, "edge", key)
             yield Event("f", "waits for", pid, target, enters, None, "edge", key, "e")
 
-    def _lane_name(self, lane: Lane) -> str:
-        stream = lane.stream
+    def _track_name(self, track: Track) -> str:
+        stream = track.stream
         name = "no stream" if stream is None else _named(self._capture.streams[stream].name)
-        return f"{name}, concurrent ({lane.number})" if lane.number else name
+        return f"{name}, concurrent ({track.number})" if track.number else name
 
     def _level(self, span: Span) -> tuple[str, _Args | None]:
         """Name and arguments of a slice around nodes."""
@@ -108,7 +108,7 @@ class _Writer:
             self._around[key] = _around(span, self._nodes.places.of(span.node))
         return self._around[key]
 
-    def _arguments(self, node: Node, reach: Reach) -> _Args:
+    def _arguments(self, node: Node, utilization: Utilization) -> _Args:
         if node.origin not in self._places:
             self._places[node.origin] = _place(self._nodes.places.of(node))
         args: _Args = {"node": node.id, "ns": node.duration_ns, **self._places[node.origin]}
@@ -117,14 +117,14 @@ class _Writer:
         for field, value in self._nodes.attributes(node):
             args[field.key] = visible(value) if isinstance(value, str) else value
         figures = (
-            ("waves", reach.waves, 3),
-            ("bytes moved", reach.bytes, None),
-            ("flops", reach.flops, None),
-            ("of memory roof", reach.memory, 3),
-            ("of compute roof", reach.compute, 3),
+            ("waves", utilization.waves, 3),
+            ("bytes moved", utilization.bytes, None),
+            ("flops", utilization.flops, None),
+            ("of memory roof", utilization.memory, 3),
+            ("of compute roof", utilization.compute, 3),
         )
         args |= {name: round(value, digits) for name, value, digits in figures if value is not None}
-        return args if reach.bound is None else {**args, "bound": reach.bound}
+        return args if utilization.bound is None else {**args, "bound": utilization.bound}
 
 
 def _around(span: Span, place: Place) -> tuple[str, _Args | None]:

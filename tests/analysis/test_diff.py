@@ -513,7 +513,7 @@ def test_times_are_shown_and_not_judged():
         return replace(recorded, graphs=(replace(graph, nodes=nodes),))
 
     report = nothing(with_duration(100), with_duration(5000))
-    assert [(row.of, row.what, row.a, row.b) for row in report.times] == [
+    assert [(row.of, row.kind, row.a, row.b) for row in report.times] == [
         ("forward", "nodes", 1200, 6100)
     ]
     (line,) = report.lines
@@ -526,7 +526,7 @@ def test_a_replay_takes_as_long_as_profile_says():
     times = GraphTimes(0, replay_ns=(9000.0, 9500.0, 30_000.0), empty_ns=(1500.0,))
     recorded = replace(recorded, profile=Profile("cupti", (times,)))
     (row,) = nothing(recorded, recorded).times
-    assert (row.of, row.what, row.a, row.b) == ("forward", "replay", 8000, 8000)
+    assert (row.of, row.kind, row.a, row.b) == ("forward", "replay", 8000, 8000)
     assert gaps.find(recorded, 0).replay_ns == row.a
 
 

@@ -53,14 +53,14 @@ def kernel(duration_ns, call=0, *, blocks=1, active=None, function=0):
     return Node(0, "kernel", call=call, kernel=launch, duration_ns=duration_ns)
 
 
-def reach(node, call=None, **more):
+def utilization(node, call=None, **more):
     recorded = profiled([node], [call] if call else [], **more)
-    return roofline.reaches(recorded, recorded.graphs[0])[0]
+    return roofline.utilizations(recorded, recorded.graphs[0])[0]
 
 
 def judged(recorded):
     return roofline.judge(
-        recorded, find(recorded, 0), roofline.reaches(recorded, recorded.graphs[0])
+        recorded, find(recorded, 0), roofline.utilizations(recorded, recorded.graphs[0])
     )
 
 
@@ -79,7 +79,9 @@ def judged(recorded):
     ],
 )
 def test_bound_by_the_nearer_roof(read, written, flops, bound, memory):
-    result = reach(kernel(1000), Call((), (), read, written, flops, "float32"), functions=("k",))
+    result = utilization(
+        kernel(1000), Call((), (), read, written, flops, "float32"), functions=("k",)
+    )
     assert result.bound == bound
     assert result.memory == pytest.approx(memory)
     assert result.compute == (None if flops is None else pytest.approx(flops / 50e6))
@@ -96,43 +98,48 @@ def test_bound_by_the_nearer_roof(read, written, flops, bound, memory):
 )
 def test_float32_on_tensor_cores_is_compared_with_their_roof(function, roof):
     call = Call((), (), 1, 1, 10**7, "float32")
-    assert reach(kernel(1000), call, functions=(function,)).compute == pytest.approx(1e13 / roof)
+    assert utilization(kernel(1000), call, functions=(function,)).compute == pytest.approx(
+        1e13 / roof
+    )
 
 
 def test_without_the_roof_of_its_dtype_a_node_that_multiplies_is_not_called_slow():
     call = Call((), (), 4000, 0, 10**9, "float64")
-    result = reach(kernel(1000), call)
+    result = utilization(kernel(1000), call)
     assert (result.compute, result.bound) == (None, None)
 
 
 def test_the_kernels_of_one_call_share_its_bytes_by_time():
     call = Call((), (), 4_000_000, 0, None, None)
     recorded = profiled([kernel(750), kernel(250)], [call])
-    first, second = roofline.reaches(recorded, recorded.graphs[0])
+    first, second = roofline.utilizations(recorded, recorded.graphs[0])
     assert (first.bytes, second.bytes) == (3_000_000, 1_000_000)
     assert first.memory == second.memory == pytest.approx(1.0)
 
 
 def test_copies_and_fills_know_their_own_bytes():
     copy = Node(0, "memcpy", copy=Copy("dtod", 1_000_000), duration_ns=1000)
-    assert reach(copy).memory == pytest.approx(0.5)
+    assert utilization(copy).memory == pytest.approx(0.5)
     fill = Node(0, "memset", fill=Fill(4_000_000, 0), duration_ns=1000)
-    assert reach(fill).bound == "memory"
+    assert utilization(fill).bound == "memory"
     host = Node(0, "memcpy", copy=Copy("htod", 50_000), duration_ns=1000)
-    assert (reach(host).bound, reach(host).memory) == ("host link", None)
+    assert (utilization(host).bound, utilization(host).memory) == ("host link", None)
 
 
 def test_how_full_the_device_is():
     # 132 multiprocessors hold eight blocks each.
-    assert reach(kernel(1000, None, blocks=528, active=8)).waves == pytest.approx(0.5)
-    assert reach(kernel(1000, None, blocks=2112, active=8)).waves == pytest.approx(2.0)
-    assert reach(kernel(1000, None)).waves is None
+    assert utilization(kernel(1000, None, blocks=528, active=8)).waves == pytest.approx(0.5)
+    assert utilization(kernel(1000, None, blocks=2112, active=8)).waves == pytest.approx(2.0)
+    assert utilization(kernel(1000, None)).waves is None
 
 
 def test_nothing_recorded_is_nothing_known():
-    for result in (reach(kernel(1000)), reach(kernel(1000), Call((), (), 9, 9), profiled=False)):
+    for result in (
+        utilization(kernel(1000)),
+        utilization(kernel(1000), Call((), (), 9, 9), profiled=False),
+    ):
         assert (result.bound, result.memory, result.compute) == (None, None, None)
-    assert reach(kernel(0), Call((), (), 9, 9)).bound is None
+    assert utilization(kernel(0), Call((), (), 9, 9)).bound is None
 
 
 def test_a_graph_that_the_host_cannot_launch_fast_enough():

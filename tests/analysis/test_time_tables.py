@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from msgspec import structs
 
-from cgtool.analysis.timing.roofline import reaches
+from cgtool.analysis.timing.roofline import utilizations
 from cgtool.analysis.timing.time_tables import BY, Tables
 from cgtool.model.capture import Frame
 from tests.builders import capture, hostile, small, timed
@@ -16,7 +16,7 @@ from tests.strategies import captures
 def tables(recorded, total_ns=None):
     work = sum(node.duration_ns or 0 for graph in recorded.graphs for node in graph.nodes)
     return Tables(
-        recorded, [reaches(recorded, graph) for graph in recorded.graphs], total_ns or work
+        recorded, [utilizations(recorded, graph) for graph in recorded.graphs], total_ns or work
     )
 
 

@@ -49,7 +49,7 @@ def test_one_table_instead_of_the_overview(run):
 def test_json_has_every_row_of_every_table(run):
     _, out, _ = run(RECORDED, "--format", "json")
     document = json.loads(out)
-    assert (document["schema"], document["schema_version"]) == ("cgtool-profile", 1)
+    assert (document["schema"], document["schema_version"]) == ("cgtool-profile", 2)
     assert [table["by"] for table in document["tables"]] == TABLES
     work = document["replays"][0]["work_ns"]
     for table in document["tables"]:

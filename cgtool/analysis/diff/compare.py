@@ -49,7 +49,7 @@ _WORTH = 0.01
 _LINES = 10
 
 
-class Side(msgspec.Struct, frozen=True):
+class ComparedCapture(msgspec.Struct, frozen=True):
     """One of the two captures."""
 
     name: str
@@ -65,8 +65,8 @@ class Diff(msgspec.Struct, frozen=True):
 
     summary: str
     different: bool
-    a: Side
-    b: Side
+    a: ComparedCapture
+    b: ComparedCapture
     simulated: bool
     notes: tuple[str, ...]
     graphs: tuple[GraphRow, ...]
@@ -123,10 +123,10 @@ def compare(a: Capture, b: Capture, *, names: tuple[str, str] = ("A", "B")) -> D
     )
 
 
-def _side(capture: Capture, name: str) -> Side:
+def _side(capture: Capture, name: str) -> ComparedCapture:
     environment = capture.environment
     count = sum(len(graph.nodes) for graph in capture.graphs)
-    return Side(name, capture.entry.spec, environment.device, environment.torch, count)
+    return ComparedCapture(name, capture.entry.spec, environment.device, environment.torch, count)
 
 
 def _graph(matched: Matched) -> GraphRow:

@@ -108,7 +108,9 @@ class Figure(msgspec.Struct, frozen=True):
     """A number on both sides: bytes or nanoseconds."""
 
     of: str
-    what: str
+    """``pool shared``, ``driver``, a graph, a phase."""
+    kind: str
+    """``reserved``, ``peak``; ``replay``, ``eager in bench``."""
     a: float | None
     b: float | None
     judged: bool = False

@@ -250,4 +250,4 @@ def _memory(memory: Sequence[Figure]) -> Iterator[Clause]:
             yield 0, f"the {row.of} is {'new' if row.a is None else 'gone'}"
         else:
             more = "more" if row.b > row.a else "less"
-            yield 0, f"the {row.of} {_VERBS[row.what]} {bytes_text(abs(row.b - row.a))} {more}"
+            yield 0, f"the {row.of} {_VERBS[row.kind]} {bytes_text(abs(row.b - row.a))} {more}"

@@ -55,7 +55,7 @@ class Verdict(msgspec.Struct, frozen=True):
     unit: str
     verdict: str
     """``pass``, ``fail`` or ``cannot-tell``."""
-    held_to: str
+    requirement: str
     """``at most 400``, ``baseline 22``, ``baseline 33.0 us + 3%``."""
     source: str
     """Where the budget or the tolerance comes from, or ``default``."""

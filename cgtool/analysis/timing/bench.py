@@ -54,7 +54,7 @@ class BenchReport(msgspec.Struct, frozen=True):
 
     device: str
     rows: tuple[BenchRow, ...]
-    warnings: tuple[str, ...] = msgspec.field(name="doubts")
+    warnings: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     """Why there is no gain, or an implausible one."""
     runs: int = 1

@@ -56,7 +56,7 @@ class Gain(msgspec.Struct, frozen=True):
     at_most: float | None = None
     """Eager time divided by the time in which nodes run: the most that a graph can gain."""
     findings: tuple[Finding, ...] = ()
-    warnings: tuple[str, ...] = msgspec.field(default=(), name="doubts")
+    warnings: tuple[str, ...] = ()
     """Reasons not to trust the comparison with eager."""
 
     @property

@@ -188,11 +188,11 @@ def profile_report(
     """
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
     lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
-    reached = [roofline.reaches(capture, graph) for graph in capture.graphs]
+    used = [roofline.utilizations(capture, graph) for graph in capture.graphs]
     paths = [critical_path(capture, index) for index in top_level]
     overlaps = [find_overlap(capture, index) for index in top_level]
     total = sum(row.total_ns for row in lines)
-    tables = Tables(capture, reached, total)
+    tables = Tables(capture, used, total)
     places = Places(capture)
     profile = capture.profile
     verdict = gain.judge(capture, lines, paths)
@@ -206,7 +206,7 @@ def profile_report(
         ),
         replays=tuple(lines),
         costs=tuple(_costs(capture, index) for index in top_level),
-        bounds=tuple(roofline.judge(capture, bound, reached[bound.graph]) for bound in lines),
+        bounds=tuple(roofline.judge(capture, bound, used[bound.graph]) for bound in lines),
         paths=tuple(
             PathRow(path, each, _on_path(capture, places, path))
             for path, each in zip(paths, overlaps, strict=True)

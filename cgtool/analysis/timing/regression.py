@@ -115,7 +115,7 @@ def judge_runs(
     if not count or not more:
         return _nothing("run", count, more, tolerance)
     levels = _Levels(tolerance, looks * among / _MARGIN)
-    before, now = _Side.of(bases, base, count + more), _Side.of(heads, head, count + more)
+    before, now = _Noise.of(bases, base, count + more), _Noise.of(heads, head, count + more)
     difference = fmean(heads) - fmean(bases)
     apart = rank_sum(bases, heads) <= levels.alarm
 
@@ -143,7 +143,7 @@ def judge_runs(
     )  # fmt: skip
 
 
-class _Side(NamedTuple):
+class _Noise(NamedTuple):
     """What the runs of one side say of its noise, on the log scale."""
 
     number: int
@@ -154,7 +154,7 @@ class _Side(NamedTuple):
     """Degrees of freedom that the spread is known with."""
 
     @classmethod
-    def of(cls, logs: Sequence[float], runs: Sequence[Sequence[float]], total: int) -> _Side:
+    def of(cls, logs: Sequence[float], runs: Sequence[Sequence[float]], total: int) -> _Noise:
         """``logs`` are the middles of ``runs``, and ``total`` is the runs of both sides. Runs
         differ by at least as much as their rounds say."""
         spread = max(math.sqrt(_variance(logs)), fmean(map(_own_noise, runs)), FLOOR)

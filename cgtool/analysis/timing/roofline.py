@@ -44,7 +44,7 @@ _TF32 = re.compile(r"tf32|s1688|tensorop_s(?!imt)", re.IGNORECASE)
 """Names of the kernels that multiply float32 on tensor cores: cuBLAS's and CUTLASS's."""
 
 
-class Reach(msgspec.Struct, frozen=True, gc=False):
+class Utilization(msgspec.Struct, frozen=True, gc=False):
     """One node. A share of a roof above 1 is not an error: see ``MEANS``."""
 
     bytes: float | None = None
@@ -74,7 +74,7 @@ class GraphBound(msgspec.Struct, frozen=True):
     """Mean share of the device's room for blocks that is taken while a kernel runs."""
 
 
-def reaches(capture: Capture, graph: Graph) -> list[Reach]:
+def utilizations(capture: Capture, graph: Graph) -> list[Utilization]:
     """By node id: how close it comes to the roofs."""
     spent: dict[int, int] = defaultdict(int)
     for node in graph.nodes:
@@ -84,13 +84,13 @@ def reaches(capture: Capture, graph: Graph) -> list[Reach]:
     peaks = {peak.dtype: peak.flops_per_s for peak in profile.peaks}
     roof = profile.memory_bytes_per_s
     tensor_cores = [_TF32.search(function.name) is not None for function in capture.functions]
-    nothing = Reach()
+    nothing = Utilization()
 
-    def reach(node: Node) -> Reach:
+    def utilization(node: Node) -> Utilization:
         if not node.duration_ns:
             return nothing
         if node.copy is not None and node.copy.kind != "dtod":
-            return Reach(float(node.copy.bytes), bound=HOST)
+            return Utilization(float(node.copy.bytes), bound=HOST)
         moved, flops, peak = None, None, None
         if node.copy is not None:
             moved = 2.0 * node.copy.bytes
@@ -110,9 +110,9 @@ def reaches(capture: Capture, graph: Graph) -> list[Reach]:
         if bound == LATENCY and flops is not None and compute is None:
             # Its compute roof was not measured, so it may be at that roof.
             bound = None
-        return Reach(moved, flops, memory, compute, waves(capture, node), bound)
+        return Utilization(moved, flops, memory, compute, waves(capture, node), bound)
 
-    return [reach(node) for node in graph.nodes]
+    return [utilization(node) for node in graph.nodes]
 
 
 def waves(capture: Capture, node: Node) -> float | None:
@@ -133,21 +133,21 @@ def _bound(memory: float | None, compute: float | None) -> str | None:
     return MEMORY if memory >= NEAR else LATENCY
 
 
-def judge(capture: Capture, line: Timeline, reached: Sequence[Reach]) -> GraphBound:
-    """One graph as a whole; ``reached`` is by node id."""
+def judge(capture: Capture, line: Timeline, used: Sequence[Utilization]) -> GraphBound:
+    """One graph as a whole; ``used`` is by node id."""
     graph = capture.graphs[line.graph]
     total = line.total_ns or 1.0
     times: Counter[str] = Counter()
     at_roofs = filled = sized = 0.0
     known = False
-    for node, reach in zip(graph.nodes, reached, strict=True):
+    for node, utilization in zip(graph.nodes, used, strict=True):
         duration = node.duration_ns or 0
-        times[reach.bound or "unknown"] += duration
-        best = max(reach.memory or 0.0, reach.compute or 0.0)
-        known |= reach.bound is not None
-        at_roofs += duration * min(1.0, best) if reach.bound not in (None, HOST) else duration
-        if reach.waves is not None:
-            filled += duration * min(1.0, reach.waves)
+        times[utilization.bound or "unknown"] += duration
+        best = max(utilization.memory or 0.0, utilization.compute or 0.0)
+        known |= utilization.bound is not None
+        at_roofs += duration * min(1.0, best) if utilization.bound not in (None, HOST) else duration
+        if utilization.waves is not None:
+            filled += duration * min(1.0, utilization.waves)
             sized += duration
     # Where nodes ran at the same time the sum of their times is more than the replay.
     crowd = max(1.0, line.work_ns / line.busy_ns) if line.busy_ns else 1.0

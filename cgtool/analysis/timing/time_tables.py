@@ -13,7 +13,7 @@ import msgspec
 
 from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import Places, module_at_depth, part_of, short_op
-from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Reach
+from cgtool.analysis.timing.roofline import COMPUTE, MEMORY, Utilization
 from cgtool.model.capture import Capture, Frame, Graph, Node
 
 T = TypeVar("T")
@@ -99,16 +99,16 @@ class _Timed(NamedTuple):
     node: Node
     duration_ns: int
     backward: bool
-    reach: Reach
+    utilization: Utilization
 
 
 class Tables:
     """Groups the timed nodes of a capture."""
 
     def __init__(
-        self, capture: Capture, reached: Sequence[Sequence[Reach]], total_ns: float
+        self, capture: Capture, used: Sequence[Sequence[Utilization]], total_ns: float
     ) -> None:
-        """``reached`` is by graph and node id; shares are taken of ``total_ns``."""
+        """``used`` is by graph and node id; shares are taken of ``total_ns``."""
         self._capture = capture
         self._total = total_ns or 1.0
         self._places = Places(capture)
@@ -130,9 +130,9 @@ class Tables:
                 node,
                 node.duration_ns,
                 graph.phase == "backward" or node.origin in backwards,
-                reaches[node.id],
+                utilizations[node.id],
             )
-            for graph, reaches in zip(capture.graphs, reached, strict=True)
+            for graph, utilizations in zip(capture.graphs, used, strict=True)
             for node in graph.nodes
             if node.duration_ns is not None
         ]
@@ -213,24 +213,24 @@ class Tables:
         kernels: Counter[str] = Counter()
         moved = flops = at_roof = filled = 0.0
         backward = moved_ns = flops_ns = roof_ns = compute_ns = sized_ns = 0
-        for _, node, duration, is_backward, reach in nodes:
-            bounds[reach.bound] += duration
+        for _, node, duration, is_backward, utilization in nodes:
+            bounds[utilization.bound] += duration
             origins[node.origin] += duration
             kernels[self._kernel(node)] += duration
             backward += duration if is_backward else 0
-            if reach.bytes is not None:
-                moved += reach.bytes
+            if utilization.bytes is not None:
+                moved += utilization.bytes
                 moved_ns += duration
-            if reach.flops is not None:
-                flops += reach.flops
+            if utilization.flops is not None:
+                flops += utilization.flops
                 flops_ns += duration
-            memory, compute = reach.memory or 0.0, reach.compute or 0.0
+            memory, compute = utilization.memory or 0.0, utilization.compute or 0.0
             if memory or compute:
                 at_roof += max(memory, compute) * duration
                 roof_ns += duration
                 compute_ns += duration if compute >= memory else 0
-            if reach.waves is not None:
-                filled += min(1.0, reach.waves) * duration
+            if utilization.waves is not None:
+                filled += min(1.0, utilization.waves) * duration
                 sized_ns += duration
         lines: Counter[Frame | None] = Counter()
         ops: Counter[str | None] = Counter()

@@ -1,8 +1,8 @@
 """One replay of every graph on one time axis: what a trace viewer shows.
 
-A graph has lanes, one a stream of the capture or more; a lane has spans that lie inside each other:
-the levels of the module path, the line, the op call, the node. Graphs follow each other. Times are
-nanoseconds, as they were traced.
+A graph has tracks, one a stream of the capture or more; a track has spans that lie inside each
+other: the levels of the module path, the line, the op call, the node. Graphs follow each other.
+Times are nanoseconds, as they were traced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from cgtool.analysis.graph.places import Place, Places
-from cgtool.analysis.timing.roofline import Reach, reaches
+from cgtool.analysis.timing.roofline import Utilization, utilizations
 from cgtool.model.capture import Capture, Graph, Node
 
 BETWEEN_GRAPHS_NS = 1000
@@ -25,7 +25,7 @@ Level = tuple[Kind, int, Hashable]
 
 
 class Span(msgspec.Struct, gc=False):
-    """An interval of a lane."""
+    """An interval of a track."""
 
     kind: Kind
     node: Node
@@ -37,24 +37,24 @@ class Span(msgspec.Struct, gc=False):
 
 
 class Arrow(NamedTuple):
-    """An edge from one lane to another."""
+    """An edge from one track to another."""
 
     edge: int
-    source_lane: int
+    source_track: int
     leaves_ns: int
     """A time inside the source's span."""
-    target_lane: int
+    target_track: int
     enters_ns: int
 
 
 @dataclass(slots=True)
-class Lane:
+class Track:
     """Nodes one after the other, with what is around them."""
 
     stream: int | None
     """Index into ``Capture.streams``."""
     number: int
-    """Number among the lanes of this stream; above 0: nodes that overlap others of the stream."""
+    """Number among the tracks of this stream; above 0: nodes that overlap others of the stream."""
     nodes: list[Span] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     """Nodes too; an outer span comes before those inside it."""
@@ -66,9 +66,9 @@ class GraphTrace:
 
     graph: int
     """Index into ``Capture.graphs``."""
-    lanes: Sequence[Lane]
+    tracks: Sequence[Track]
     arrows: Sequence[Arrow]
-    reached: Sequence[Reach]
+    used: Sequence[Utilization]
     """By node id."""
 
 
@@ -83,17 +83,17 @@ def trace(capture: Capture) -> Iterator[GraphTrace]:
     for index, graph in enumerate(capture.graphs):
         if graph.parent is not None:
             continue
-        lanes = _lanes(graph, begin)
-        if not lanes:
+        tracks = _tracks(graph, begin)
+        if not tracks:
             continue
-        for lane in lanes:
-            lane.spans = _nested(lane.nodes, levels)
-        yield GraphTrace(index, lanes, _arrows(graph, lanes), reaches(capture, graph))
-        begin = max(lane.nodes[-1].end_ns for lane in lanes) + BETWEEN_GRAPHS_NS
+        for track in tracks:
+            track.spans = _nested(track.nodes, levels)
+        yield GraphTrace(index, tracks, _arrows(graph, tracks), utilizations(capture, graph))
+        begin = max(track.nodes[-1].end_ns for track in tracks) + BETWEEN_GRAPHS_NS
 
 
-def _lanes(graph: Graph, begin: int) -> list[Lane]:
-    """The timed nodes by stream; nodes that overlap others of their stream get their own lane.
+def _tracks(graph: Graph, begin: int) -> list[Track]:
+    """The timed nodes by stream; nodes that overlap others of their stream get their own track.
 
     Starts and ends are medians, each by itself: a node may seem to begin before the one that it
     waits for has ended. That one is then cut short; ``Node.duration_ns`` stays as it was measured.
@@ -106,21 +106,21 @@ def _lanes(graph: Graph, begin: int) -> list[Lane]:
         for node in graph.nodes
         if node.start_ns is not None and node.duration_ns is not None
     )
-    by_stream: dict[int | None, list[Lane]] = defaultdict(list)
+    by_stream: dict[int | None, list[Track]] = defaultdict(list)
     for offset, number in placed:
         node = graph.nodes[number]
         start = begin + offset
         span = Span("node", node, start, start + (node.duration_ns or 0))
-        lanes = by_stream[node.stream]
-        for lane in lanes:
-            last = lane.nodes[-1]
+        tracks = by_stream[node.stream]
+        for track in tracks:
+            last = track.nodes[-1]
             if last.end_ns <= start or (last.node.id, number) in ordered:
                 last.end_ns = min(last.end_ns, start)
-                lane.nodes.append(span)
+                track.nodes.append(span)
                 break
         else:
-            lanes.append(Lane(node.stream, len(lanes), [span]))
-    return [lane for lanes in by_stream.values() for lane in lanes]
+            tracks.append(Track(node.stream, len(tracks), [span]))
+    return [track for tracks in by_stream.values() for track in tracks]
 
 
 def _levels(place: Place) -> Iterator[Level]:
@@ -166,15 +166,17 @@ def _nested(nodes: Sequence[Span], levels: Mapping[int | None, Sequence[Level]])
     return spans
 
 
-def _arrows(graph: Graph, lanes: Sequence[Lane]) -> list[Arrow]:
-    at = {span.node.id: (number, span) for number, lane in enumerate(lanes) for span in lane.nodes}
+def _arrows(graph: Graph, tracks: Sequence[Track]) -> list[Arrow]:
+    at = {
+        span.node.id: (number, span) for number, track in enumerate(tracks) for span in track.nodes
+    }
     arrows = []
     for number, edge in enumerate(graph.edges):
         if edge.source not in at or edge.target not in at:
             continue
-        (from_lane, source), (to_lane, target) = at[edge.source], at[edge.target]
-        if from_lane == to_lane or target.start_ns < source.start_ns:
+        (from_track, source), (to_track, target) = at[edge.source], at[edge.target]
+        if from_track == to_track or target.start_ns < source.start_ns:
             continue
         leaves = max(source.start_ns, min(source.end_ns - 1, target.start_ns))
-        arrows.append(Arrow(number, from_lane, leaves, to_lane, target.start_ns))
+        arrows.append(Arrow(number, from_track, leaves, to_track, target.start_ns))
     return arrows

@@ -20,26 +20,15 @@ from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.reports import place_of
 from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
+from cgtool.model import jobs
 from cgtool.model.capture import Capture
 from cgtool.model.capture_file import read
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, usage
 from cgtool.model.files import atomic, is_file
 from cgtool.model.finding import Finding, Report, read_report
-from cgtool.model.jobs import (
-    AgainstJob,
-    AnyJob,
-    BenchJob,
-    CaptureJob,
-    CheckJob,
-    ProfileJob,
-    ScriptJob,
-    VerifyJob,
-    capture_path_for,
-    check_job,
-)
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions, VerifyOptions
 
-Source = CaptureJob | BenchJob | AgainstJob | ProfileJob
+Source = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
 """Jobs that write a capture file; the others write a Report."""
 
 
@@ -57,20 +46,20 @@ def capture_of(job: Source, output: Path, options: WorkerOptions = WorkerOptions
 
 
 def report_of(
-    job: CheckJob | ScriptJob | VerifyJob, options: WorkerOptions = WorkerOptions()
+    job: jobs.CheckJob | jobs.ScriptJob | jobs.VerifyJob, options: WorkerOptions = WorkerOptions()
 ) -> Report:
     """Do a job in a worker process; a graph that it captured is looked at too."""
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         _run(job, saved, options)
         report = read_report(saved)
-        if (captured := capture_path_for(saved)).exists():
+        if (captured := jobs.capture_path_for(saved)).exists():
             more = graph_findings(read(captured))
             report = structs.replace(report, findings=(*report.findings, *more))
     return report
 
 
-def _run(job: AnyJob, output: Path, options: WorkerOptions) -> None:
+def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
     from cgtool.worker import supervisor
 
     if options.quiet or not sys.stderr.isatty():
@@ -91,7 +80,7 @@ def _with_dry_run(error: CgtoolError, job: Source, options: WorkerOptions) -> Cg
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         try:
-            _run(CheckJob(job.spec, job.capture), saved, options)
+            _run(jobs.CheckJob(job.spec, job.capture), saved, options)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.
@@ -129,14 +118,14 @@ class Measuring(WorkerOptions):
 
     def capture(self, spec: str) -> Capture:
         """Raises CgtoolError."""
-        return self._capture_of(CaptureJob(spec, self.capture_options))
+        return self._capture_of(jobs.CaptureJob(spec, self.capture_options))
 
     def bench(self, spec: str) -> Capture:
         """One run. Raises CgtoolError (exit 3) if there is no GPU."""
         if self.against is None:
-            return self._capture_of(BenchJob(spec, self.capture_options, self.timing))
+            return self._capture_of(jobs.BenchJob(spec, self.capture_options, self.timing))
         return self._capture_of(
-            AgainstJob(spec, self.capture_options, against=self.against, options=self.timing)
+            jobs.AgainstJob(spec, self.capture_options, against=self.against, options=self.timing)
         )
 
     def _capture_of(self, job: Source) -> Capture:
@@ -144,11 +133,11 @@ class Measuring(WorkerOptions):
 
     def check(self, spec: str) -> Report:
         """Raises CgtoolError."""
-        return report_of(check_job(spec, self.capture_options), self)
+        return report_of(jobs.check_job(spec, self.capture_options), self)
 
     def verify(self, spec: str, options: VerifyOptions | None = None) -> Report:
         """Raises CgtoolError."""
-        job = VerifyJob(spec, self.capture_options, options or VerifyOptions())
+        job = jobs.VerifyJob(spec, self.capture_options, options or VerifyOptions())
         return report_of(job, self)
 
     @contextmanager
@@ -189,7 +178,7 @@ def open_capture(
     folder = tempfile.mkdtemp(prefix="cgtool-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     saved = Path(folder) / "capture.cgt"
-    return capture_of(CaptureJob(target, options.capture_options), saved, options), saved
+    return capture_of(jobs.CaptureJob(target, options.capture_options), saved, options), saved
 
 
 def refuse_for_file(

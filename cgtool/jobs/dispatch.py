@@ -19,23 +19,11 @@ import torch
 
 import cgtool
 from cgtool.devices.device import EMPTY_GRAPH, Captured, Checked, Device
-from cgtool.model import capture_file
+from cgtool.model import capture_file, jobs
 from cgtool.model.capture import Entry
 from cgtool.model.failure import machine, usage
 from cgtool.model.files import atomic
 from cgtool.model.finding import Report
-from cgtool.model.jobs import (
-    AgainstJob,
-    BenchJob,
-    CaptureJob,
-    CheckJob,
-    Job,
-    ProfileJob,
-    Request,
-    ScriptJob,
-    VerifyJob,
-    capture_path_for,
-)
 from cgtool.model.options import CaptureOptions, Progress, unexpected
 from cgtool.observe import call_sites
 from cgtool.program.import_isolation import ImportIsolation
@@ -52,7 +40,7 @@ class Answer(NamedTuple):
     report: Report | None = None
 
 
-def run(request: Request, progress: Progress) -> None:
+def run(request: jobs.Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
     context = Context(open_device(job.capture.device), progress)
@@ -61,7 +49,7 @@ def run(request: Request, progress: Progress) -> None:
     captured, report = RUN[type(job)](job, context)
     progress("write")
     if captured is not None:
-        capture_file.write(output if report is None else capture_path_for(output), *captured)
+        capture_file.write(output if report is None else jobs.capture_path_for(output), *captured)
     if report is not None:
         with atomic(output) as temporary:
             temporary.write_bytes(msgspec.json.encode(report))
@@ -75,10 +63,10 @@ class Context:
     progress: Progress
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
-    def load(self, job: Job) -> Workload:
+    def load(self, job: jobs.Job) -> Workload:
         """Raises CgtoolError for what the user's code raises or returns."""
         self.progress("load")
-        return self.load_spec(job.spec, job.capture, refuse=not isinstance(job, CheckJob))
+        return self.load_spec(job.spec, job.capture, refuse=not isinstance(job, jobs.CheckJob))
 
     def load_spec(self, spec: str, options: CaptureOptions, *, refuse: bool = True) -> Workload:
         """Without reporting it."""
@@ -107,12 +95,12 @@ class Context:
         )
 
 
-def _capture(job: CaptureJob, context: Context) -> Answer:
+def _capture(job: jobs.CaptureJob, context: Context) -> Answer:
     with context.device.active(), call_sites.recorded():
         return Answer(context.device.capture(context.load(job), job.capture, context.progress))
 
 
-def _check(job: CheckJob, context: Context) -> Answer:
+def _check(job: jobs.CheckJob, context: Context) -> Answer:
     with context.device.active(), call_sites.recorded():
         workload = context.load(job)
         checked, captured = context.device.check(workload, job.capture, context.progress)
@@ -124,14 +112,14 @@ def _check(job: CheckJob, context: Context) -> Answer:
         return Answer(captured, report)
 
 
-def _check_script(job: ScriptJob, context: Context) -> Answer:
+def _check_script(job: jobs.ScriptJob, context: Context) -> Answer:
     seed_all(job.capture.seed)
     checked = context.device.check_script(job.spec, job.capture.argument, context.progress)
     entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
     return Answer(None, context.report("check", entry, checked))
 
 
-def _verify(job: VerifyJob, context: Context) -> Answer:
+def _verify(job: jobs.VerifyJob, context: Context) -> Answer:
     from cgtool.jobs.verify.procedure import verify
 
     with context.device.active(), call_sites.recorded():
@@ -145,7 +133,7 @@ def _verify(job: VerifyJob, context: Context) -> Answer:
     return Answer(None, report)
 
 
-def _bench(job: BenchJob, context: Context) -> Answer:
+def _bench(job: jobs.BenchJob, context: Context) -> Answer:
     # Report an invalid ENTRY before a missing GPU.
     parse_entry(job.spec)
     context.device.require_gpu("bench")
@@ -155,7 +143,7 @@ def _bench(job: BenchJob, context: Context) -> Answer:
     return Answer(bench.run(context.device, workload, job.capture, job.options, context.progress))
 
 
-def _profile(job: ProfileJob, context: Context) -> Answer:
+def _profile(job: jobs.ProfileJob, context: Context) -> Answer:
     parse_entry(job.spec)
     context.device.require_gpu(
         "profile",
@@ -167,7 +155,7 @@ def _profile(job: ProfileJob, context: Context) -> Answer:
     return Answer(profile.run(context.device, workload, job.capture, job.options, context.progress))
 
 
-def _against(job: AgainstJob, context: Context) -> Answer:
+def _against(job: jobs.AgainstJob, context: Context) -> Answer:
     """Replays of two ENTRIES, compared in one process."""
     parse_entry(job.spec)
     context.device.require_gpu("bench")
@@ -189,14 +177,14 @@ def _against(job: AgainstJob, context: Context) -> Answer:
         return Answer(pairs.run(context.device, entries, job.options, context.progress))
 
 
-RUN: dict[type[Job], Callable[[Any, Context], Answer]] = {
-    CaptureJob: _capture,
-    BenchJob: _bench,
-    AgainstJob: _against,
-    ProfileJob: _profile,
-    CheckJob: _check,
-    ScriptJob: _check_script,
-    VerifyJob: _verify,
+RUN: dict[type[jobs.Job], Callable[[Any, Context], Answer]] = {
+    jobs.CaptureJob: _capture,
+    jobs.BenchJob: _bench,
+    jobs.AgainstJob: _against,
+    jobs.ProfileJob: _profile,
+    jobs.CheckJob: _check,
+    jobs.ScriptJob: _check_script,
+    jobs.VerifyJob: _verify,
 }
 
 

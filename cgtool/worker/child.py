@@ -28,16 +28,7 @@ import msgspec
 
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure, user_code
 from cgtool.model.jobs import AHEAD, CHANNEL_LOST, READY, Message, Request
-from cgtool.worker.user_process import (
-    Originals,
-    Replaced,
-    announce_endings,
-    describe_replaced,
-    frames_of_replaced,
-    skip_breakpoints,
-    warn_at_users_line,
-    write_stacks,
-)
+from cgtool.worker import user_process
 
 _PR_SET_PDEATHSIG = 1
 _NEEDED_BY_ALL = (
@@ -64,13 +55,13 @@ def main() -> None:
     # Opened by name: the user's code may close any descriptor.
     stacks: TextIO = Path(stack_file).open("w")  # noqa: SIM115
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-    write_stacks(stacks)
+    user_process.write_stacks(stacks)
     channel = Channel(descriptor)
     # PyTorch warns at every import if numpy is not installed. No capture needs it.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
     # And at the first backward that begins with a matrix product, as it does without a loss.
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no", UserWarning)
-    originals = Originals()
+    originals = user_process.Originals()
     if AHEAD in sys.argv[3:]:
         for name in _AHEAD:
             # What fails here fails again when there is a request to answer.
@@ -141,7 +132,7 @@ def extend_import_path(folders: Sequence[str]) -> None:
     sys.path += last
 
 
-def _do(request: Request, channel: Channel, originals: Originals) -> None:
+def _do(request: Request, channel: Channel, originals: user_process.Originals) -> None:
     def progress(phase: str) -> None:
         channel.send(Message(phase=phase))
 
@@ -150,14 +141,14 @@ def _do(request: Request, channel: Channel, originals: Originals) -> None:
     from cgtool.jobs import dispatch
     from cgtool.torch_compat.private import PYTREE_MODULE
 
-    announce_endings(lambda ending: channel.send(Message(ending=ending)))
-    warn_at_users_line()
-    skip_breakpoints()
+    user_process.announce_endings(lambda ending: channel.send(Message(ending=ending)))
+    user_process.warn_at_users_line()
+    user_process.skip_breakpoints()
     originals.keep(*_NEEDED_BY_ALL, PYTREE_MODULE)
     dispatch.run(request, progress)
 
 
-def _failure_of(error: BaseException, replaced: list[Replaced]) -> Failure | None:
+def _failure_of(error: BaseException, replaced: list[user_process.Replaced]) -> Failure | None:
     """The failure of the user's code behind an exception; None for a bug."""
     from cgtool.observe.frames import exception_frames
     from cgtool.program.boundary import own_fault, unreadable
@@ -172,8 +163,8 @@ def _failure_of(error: BaseException, replaced: list[Replaced]) -> Failure | Non
         return _with_replaced(user_code(message, frames=frames).failure, replaced)
     if replaced:
         return user_code(
-            f"the code under test replaced {describe_replaced(replaced)}",
-            frames=frames_of_replaced(replaced),
+            f"the code under test replaced {user_process.describe_replaced(replaced)}",
+            frames=user_process.frames_of_replaced(replaced),
             why=f"cgtool and PyTorch use it, and failed with {message}",
             fix="restore it before the entry point returns",
         ).failure
@@ -193,15 +184,15 @@ def _sentence(error: BaseException) -> str:
     return message if isinstance(error, Exception) else f"the code under test raised {message}"
 
 
-def _with_replaced(failure: Failure, replaced: list[Replaced]) -> Failure:
+def _with_replaced(failure: Failure, replaced: list[user_process.Replaced]) -> Failure:
     """With the names that the user's code broke, where nothing else explains the failure."""
     broken = [each for each in replaced if each.is_broken]
     if not broken or failure.why is not None or failure.exit_code != EXIT_USER_CODE:
         return failure
     return msgspec.structs.replace(
         failure,
-        frames=failure.frames or frames_of_replaced(broken),
-        why=f"the code under test replaced {describe_replaced(broken)}",
+        frames=failure.frames or user_process.frames_of_replaced(broken),
+        why=f"the code under test replaced {user_process.describe_replaced(broken)}",
     )
 
 

@@ -17,6 +17,7 @@ from itertools import combinations
 import msgspec
 
 from cgtool.analysis.graph.places import Places, file_line, module_at_depth, part_of
+from cgtool.analysis.units import total_of
 from cgtool.model.capture import Allocation, Block, Capture, Graph, Pool, Segment
 
 _Memory = Allocation | Block | Segment
@@ -258,8 +259,7 @@ def reserved_bytes(pool: Pool) -> int:
 
 def driver_bytes(graphs: Iterable[Graph]) -> int | None:
     """Device memory that the driver takes for the executable graphs; None if unknown."""
-    known = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
-    return sum(known) if known else None
+    return total_of(graph.exec_bytes for graph in graphs)
 
 
 def _used_blocks(pool: Pool) -> list[Block]:

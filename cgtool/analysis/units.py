@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def time_text(value_ns: float | None) -> str:
@@ -66,6 +66,12 @@ def share_text(part: int, whole: int) -> str:
 def percent_text(share: float | None) -> str:
     """``38%`` for 0.38."""
     return "—" if share is None else f"{share:.0%}"
+
+
+def total_of(values: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def types_text(counted: Mapping[str, int]) -> str:

@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +21,7 @@ from cgtool.analysis.gate.budgets import (
     Project,
     checked,
     from_options,
+    nearest,
     project_budgets,
     same_entry,
 )
@@ -263,11 +263,8 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
     for text in texts or ("table",):
         kind, equals, file = text.partition("=")
         if kind not in KINDS:
-            near = get_close_matches(kind, KINDS, n=1)
             raise usage(
-                f"--format {text}: no format {kind!r}"
-                + (f"; did you mean {near[0]}?" if near else ""),
-                fix=", ".join(KINDS),
+                f"--format {text}: no format {kind!r}{nearest(kind, KINDS)}", fix=", ".join(KINDS)
             )
         if equals and not file:
             raise usage(f"--format {text}: no file is named")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from cgtool.analysis.timing.regression import schedule
+from cgtool.analysis.units import count_text
 from cgtool.model.capture import Capture
 from cgtool.model.options import FIRST_RUNS
 
@@ -53,8 +54,7 @@ class Runs:
     @property
     def counted(self) -> str:
         """``3 runs``."""
-        count = len(self.captures)
-        return f"{count} run{'s' * (count > 1)}"
+        return count_text(len(self.captures), "run")
 
     @property
     def out_of_time(self) -> str:

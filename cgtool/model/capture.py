@@ -242,6 +242,11 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     eager_only: tuple[OriginIndex, ...] = ()
     """Origins of launches of that iteration that have no node, the first few."""
 
+    @property
+    def cost_ns(self) -> int:
+        """Host time to capture, instantiate and upload it, as far as it is known."""
+        return (self.capture_ns or 0) + (self.instantiate_ns or 0) + (self.upload_ns or 0)
+
 
 class Module(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An ``nn.Module`` of the workload."""

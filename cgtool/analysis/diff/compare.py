@@ -40,7 +40,7 @@ from cgtool.analysis.graph.places import WORK, Places, file_line, module_at_dept
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.pools import driver_bytes, pool_rows
 from cgtool.analysis.timing.gaps import own_time
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, total_of
 from cgtool.model.capture import Capture, Graph
 from cgtool.model.failure import usage
 
@@ -279,8 +279,7 @@ def _times(a: Capture, b: Capture, graphs: Sequence[Matched]) -> tuple[Figure, .
 
 
 def _nodes_ns(graph: Graph) -> int | None:
-    known = [node.duration_ns for node in graph.nodes if node.duration_ns is not None]
-    return sum(known) if known else None
+    return total_of(node.duration_ns for node in graph.nodes)
 
 
 def _replay(capture: Capture, graph: int | None) -> float | None:

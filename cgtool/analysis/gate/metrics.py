@@ -15,7 +15,7 @@ import msgspec
 
 from cgtool.analysis.gate import evidence
 from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
-from cgtool.analysis.pools import live_bytes, reserved_bytes
+from cgtool.analysis.pools import driver_bytes, live_bytes, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
@@ -75,8 +75,8 @@ def _of_type(type_: str) -> Callable[[Capture, Sequence[Graph]], int]:
 
 
 def _exec_mib(_capture: Capture, graphs: Sequence[Graph]) -> float | None:
-    sizes = [graph.exec_bytes for graph in graphs if graph.exec_bytes is not None]
-    return sum(sizes) / _MIB if sizes else None
+    size = driver_bytes(graphs)
+    return None if size is None else size / _MIB
 
 
 def _mismatches(reports: Sequence[Report]) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cgtool.analysis.graph.kernel_names import demangle_all, short_kernels
+from cgtool.analysis.units import total_of
 from cgtool.model.capture import Capture, Frame, Graph, Node, Origin
 from cgtool.model.schema import Field, fields, reader
 
@@ -191,9 +192,8 @@ class NodeDescriber:
 
     def totals(self, nodes: Sequence[Node]) -> Totals:
         """Types, ops and time of several nodes."""
-        times = [node.duration_ns for node in nodes if node.duration_ns is not None]
         return Totals(
             Counter(node.type for node in nodes),
             Counter(self.places.of(node).short_op or "no op" for node in nodes),
-            sum(times) if times else None,
+            total_of(node.duration_ns for node in nodes),
         )

@@ -19,7 +19,7 @@ from cgtool.analysis.graph.places import (
     part_of,
 )
 from cgtool.analysis.pools import pool_rows, reserved_bytes
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, total_of
 from cgtool.findings import code
 from cgtool.model.capture import Capture, Caveat, Graph
 from cgtool.model.finding import Finding
@@ -115,8 +115,7 @@ class Summary(msgspec.Struct, frozen=True):
     @property
     def exec_bytes(self) -> int | None:
         """Device memory that the driver takes for the executable graphs; None if unknown."""
-        known = [row.exec_bytes for row in self.graphs if row.exec_bytes is not None]
-        return sum(known) if known else None
+        return total_of(row.exec_bytes for row in self.graphs)
 
 
 def summarize(capture: Capture, depth: int | None = None) -> Summary:

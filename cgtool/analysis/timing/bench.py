@@ -90,11 +90,7 @@ def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> Bench
     eager_ns, replay_ns = median(eager.device_ns), median(replay.device_ns)
     low, high = stats.ratio_interval(eager.device_ns, replay.device_ns)
     phases = {"both": ("forward", "backward")}.get(phase, (phase,))
-    cost = sum(
-        (graph.capture_ns or 0) + (graph.instantiate_ns or 0) + (graph.upload_ns or 0)
-        for graph in capture.graphs
-        if graph.phase in phases
-    )
+    cost = sum(graph.cost_ns for graph in capture.graphs if graph.phase in phases)
     saved = eager_ns - replay_ns
     return BenchRow(
         phase,

@@ -26,7 +26,7 @@ from cgtool.analysis.timing.bench import (
 from cgtool.analysis.timing.runs import merge
 from cgtool.cli import options as opt
 from cgtool.cli.gate_inputs import Base, open_baseline
-from cgtool.cli.sequential_runs import Look, Runs, until_decided
+from cgtool.cli.workers import Look, Measuring, Runs, until_decided
 from cgtool.model.capture_file import read_raw
 from cgtool.model.failure import usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, BenchOptions
@@ -94,7 +94,6 @@ def bench(
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision
     from cgtool.cli.output import check_places, show_report
-    from cgtool.cli.workers import Measuring
     from cgtool.model.capture_file import write
     from cgtool.model.files import atomic
     from cgtool.render.bench_table import render

@@ -16,8 +16,7 @@ from cgtool.analysis.gate.metrics import BY_NAME, METRICS, known, runs_of
 from cgtool.analysis.timing.regression import LOOKS, wanted
 from cgtool.cli.gate_inputs import Base, Target
 from cgtool.cli.output import show_bug, show_failure
-from cgtool.cli.sequential_runs import Look, Runs, until_decided
-from cgtool.cli.workers import Measuring
+from cgtool.cli.workers import Look, Measuring, Runs, until_decided
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import EXIT_BUG, EXIT_MACHINE, CgtoolError, Failure
 

@@ -26,9 +26,9 @@ from cgtool.cli.gate_measure import judge
 from cgtool.model import baseline as baselines
 from cgtool.model.baseline import Baseline
 from cgtool.model.failure import CgtoolError, usage
+from cgtool.pytest_plugin import REPORTED, Record
 from cgtool.pytest_plugin.error_translation import Unexpected, drawn
 from cgtool.pytest_plugin.marker import GATED, budgets_of
-from cgtool.pytest_plugin.terminal_summary import REPORTED, Record
 from cgtool.pytest_plugin.workers import Workers
 
 FOLDER = "__cudagraphs__"

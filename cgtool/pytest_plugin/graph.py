@@ -28,6 +28,7 @@ from cgtool.model.files import is_file
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS, VerifyOptions
 from cgtool.program.spec import parse_entry
+from cgtool.pytest_plugin import REPORTED
 from cgtool.pytest_plugin.error_translation import Unexpected, drawn, translated
 from cgtool.pytest_plugin.gate import Gate, root_of
 from cgtool.pytest_plugin.marker import (
@@ -40,7 +41,6 @@ from cgtool.pytest_plugin.marker import (
     read,
     typed,
 )
-from cgtool.pytest_plugin.terminal_summary import REPORTED
 from cgtool.pytest_plugin.workers import Named, Workers
 
 

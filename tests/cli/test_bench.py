@@ -12,7 +12,7 @@ import pytest
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
-from cgtool.cli import sequential_runs, workers
+from cgtool.cli import workers
 from cgtool.model import capture_file
 from cgtool.model.baseline import write as write_baseline
 from cgtool.model.jobs import AgainstJob, BenchJob
@@ -94,7 +94,7 @@ def test_an_undecided_comparison_is_measured_to_the_limit_and_exits_5(run, machi
 
 def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(clock))
     machine.spread = 0.05
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
@@ -126,7 +126,7 @@ def test_runs_to_save_are_those_that_nothing_disturbed(run, machine, monkeypatch
 
 def test_so_many_runs_as_there_is_time_for(run, machine, monkeypatch):
     clock = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(workers.time, "monotonic", lambda: next(clock))
     code, out, _ = run(ENTRY, "--runs", 9, "--max-seconds", 150)
     assert code == 0
     assert len(machine.jobs) == 2

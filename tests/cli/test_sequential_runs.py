@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cgtool.analysis.timing.regression import LOOKS, schedule
-from cgtool.cli import sequential_runs
-from cgtool.cli.sequential_runs import Look, Runs
+from cgtool.cli import workers
+from cgtool.cli.workers import Look, Runs
 from tests.builders import small
 
 
@@ -25,7 +25,7 @@ class RecordingJudge:
         return Look(run_count, run_count < self.decided_at, self.compared)
 
     def until_decided(self, **more):
-        return sequential_runs.until_decided(self.runs, self.look, **more)
+        return workers.until_decided(self.runs, self.look, **more)
 
 
 @pytest.mark.parametrize("most", [3, 4, 6, 12, 40])
@@ -71,7 +71,7 @@ def test_the_first_look_is_where_the_caller_wants_it(had, first, most, run_count
 def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
     """Between two runs a gate checks and verifies."""
     now = [0.0]
-    monkeypatch.setattr(sequential_runs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
 
     def run():
         now[0] += 10

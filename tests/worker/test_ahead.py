@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cgtool.cli.sequential_runs import Runs
-from cgtool.cli.workers import Measuring
+from cgtool.cli.workers import Measuring, Runs
 from cgtool.model.capture_file import read
 from cgtool.model.jobs import CaptureJob
 from cgtool.model.options import CaptureOptions

@@ -1,5 +1,5 @@
 """Which graph of one capture is which of another, which of their nodes are, and which dependencies
-between those differ."""
+and operands of those differ."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from cgtool.analysis.diff.operands import OperandChange, changed_operands
 from cgtool.analysis.diff.pairing import Fact, Facts, Pair, Pairing, Reader, pair
 from cgtool.analysis.graph.places import part_of
-from cgtool.model.capture import Capture, Edge, Graph
+from cgtool.model.capture import Call, Capture, Edge, Graph
 
 _Streams = tuple[int | None, int | None]
 """Indices into ``Capture.streams``."""
@@ -24,8 +24,21 @@ Which = tuple[int | None, int | None]
 """Indices into ``Capture.graphs``; None if this capture has no such graph."""
 
 
+_Source = int | str | None
+"""The id of the first node of the call that wrote a tensor; or the tensor's name; None if neither
+is known."""
+
 Link = tuple[int, int, int, int, int]
 """An ``Edge``; a result uses ids of the left graph."""
+
+
+class OperandChange(NamedTuple):
+    """An operand that is another tensor than before: ids of nodes, or names."""
+
+    name: str
+    """Of the argument."""
+    a: int | str
+    b: int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,3 +260,87 @@ class _Bridges:
         """Whether a path through such nodes may lead from one node to the other."""
         entered = self._entering.get(source, set())
         return not entered.isdisjoint(self._leaving.get(target, ()))
+
+
+# --- operands
+# A tensor is known by what wrote it, or by its name if nothing in the graph did: never by the
+# number of its storage. Where what wrote it was removed or added, that is the change, and not what
+# reads it.
+
+
+class _Operands:
+    """The operands of one graph's calls, by the first node of the call."""
+
+    def __init__(self, capture: Capture, graph: Graph) -> None:
+        self._lists = capture.argument_lists
+        self._calls = graph.calls
+        self.names = {tensor.name for tensor in capture.memory.tensors}
+        self.first_node: dict[int, int] = {}
+        """By number of the call."""
+        for node in graph.nodes:
+            if node.call is not None:
+                self.first_node.setdefault(node.call, node.id)
+        self._call_of = {node: call for call, node in self.first_node.items()}
+        writer: dict[int, _Source] = {
+            tensor.storage: tensor.name
+            for tensor in reversed(capture.memory.tensors)
+            if tensor.storage is not None
+        }
+        self._sources: list[tuple[_Source, ...]] = []
+        for number, call in enumerate(graph.calls):
+            self._sources.append(tuple(map(writer.get, call.operands)))
+            writer |= dict.fromkeys(call.writes, self.first_node.get(number))
+
+    def call(self, node: int) -> Call | None:
+        """The call whose first node this is."""
+        number = self._call_of.get(node)
+        return None if number is None else self._calls[number]
+
+    def sources(self, node: int) -> Sequence[_Source]:
+        return self._sources[self._call_of[node]]
+
+    def argument_names(self, call: Call) -> list[str]:
+        """Of each operand."""
+        names: list[str] = []
+        for argument in self._lists[call.arguments].arguments if call.arguments is not None else ():
+            names += [argument.name] * min(argument.operands, len(call.operands) - len(names))
+        return names
+
+
+def changed_operands(
+    a: Capture, b: Capture, before: Graph, after: Graph, nodes: Pairing
+) -> dict[Pair, list[OperandChange]]:
+    """Matched nodes, each the first of its op call, whose op reads other tensors. Linear in nodes
+    and operands."""
+    if not (a.argument_lists and b.argument_lists):
+        return {}
+    ours, theirs = _Operands(a, before), _Operands(b, after)
+    partner = dict(chain(nodes.same, nodes.alike, nodes.moved))
+    partner_of_b = {right: left for left, right in partner.items()}
+
+    def differ(left: int | str, right: int | str) -> bool:
+        if isinstance(left, str) and isinstance(right, str):
+            # A name that only one side has is that of a renamed module.
+            return left != right and left in theirs.names and right in ours.names
+        known = isinstance(left, str) or left in partner
+        known = known and (isinstance(right, str) or right in partner_of_b)
+        return known and (isinstance(left, str) or partner[left] != right)
+
+    changes: dict[Pair, list[OperandChange]] = {}
+    for a_node, b_node in chain(nodes.same, nodes.alike):
+        call, other = ours.call(a_node), theirs.call(b_node)
+        if call is None or other is None:
+            continue
+        names = ours.argument_names(call)
+        if names != theirs.argument_names(other):
+            continue
+        differences = [
+            OperandChange(name, left, right)
+            for name, left, right in zip(
+                names, ours.sources(a_node), theirs.sources(b_node), strict=False
+            )
+            if left is not None and right is not None and differ(left, right)
+        ]
+        if differences:
+            changes[a_node, b_node] = differences
+    return changes

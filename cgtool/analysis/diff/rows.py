@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cgtool.analysis.diff.graphs import Matched
-from cgtool.analysis.diff.operands import OperandChange
+from cgtool.analysis.diff.graphs import Matched, OperandChange
 from cgtool.analysis.diff.pairing import Fact, Facts, size_fields
 from cgtool.analysis.graph.kernel_names import short_kernels
 from cgtool.analysis.graph.places import file_line, module_at_depth, part_of, short_op

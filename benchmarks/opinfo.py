@@ -314,7 +314,7 @@ def _job(kind: type, factory: Callable[[], Step], device: str) -> Any:
     factory.__module__ = module.__name__
     sys.modules[module.__name__] = module
     wanted = "simulated" if device == "simulated" else None
-    job = kind(spec="opinfo_entry:build", capture=CaptureOptions(device=wanted))
+    job = kind(spec="opinfo_entry:build", capture_options=CaptureOptions(device=wanted))
     return RUN[kind](job, Context(open_device(wanted), _quiet))
 
 

@@ -92,7 +92,7 @@ def _with_dry_run(error: CgtoolError, job: Source, options: WorkerOptions) -> Cg
     with tempfile.TemporaryDirectory(prefix="cgtool-") as folder:
         saved = Path(folder) / "report.json"
         try:
-            _run(jobs.CheckJob(job.spec, job.capture), saved, options)
+            _run(jobs.CheckJob(job.spec, job.capture_options), saved, options)
             findings = read_report(saved).findings
         except (CgtoolError, RuntimeError):
             # The dry run failed too: report the first failure.

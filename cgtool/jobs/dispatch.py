@@ -43,8 +43,8 @@ class Answer(NamedTuple):
 def run(request: jobs.Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
-    context = Context(open_device(job.capture.device), progress)
-    if job.capture.times:
+    context = Context(open_device(job.capture_options.device), progress)
+    if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
     captured, report = RUN[type(job)](job, context)
     progress("write")
@@ -66,7 +66,9 @@ class Context:
     def load(self, job: jobs.Job) -> Workload:
         """Raises CgtoolError for what the user's code raises or returns."""
         self.progress("load")
-        return self.load_spec(job.spec, job.capture, refuse=not isinstance(job, jobs.CheckJob))
+        return self.load_spec(
+            job.spec, job.capture_options, refuse=not isinstance(job, jobs.CheckJob)
+        )
 
     def load_spec(self, spec: str, options: CaptureOptions, *, refuse: bool = True) -> Workload:
         """Without reporting it."""
@@ -97,14 +99,16 @@ class Context:
 
 def _capture(job: jobs.CaptureJob, context: Context) -> Answer:
     with context.device.active(), call_sites.recorded():
-        return Answer(context.device.capture(context.load(job), job.capture, context.progress))
+        return Answer(
+            context.device.capture(context.load(job), job.capture_options, context.progress)
+        )
 
 
 def _check(job: jobs.CheckJob, context: Context) -> Answer:
     with context.device.active(), call_sites.recorded():
         workload = context.load(job)
-        checked, captured = context.device.check(workload, job.capture, context.progress)
-        entry = entry_of(workload, job.capture)
+        checked, captured = context.device.check(workload, job.capture_options, context.progress)
+        entry = entry_of(workload, job.capture_options)
         report = context.report("check", entry, checked)
         if captured is not None:
             empty = [each for each in captured[0].caveats if each.code == EMPTY_GRAPH]
@@ -113,8 +117,8 @@ def _check(job: jobs.CheckJob, context: Context) -> Answer:
 
 
 def _check_script(job: jobs.ScriptJob, context: Context) -> Answer:
-    seed_all(job.capture.seed)
-    checked = context.device.check_script(job.spec, job.capture.argument, context.progress)
+    seed_all(job.capture_options.seed)
+    checked = context.device.check_script(job.spec, job.capture_options.argument, context.progress)
     entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
     return Answer(None, context.report("check", entry, checked))
 
@@ -124,9 +128,9 @@ def _verify(job: jobs.VerifyJob, context: Context) -> Answer:
 
     with context.device.active(), call_sites.recorded():
         workload = context.load(job)
-        target = context.device.verify_target(workload, job.capture)
+        target = context.device.verify_target(workload, job.capture_options)
         outcome = verify(target, job.options, context.progress)
-        entry = entry_of(workload, job.capture)
+        entry = entry_of(workload, job.capture_options)
         report = context.report("verify", entry, (outcome.findings, outcome.looked_at))
     notes = (*report.notes, *outcome.notes)
     report = msgspec.structs.replace(report, comparisons=outcome.comparisons, notes=notes)
@@ -140,7 +144,9 @@ def _bench(job: jobs.BenchJob, context: Context) -> Answer:
     from cgtool.devices.cuda import bench
 
     workload = context.load(job)
-    return Answer(bench.run(context.device, workload, job.capture, job.options, context.progress))
+    return Answer(
+        bench.run(context.device, workload, job.capture_options, job.options, context.progress)
+    )
 
 
 def _profile(job: jobs.ProfileJob, context: Context) -> Answer:
@@ -152,7 +158,9 @@ def _profile(job: jobs.ProfileJob, context: Context) -> Answer:
     from cgtool.devices.cuda import profile
 
     workload = context.load(job)
-    return Answer(profile.run(context.device, workload, job.capture, job.options, context.progress))
+    return Answer(
+        profile.run(context.device, workload, job.capture_options, job.options, context.progress)
+    )
 
 
 def _against(job: jobs.AgainstJob, context: Context) -> Answer:
@@ -168,9 +176,9 @@ def _against(job: jobs.AgainstJob, context: Context) -> Answer:
             isolation.switch_to(spec)
             # An ENTRY is loaded hundreds of times; what it prints is not repeated.
             with contextlib.redirect_stdout(io.StringIO()):
-                return context.load_spec(spec, job.capture)
+                return context.load_spec(spec, job.capture_options)
 
-        return pairs.Entry(name, load_again, job.capture)
+        return pairs.Entry(name, load_again, job.capture_options)
 
     entries = entry("replay", job.spec), entry("against", job.against)
     with isolation.checked():

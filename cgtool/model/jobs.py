@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="job"):
 
     spec: str
     """An ENTRY, or the path of a script."""
-    capture: CaptureOptions = CaptureOptions()
+    capture_options: CaptureOptions = CaptureOptions()
 
 
 class CaptureJob(Job, frozen=True, omit_defaults=True, tag="capture"):
@@ -103,11 +103,11 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """A traceback of cgtool's own."""
 
 
-def check_job(spec: str, capture: CaptureOptions) -> CheckJob | ScriptJob:
+def check_job(spec: str, options: CaptureOptions) -> CheckJob | ScriptJob:
     """The job of ``cgtool check``: ``train.py`` is a script, ``train.py:build`` is an ENTRY."""
     if ":" not in spec or is_file(Path(spec)):
-        return ScriptJob(spec, capture)
-    return CheckJob(spec, capture)
+        return ScriptJob(spec, options)
+    return CheckJob(spec, options)
 
 
 def capture_path_for(report: Path) -> Path:

@@ -80,7 +80,7 @@ class Factory:
             )
         entry_named = named(entry, root_of(item.config), item.path.parent)
         workers = Workers(
-            capture_options=arguments.capture,
+            capture_options=arguments.capture_options,
             folder=self._folders.mktemp("cudagraph"),
             timeout=arguments.timeout,
             quiet=True,

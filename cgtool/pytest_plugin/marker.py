@@ -31,7 +31,7 @@ class Options(CaptureOptions, frozen=True, omit_defaults=True):
     """Of the marker only."""
 
     @property
-    def capture(self) -> CaptureOptions:
+    def capture_options(self) -> CaptureOptions:
         """The capture options alone."""
         return CaptureOptions(
             **{name: getattr(self, name) for name in CaptureOptions.__struct_fields__}

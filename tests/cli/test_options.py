@@ -82,7 +82,7 @@ except SystemExit:
     pass
 
 def capture_of(job, output, _options):
-    print("got", job.capture.frobnicate)
+    print("got", job.capture_options.frobnicate)
     raise SystemExit
 
 workers.capture_of = capture_of
@@ -103,7 +103,7 @@ from cgtool.cli.app import app
 from cgtool.model.failure import CgtoolError
 
 def capture_of(job, output, _options):
-    print(job.capture.threads, job.capture.scale)
+    print(job.capture_options.threads, job.capture_options.scale)
     raise SystemExit
 
 workers.capture_of = capture_of
@@ -128,7 +128,7 @@ def test_a_new_field_is_an_argument_of_the_marker_and_of_the_fixture():
         """
 from cgtool.pytest_plugin.marker import of_marker, options_of
 print(of_marker("marker", {"frobnicate": True})[0])
-print(options_of("cudagraph()", {"frobnicate": True}).capture.frobnicate)
+print(options_of("cudagraph()", {"frobnicate": True}).capture_options.frobnicate)
 """
     )
     assert out.splitlines() == ["{'frobnicate': True}", "True"]

@@ -11,7 +11,7 @@ import msgspec
 
 from cgtool.analysis.gate.metrics import BY_NAME, runs_of
 from cgtool.analysis.gate.verdict import BaselineComparison, compare_with_baseline
-from cgtool.analysis.graph.places import short_op
+from cgtool.analysis.graph.places import frames_of, short_op
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
@@ -264,11 +264,10 @@ def _of_graph(capture: Capture, graph: Graph) -> Iterator[Finding]:
         )
     eager = graph.eager_launches
     if eager and count < _MISSING * eager:
-        missing = capture.origins[graph.eager_only[0]].frames if graph.eager_only else ()
         yield Finding(
             SPEEDUP_TOO_GOOD,
             f"{graph.name} has {count} nodes where an eager iteration launches {eager}: work is "
             "missing from the graph",
-            tuple(capture.frames[index] for index in missing),
+            frames_of(capture, graph.eager_only[0] if graph.eager_only else None),
             phase=graph.phase,
         )

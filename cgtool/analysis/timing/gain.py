@@ -12,6 +12,7 @@ from statistics import median
 
 import msgspec
 
+from cgtool.analysis.graph.places import frames_of
 from cgtool.analysis.graph.schedule import Path
 from cgtool.analysis.timing.bench import BenchRow, bench_report
 from cgtool.analysis.timing.gaps import Timeline
@@ -269,7 +270,7 @@ def _moves(capture: Capture) -> Iterator[Finding]:
         MEMCPY_MEMSET_NODE_OVERHEAD,
         f"copies, casts and fills take {time_text(moving)} of {time_text(total)} of GPU work "
         f"({moving / total:.0%}, {count} of {nodes} nodes), most of it from here",
-        tuple(capture.frames[frame] for frame in origin.frames) if origin is not None else (),
+        frames_of(capture, index),
         module=origin.module if origin is not None else None,
     )
 

@@ -1,9 +1,9 @@
 """Values of the host that a graph freezes: what changes from call to call and reaches an op, or
 decides which ops run.
 
-Where values go is read from the source (``observe.flows``). So a value that two iterations happen
-to share is found too: a counter whose thousandth step changes a rate, a branch that is rarely
-taken. What the two iterations show to differ is an error, anything else a warning.
+Where values go is read from the source (``observe.flow_reader``). So a value that two iterations
+happen to share is found too: a counter whose thousandth step changes a rate, a branch that is
+rarely taken. What the two iterations show to differ is an error, anything else a warning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import WARNING, Finding
-from cgtool.observe.flows import Branch, Flows, Source, contains
+from cgtool.observe.flow_reader import read_flows
+from cgtool.observe.flows import Branch, Source, contains
 from cgtool.observe.frames import Site, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.iteration import Iteration
@@ -43,7 +44,7 @@ class FrozenValues:
         self, first: Iteration, second: Iteration, reads: HostReads, changes: Sequence[Change]
     ) -> None:
         self.first, self.second, self.reads = first, second, reads
-        self.flows = Flows(second.ran, reads)
+        self.flows = read_flows(second.ran, reads)
         self.changes: dict[Source, Change] = {}
         for change in changes:
             if change.after.kind != "tensor" and change.watched.key is not None:

@@ -1,0 +1,515 @@
+"""Reads where values of the host go from the source of the functions that ran.
+
+Each function is read once for all calls of it, statement by statement. Every local name carries the
+set of sources that its value may depend on. What ran says which expressions launched ops and which
+called the user's functions; a function's effects depend on its parameters and are applied at each
+call of it. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any
+
+from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
+from cgtool.observe.host_reads import HostReads
+from cgtool.observe.source import CHANGES, Position, Step, function_of, inner_nodes, name_chain
+
+
+def read_flows(ran: Ran, reads: HostReads) -> Flows:
+    """The facts about all functions that ran."""
+    flows = Flows(ran, reads)
+    nodes = [(code, function_of(code)) for code in ran.codes.values()]
+    while flows.changed:
+        flows.changed = False
+        for code, node in nodes:
+            if node is not None:
+                _Reader(flows, code, node).read()
+    return flows
+
+
+def _position(code: CodeType, node: ast.AST) -> Position:
+    return (
+        code.co_filename,
+        getattr(node, "lineno", 0),
+        getattr(node, "col_offset", 0),
+        getattr(node, "end_lineno", None) or 0,
+        getattr(node, "end_col_offset", None) or 0,
+    )
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+_SETTINGS = frozenset(("lr", "momentum", "betas", "weight_decay", "eps"))
+_RECEIVERS = frozenset(("self", "cls", "ctx"))
+"""Parameters whose attributes are state with keys of their own."""
+_MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
+
+
+class _Reader:
+    """Reads one function."""
+
+    def __init__(self, flows: Flows, code: CodeType, node: ast.AST) -> None:
+        self.flows, self.ran = flows, flows.ran
+        self.code, self.node = code, node
+        self.names: dict[str, Sources] = {
+            name: frozenset((Source("parameter", name),)) for name in _parameters(code)
+        }
+        self.locals = set(code.co_varnames) | set(code.co_cellvars)
+        self.control: Sources = NOTHING
+        """The branches that decide whether the current statement runs."""
+        self.implicit: Sources = NOTHING
+        """What functions return that the current statement calls without a call: ``__bool__``,
+        ``__iter__``, ``__enter__``. Python 3.11 places these calls at the whole statement."""
+        self.loops: list[ast.AST] = []
+
+    def read(self) -> None:
+        if isinstance(self.node, ast.Lambda):
+            self._return(self.node.body)
+        else:
+            self._block(self.node.body)  # type: ignore[attr-defined]
+
+    def _add(self, kind: str, key: Any, sources: Sources) -> None:
+        self.flows.add(self.code, (kind, key), sources)
+
+    # --- names
+
+    def _keys(self, root: str, steps: tuple[Step, ...]) -> list[Any]:
+        keys = list(self.flows.reads.keys_of(self.code, root, steps))
+        if not steps and (root in self.code.co_freevars or root in self.code.co_cellvars):
+            keys += self.flows.cell(self.code, root)
+        return keys
+
+    def _load(self, node: ast.expr, chain: tuple[str, tuple[Step, ...]]) -> Sources:
+        root, steps = chain
+        sources = self.names.get(root, NOTHING)
+        for key in self._keys(root, steps):
+            sources |= {Source("state", key)}
+            if key[0] == "item":
+                sources |= {Source("state", ("contents", key[1]))}
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute | ast.Subscript):
+            sources |= self._results(inner, sources)
+            inner = inner.value
+        # A name that is tested or looped over calls `__bool__` or `__iter__`.
+        return self._consume(node, sources | self._results(inner, sources))
+
+    def _bind(self, target: ast.AST, sources: Sources) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            sources |= self._results(target, sources)
+            for item in target.elts:
+                self._bind(item, sources)
+            return
+        if isinstance(target, ast.Starred):
+            self._bind(target.value, sources)
+            return
+        if not isinstance(target, ast.Name | ast.Attribute | ast.Subscript):
+            return
+        sources |= self.control
+        if not isinstance(target, ast.Name):
+            position = _position(self.code, target)
+            key = target.slice if isinstance(target, ast.Subscript) else None
+            if key is not None:
+                sources |= self._eval(key)
+            if position in self.ran.ops:
+                self._add("op", position, sources)
+                sources = self.control
+            if isinstance(key, ast.Constant) and key.value in _SETTINGS:
+                self._add("setting", position, sources)
+        self._store(target, sources)
+
+    def _store(self, target: ast.expr, sources: Sources) -> None:
+        """Values with these sources become part of what an expression names."""
+        chain = name_chain(target)
+        if chain is None:
+            if isinstance(target, ast.Attribute | ast.Subscript):
+                self._store(target.value, sources)
+            return
+        root, steps = chain
+        for key in self._keys(root, steps):
+            self._add("state", key, sources)
+            if key[0] == "module":
+                self._add("setting", _position(self.code, target), sources)
+        if root in self.locals:
+            whole = isinstance(target, ast.Name)
+            known = NOTHING if whole else self.names.get(root, NOTHING)
+            if whole or not self._keys(root, steps):
+                self.names[root] = known | sources
+
+    def _change(self, container: ast.expr, sources: Sources) -> None:
+        """A method changes a container."""
+        sources |= self.control
+        self._store(container, sources)
+        root, steps = name_chain(container) or ("", ())
+        sources |= {Source("state", key) for key in self._keys(root, steps)}
+        for key in self.flows.reads.contents_of(self.code, root, steps):
+            self._add("state", key, sources)
+
+    # --- expressions
+
+    def _eval(self, node: ast.AST | None) -> Sources:
+        """The sources of an expression's value."""
+        if node is None:
+            return NOTHING
+        method = getattr(self, f"_{type(node).__name__}", None)
+        if method is not None:
+            sources: Sources = method(node)
+            return sources
+        return self._consume(node, self._children(node))
+
+    def _children(self, node: ast.AST) -> Sources:
+        sources: Sources = NOTHING
+        for child in ast.iter_child_nodes(node):
+            sources |= self._eval(child)
+        return sources
+
+    def _consume(self, node: ast.AST, sources: Sources) -> Sources:
+        """An expression with operands of these sources: a result on the device has none."""
+        position = _position(self.code, node)
+        sources |= self._results(node, sources)
+        if position in self.ran.ops:
+            self._add("op", position, sources)
+            return NOTHING
+        operands = ast.iter_child_nodes(node) if isinstance(node, ast.BinOp | ast.Call) else ()
+        if not any(map(self._is_tensor, operands)):
+            return sources
+        if id(self.code) in self.ran.hidden:
+            self._add("op", position, sources)
+        return NOTHING
+
+    def _is_tensor(self, node: ast.AST) -> bool:
+        """Whether an expression that did not run is a tensor on the device, or a method of one."""
+        if isinstance(node, ast.Attribute | ast.BinOp):
+            return self._is_tensor(node.value if isinstance(node, ast.Attribute) else node.left)
+        return isinstance(node, ast.Name) and node.id in self.ran.tensors.get(id(self.code), ())
+
+    def _results(self, node: ast.AST, operands: Sources) -> Sources:
+        """What functions that an expression calls without a call (a property) return."""
+        sources: Sources = NOTHING
+        position = _position(self.code, node)
+        for number in self.ran.called.get(position, ()):
+            names = _parameters(self.ran.codes[number])
+            sources |= self._apply(number, dict.fromkeys(names, operands))
+        kind = self.ran.drawn.get(position)
+        return sources | {Source(kind, position)} if kind else sources
+
+    def _Name(self, node: ast.Name) -> Sources:  # noqa: N802
+        return self._load(node, (node.id, ()))
+
+    def _Attribute(self, node: ast.Attribute | ast.Subscript) -> Sources:  # noqa: N802
+        chain = name_chain(node)
+        if chain is not None:
+            return self._load(node, chain)
+        return self._consume(node, self._children(node))
+
+    _Subscript = _Attribute
+
+    def _Constant(self, _node: ast.Constant) -> Sources:  # noqa: N802
+        return NOTHING
+
+    def _Lambda(self, node: ast.AST) -> Sources:  # noqa: N802
+        return NOTHING
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Sources:  # noqa: N802
+        sources = self._eval(node.value)
+        self._bind(node.target, sources)
+        return sources
+
+    def _IfExp(self, node: ast.IfExp) -> Sources:  # noqa: N802
+        self.implicit |= self._results(node, NOTHING)
+        decision = self._decide(node.test, [node.body, node.orelse])
+        return decision | self._eval(node.body) | self._eval(node.orelse)
+
+    def _ListComp(  # noqa: N802
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+    ) -> Sources:
+        before = dict(self.names)
+        sources: Sources = NOTHING
+        for loop in node.generators:
+            decision = self._decide(loop.iter, [node], loops=True)
+            self._bind(loop.target, self._eval(loop.iter))
+            sources |= decision
+            for test in loop.ifs:
+                sources |= self._decide(test, [node])
+        for part in ("elt", "key", "value"):
+            sources |= self._eval(getattr(node, part, None))
+        self.names = before
+        return self._consume(node, sources)
+
+    _SetComp = _GeneratorExp = _DictComp = _ListComp
+
+    def _Yield(self, node: ast.Yield | ast.YieldFrom) -> Sources:  # noqa: N802
+        self._return(node.value)
+        return NOTHING
+
+    _YieldFrom = _Yield
+
+    def _Call(self, node: ast.Call) -> Sources:  # noqa: N802
+        position = _position(self.code, node)
+        function = node.func
+        chosen = self._eval(function)
+        if isinstance(function, ast.Attribute):
+            chosen |= self._eval(function.value)
+        arguments = [self._eval(argument) for argument in node.args]
+        named = {word.arg: self._eval(word.value) for word in node.keywords}
+        everything = chosen.union(*arguments, *named.values())
+        name = getattr(function, "attr", None) or getattr(function, "id", "")
+        kind = self.ran.drawn.get(position)
+        drawn = frozenset((Source(kind, position),)) if kind else NOTHING
+        if isinstance(function, ast.Attribute) and name in CHANGES:
+            self._change(function.value, everything)
+        if name == "shuffle":
+            for argument in node.args:
+                self._change(argument, everything | drawn)
+        called = self.ran.called.get(position)
+        runs_ops = position in self.ran.ops
+        if called or (runs_ops and not isinstance(function, ast.Attribute)):
+            # The value is a function or a module. What a loop chooses is chosen by the loop.
+            if not chosen <= self._deciding():
+                self._branch(function, [node], chosen)
+            everything = NOTHING.union(*arguments, *named.values())
+        if runs_ops:
+            self._add("op", position, everything)
+        if not called:
+            return drawn if runs_ops or self._is_tensor(function) else everything | drawn
+        result = drawn
+        spread = any(isinstance(argument, ast.Starred) for argument in node.args) or None in named
+        for number, direct in called.items():
+            code = self.ran.codes[number]
+            if code.co_flags & inspect.CO_GENERATOR:
+                result |= everything
+            parameters = list(code.co_varnames[: code.co_argcount])
+            if parameters and parameters[0] in _RECEIVERS:
+                del parameters[0]
+            by_name: dict[str | None, Sources] = {
+                **dict(zip(parameters, arguments, strict=False)),
+                **named,
+            }
+            rest = NOTHING.union(*arguments, *named.values())
+            if direct and not spread and len(arguments) <= len(parameters):
+                rest = NOTHING
+            elif direct and not spread:
+                # The arguments that `*args` takes.
+                rest = NOTHING.union(*arguments[len(parameters) :])
+            else:
+                by_name = {}
+            result |= self._apply(
+                number, {name: by_name.get(name, rest) for name in _parameters(code)}
+            )
+        return result
+
+    def _deciding(self) -> Sources:
+        """What the branches depend on that decide whether the current statement runs."""
+        sources: set[Source] = set(self.control)
+        for decision in self.control:
+            for table in (self.flows.facts, self.flows.summaries[id(self.code)]):
+                sources |= table.get(("decision", decision.key), set())
+        return frozenset(sources)
+
+    def _apply(self, number: int, arguments: dict[str, Sources]) -> Sources:
+        """What a call of a function leads to; returns the sources of what it returns."""
+        result: Sources = NOTHING
+        for fact, sources in list(self.flows.summaries[number].items()):
+            passed: Sources = NOTHING
+            for source in list(sources):
+                if source.kind != "parameter":
+                    passed |= {source}
+                elif source.key not in _RECEIVERS:
+                    passed |= arguments[source.key]
+            if fact[0] == "return":
+                result |= passed
+            elif passed:
+                self.flows.add(self.code, fact, passed)
+        return result
+
+    # --- branches
+
+    def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
+        """A condition over these statements or expressions; the source that it becomes."""
+        sources = self._eval(test) | self.implicit
+        if loops and _position(self.code, test) in self.ran.ops:
+            return NOTHING
+        return self._branch(test, guarded, sources, loops=loops)
+
+    def _branch(
+        self, test: ast.AST, guarded: list[Any], sources: Sources, *, loops: bool = False
+    ) -> Sources:
+        if not sources:
+            return NOTHING
+        position = _position(self.code, test)
+        branch = self.flows.branches.get(position)
+        if branch is None:
+            branch = self.flows.branches[position] = Branch(self.code, position[1], loops=loops)
+            branch.spans += [_position(self.code, node) for node in guarded]
+            branch.effects = self.flows.change_tensors(self.code, guarded)
+            branch.selects = any(map(self._uses_tensors, guarded))
+        self._add("decision", position, sources)
+        return frozenset((Source("decision", position),))
+
+    def _uses_tensors(self, statement: ast.AST) -> bool:
+        names = self.ran.tensors.get(id(self.code), ())
+        return not isinstance(statement, ast.Expr) and any(
+            isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+            for node in (statement, *inner_nodes(statement))
+        )
+
+    def _guard(self, position: Position, span: Position) -> None:
+        branch = self.flows.branches.get(position)
+        if branch is not None and span not in branch.spans:
+            branch.spans.append(span)
+
+    # --- statements
+
+    def _block(self, statements: Iterable[ast.AST]) -> None:
+        for statement in statements:
+            self._statement(statement)
+
+    def _statement(self, node: ast.AST) -> None:
+        outer, self.implicit = self.implicit, self._results(node, NOTHING)
+        method = getattr(self, f"_do_{type(node).__name__}", None)
+        if method is not None:
+            method(node)
+        elif isinstance(node, ast.stmt) and not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            self._children(node)
+        self.implicit = outer
+
+    def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if (
+                isinstance(target, ast.Tuple)
+                and isinstance(node.value, ast.Tuple)
+                and len(target.elts) == len(node.value.elts)
+            ):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            values = [(part, self._eval(value)) for part, value in pairs]
+            for part, sources in values:
+                self._bind(part, sources)
+
+    def _do_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
+        if node.value is not None:
+            self._bind(node.target, self._eval(node.value))
+
+    def _do_AugAssign(self, node: ast.AugAssign) -> None:  # noqa: N802
+        sources = self._eval(node.target) | self._eval(node.value)
+        self._bind(node.target, self._consume(node, sources))
+
+    def _do_Return(self, node: ast.Return) -> None:  # noqa: N802
+        self._return(node.value)
+
+    def _return(self, value: ast.expr | None) -> None:
+        if value is None:
+            self._add("return", id(self.code), self.control)
+            return
+        sources = self._eval(value)
+        self._add("return", id(self.code), sources | self.control)
+        with_tensors = self.ran.outputs.get(id(self.code))
+        if with_tensors is None:
+            return
+        parts = value.elts if isinstance(value, ast.Tuple) else [value]
+        if len(parts) == len(with_tensors):
+            for part, has_tensors in zip(parts, with_tensors, strict=True):
+                if has_tensors:
+                    self._add("output", id(self.code), self._eval(part) | self.control)
+
+    def _do_If(self, node: ast.If) -> None:  # noqa: N802
+        guarded: list[ast.AST] = [*node.body, *node.orelse]
+        decision = self._decide(node.test, guarded)
+        before, names = self.control, self.names
+        joined: dict[str, Sources] = {}
+        self.control = before | decision
+        for body in (node.body, node.orelse):
+            self.names = dict(names)
+            self._block(body)
+            for name, sources in self.names.items():
+                joined[name] = joined.get(name, NOTHING) | sources
+        self.names, self.control = joined, before
+        self._leave_early(guarded, decision)
+
+    def _leave_early(self, guarded: list[ast.AST], decision: Sources) -> None:
+        """What follows a branch with a `return`, `break` or `continue` depends on it."""
+        inside = [node for part in guarded for node in (part, *inner_nodes(part))]
+        span: ast.AST | None = None
+        if any(isinstance(node, ast.Return) for node in inside):
+            span = self.node
+        elif self.loops and any(isinstance(node, ast.Break | ast.Continue) for node in inside):
+            span = self.loops[-1]
+        if span is None or not decision:
+            return
+        self.control |= decision
+        for source in decision:
+            file, line, column, *_ = source.key
+            end = _position(self.code, span)
+            start = end[1:3] if span is not self.node else (line, column)
+            self._guard(source.key, (file, *start, *end[3:]))
+
+    def _loop(self, node: Any, decision: Sources, target: Sources | None) -> None:
+        before = self.control
+        self.loops.append(node)
+        for _ in range(2):
+            names = dict(self.names)
+            self.control = before | decision
+            if target is not None:
+                self._bind(node.target, target)
+            self._block(node.body)
+            for name, sources in names.items():
+                self.names[name] = self.names.get(name, NOTHING) | sources
+        self.loops.pop()
+        # A `return` in the loop decides what follows, a `break` does not.
+        returns = any(isinstance(inner, ast.Return) for inner in inner_nodes(node))
+        self.control = self.control if returns else before
+        self._block(node.orelse)
+
+    def _do_For(self, node: ast.For | ast.AsyncFor) -> None:  # noqa: N802
+        values = self._eval(node.iter) | self.implicit
+        self._loop(node, self._decide(node.iter, list(node.body), loops=True), values)
+
+    _do_AsyncFor = _do_For  # noqa: N815
+
+    def _do_While(self, node: ast.While) -> None:  # noqa: N802
+        self._loop(node, self._decide(node.test, list(node.body)), None)
+        self._eval(node.test)
+
+    def _do_With(self, node: ast.With | ast.AsyncWith) -> None:  # noqa: N802
+        for item in node.items:
+            sources = self._eval(item.context_expr) | self.implicit
+            call = item.context_expr
+            function = call.func if isinstance(call, ast.Call) else None
+            if (getattr(function, "attr", None) or getattr(function, "id", "")) in _MODES:
+                self._branch(call, list(node.body), sources)
+            if item.optional_vars is not None:
+                self._bind(item.optional_vars, sources)
+        self._block(node.body)
+
+    _do_AsyncWith = _do_With  # noqa: N815
+
+    def _do_Try(self, node: Any) -> None:  # noqa: N802
+        self._block(node.body)
+        for handler in node.handlers:
+            self._block(handler.body)
+        self._block(node.orelse)
+        self._block(node.finalbody)
+
+    _do_TryStar = _do_Try  # noqa: N815
+
+    def _do_Match(self, node: ast.Match) -> None:  # noqa: N802
+        guarded = [statement for case in node.cases for statement in case.body]
+        decision = self._decide(node.subject, guarded)
+        before = self.control
+        self.control = before | decision
+        for case in node.cases:
+            self._block(case.body)
+        self.control = before
+        self._leave_early(list(guarded), decision)
+
+    def _do_Delete(self, _node: ast.Delete) -> None:  # noqa: N802
+        """Nothing is read."""

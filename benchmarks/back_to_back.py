@@ -1,15 +1,15 @@
 """`bench` and `profile` compared with 50 replays in a loop: `benchmarks/back_to_back.py [NAME...]`.
 
-Nothing of cgtool is in the loop: 50 replays between one pair of CUDA events, enqueued while a
-kernel spins, and taken only if the device began them after the last one was enqueued. `bench` gets
-its figure in another way, from a few replays behind others. The loop replays the graphs that
-`bench` timed, since two captures of the same code differ by half a percent (their memory is
+Nothing of cgtool is in the loop: 50 replays between one pair of CUDA events, in a loop that has
+run for 20 ms. `bench` gets its figure from fewer replays behind others. The loop replays the graphs
+that `bench` timed, since two captures of the same code differ by half a percent (their memory is
 elsewhere); one that is captured by hand with plain PyTorch is shown too.
 
 `off` is `bench` less the loop, and LIMIT is the most that it should be. The other percentages are
-also of the loop: one replay timed as the fifty are, the sum of the graphs in `profile`, and the
-capture by hand. The last one compares eager in `bench` with the wall time of a plain loop. NAME is
-a model of this file or of `model_zoo.py`. It needs a GPU. Each model has a process of its own.
+also of the loop: one replay timed as the fifty are, the wall time of a loop of half a second
+without any event, the sum of the graphs in `profile`, and the capture by hand. The last one
+compares eager in `bench` with the wall time of a plain loop. NAME is a model of this file or of
+`model_zoo.py`. It needs a GPU. Each model has a process of its own.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ REPLAYS = 50
 ROUNDS = 15
 LIMIT = 0.003
 EAGER_SECONDS = 0.3
+REPLAY_SECONDS = 0.5
 SECONDS = 400
 """For one model, with its imports and its wait for the others."""
 AT_ONCE = 4
 """Processes that import while one of them measures."""
-MOST_CYCLES = 1_000_000_000
-"""Half a second: what is not enqueued by then does not fit into the driver's queue."""
+BEFORE_MS = 20.0
+"""How long the loop runs before it is timed: the clock of a GPU that was idle is higher."""
 
 # --- models of more than a few small kernels, for replays of 0.5 to 6 ms
 
@@ -145,32 +146,34 @@ def specs(wanted: Sequence[str]) -> list[str]:
 
 
 def loop_ns(replays: Sequence[Callable[[], None]], count: int) -> float:
-    """Device time of one iteration of so many, of which the last is enqueued before the device
-    begins the first."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    cycles = 2_000_000
-    while True:
-        torch.cuda.synchronize()
-        torch.cuda._sleep(cycles)
+    """Device time of one iteration of so many, in a loop that has run for a while. The driver's
+    queue holds them all, so that the host is ahead of the device if it launches faster at all."""
+
+    def run(iterations: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(count):
+        for _ in range(iterations):
             for replay in replays:
                 replay()
         end.record()
-        in_time = not start.query()
-        torch.cuda.synchronize()
-        if in_time or cycles > MOST_CYCLES:
-            return start.elapsed_time(end) * 1e6 / count
-        cycles *= 2
+        return start, end
+
+    torch.cuda.synchronize()
+    start, end = run(3)
+    torch.cuda.synchronize()
+    run(max(2, round(3 * BEFORE_MS / start.elapsed_time(end))))
+    start, end = run(count)
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) * 1e6 / count
 
 
-def eager_ns(iterate: Callable[[], None]) -> float:
-    """Wall time of one iteration of a training loop that never waits."""
+def wall_ns(iterate: Callable[[], None], seconds: float) -> float:
+    """Wall time of one iteration of a loop that never waits."""
     for _ in range(3):
         iterate()
     torch.cuda.synchronize()
     start, count = time.perf_counter_ns(), 0
-    while time.perf_counter_ns() - start < EAGER_SECONDS * 1e9:
+    while time.perf_counter_ns() - start < seconds * 1e9:
         iterate()
         count += 1
     torch.cuda.synchronize()
@@ -208,7 +211,8 @@ def row_of(spec: str) -> dict[str, Any]:
             # As often again as before, between the loops.
             for _ in range(3):
                 replay.measure(session.device.index)
-        by_hand = eager_ns(eager.once)
+        by_hand = wall_ns(eager.once, EAGER_SECONDS)
+        wall = wall_ns(replay.once, REPLAY_SECONDS)
     profiled = profile._times(session, [None] * len(graphs), 20)
     alone = sum(own_time(times) or 0.0 for times in profiled)
     row = {
@@ -218,6 +222,7 @@ def row_of(spec: str) -> dict[str, Any]:
         "bench_ns": median(replay.device_ns),
         "loop_ns": median(fifty),
         "single_ns": median(single),
+        "wall_ns": wall,
         "profile_ns": alone,
         "launch_ns": sum(graph.typical_launch_ns for graph in session.captured),
         "iterations": measured.samples[1].iterations,
@@ -269,7 +274,7 @@ def result_of(spec: str, lock: Path) -> dict[str, Any] | str:
         return f"exit code {run.returncode}: {run.stderr[-300:]}"
 
 
-COLUMNS = ("bench_ns", "loop_ns", "single_ns", "profile_ns", "by_hand_ns")
+COLUMNS = ("bench_ns", "loop_ns", "single_ns", "wall_ns", "profile_ns", "by_hand_ns")
 
 
 def text_of(row: dict[str, Any]) -> str:
@@ -286,7 +291,7 @@ def text_of(row: dict[str, Any]) -> str:
 
 HEADING = (
     f"{'model':22} {'nodes':>5} {'bench us':>9} {'loop us':>9} {'off':>8} {'single':>8} "
-    f"{'profile':>8} {'by hand':>8} {'launch us':>9} {'eager us':>9} {'eager':>8}"
+    f"{'wall':>8} {'profile':>8} {'by hand':>8} {'launch us':>9} {'eager us':>9} {'eager':>8}"
 )
 
 

@@ -117,10 +117,10 @@ def run_of(workload: Ready) -> list[float]:
     """One run: rounds of replays of one capture."""
     import torch
 
-    from cgtool.devices.cuda.bench import measure_round, repeats_for
+    from cgtool.devices.cuda.bench import choose_iterations, measure_round
 
     with torch.cuda.stream(workload.session.stream):
-        workload.side.repeats = repeats_for(workload.side, 0, 5.0)
+        choose_iterations(workload.side, 0, 5.0)
         # Until the clock is steady.
         for _ in range(3):
             measure_round(workload.side, 0)

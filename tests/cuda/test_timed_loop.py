@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cgtool.devices.cuda import bench
-from cgtool.devices.cuda.bench import Side, measure_round, repeats_for
+from cgtool.devices.cuda.bench import Side, choose_iterations, measure_round
 
 START_UP_NS = 6_000
 """What an iteration takes longer on an idle GPU."""
@@ -131,5 +131,21 @@ def test_a_slow_eager_iteration_is_repeated_as_often_as_there_is_time(
     gpu: Gpu, iteration_ms: float, fewest: int, max_round_ms: float, repeats: int
 ) -> None:
     side = Side("eager", "step", lambda: gpu.launch(1000, iteration_ms * 1e6))
-    count = repeats_for(side, 0, 5.0, fewest=fewest, max_round_ms=max_round_ms)
-    assert count == repeats
+    choose_iterations(side, 0, 5.0, fewest=fewest, max_round_ms=max_round_ms)
+    assert side.repeats == repeats
+
+
+def test_a_round_begins_when_the_device_has_the_speed_of_a_loop(gpu: Gpu) -> None:
+    """For its first 8 ms after a pause the device is faster."""
+    resumed = 0.0
+
+    def replay() -> None:
+        nonlocal resumed
+        if gpu.host >= gpu.device:
+            resumed = gpu.host
+        gpu.launch(10_000, 99_000 if gpu.device - resumed < 8e6 else 100_000)
+
+    side = Side("replay", "step", replay)
+    choose_iterations(side, 0, 5.0)
+    device_ns, _host_ns = measure_round(side, 0)
+    assert device_ns == pytest.approx(100_000)

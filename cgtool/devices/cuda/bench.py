@@ -1,7 +1,7 @@
 """Eager and replay as a training loop gets them, timed in interleaved rounds.
 
 The figure is the period of a loop: so many iterations one after the other, without a synchronize.
-So a round first runs a few iterations that are not timed, and puts its events behind these: neither
+So a round first runs iterations that are not timed, and puts its events behind these: neither
 the start of an idle GPU counts, nor what the other side left in the caches, and one iteration takes
 as long as fifty back to back. Where the GPU is the bottleneck, the host is ahead of it by then, and
 the time between the events is that of the work alone. Where the host is, the GPU waits for it
@@ -60,10 +60,14 @@ MAX_ITERATIONS = 20_000
 EAGER_ITERATIONS = 10
 """In a round, as far as ``EAGER_SHARE`` of ``max_seconds`` is enough for them."""
 EAGER_SHARE = 0.25
-LEAD_IN = 0.2
-"""Iterations before the timed ones, as a share of these."""
+LEAD_IN_MS = 10.0
+"""How long iterations run before the timed ones. On an H200, replays that follow an idle GPU are up
+to 1 % faster than those of a loop that has run for this long."""
 FEWEST_LEAD_IN = 2
 """The first of them begins on an idle GPU and with the caches of the other side."""
+HOST_SHARE = 0.1
+"""Iterations whose time on the host counts, as a share of the timed ones: with more of them, the
+driver's queue would be full."""
 
 Once = Callable[[], None]
 """Runs one iteration."""
@@ -80,15 +84,12 @@ class Side:
     """Runs before each iteration and is not timed: the forward before a backward."""
     repeats: int = 1
     """Timed iterations of a round."""
+    lead_in: int = FEWEST_LEAD_IN
+    """Iterations of a round that run before the timed ones."""
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
     _events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     """Pairs of events. They are kept, because creating one delays the host."""
-
-    @property
-    def lead_in(self) -> int:
-        """Iterations of a round that run before the timed ones."""
-        return max(FEWEST_LEAD_IN, round(self.repeats * LEAD_IN))
 
     def measure(self, device: int) -> None:
         """Time one more round."""
@@ -146,24 +147,26 @@ def measure_round(side: Side, device: int) -> tuple[float, float]:
             end.record()
     torch.cuda.synchronize(device)
     device_ns = 1e6 * sum(start.elapsed_time(end) for start, end in pairs)
-    return device_ns / side.repeats, fmean(host[: len(host) // 2])
+    return device_ns / side.repeats, fmean(host[: max(1, round(side.repeats * HOST_SHARE))])
 
 
-def repeats_for(
+def choose_iterations(
     side: Side, device: int, min_round_ms: float, *, fewest: int = 1, max_round_ms: float = math.inf
-) -> int:
-    """The number of iterations that take ``min_round_ms``, and at least ``fewest`` of them, as far
-    as these take no longer than ``max_round_ms``."""
+) -> None:
+    """Choose the iterations of a round: those that are timed take ``min_round_ms``, and are at
+    least ``fewest``, as far as these take no longer than ``max_round_ms``."""
     side.repeats = 3
     device_ns, host_ns = measure_round(side, device)
     iteration_ms = max(device_ns, host_ns, 1.0) / 1e6
     round_ms = max(min_round_ms, min(fewest * iteration_ms, max_round_ms))
-    return max(1, min(MAX_ITERATIONS, round(round_ms / iteration_ms)))
+    side.repeats = max(1, min(MAX_ITERATIONS, round(round_ms / iteration_ms)))
+    lead_in_ms = min(LEAD_IN_MS, max_round_ms)
+    side.lead_in = max(FEWEST_LEAD_IN, min(MAX_ITERATIONS, round(lead_in_ms / iteration_ms)))
 
 
 def _settle(side: Side, device: int, options: BenchOptions, sides: int) -> None:
     """Choose the number of repeats, then run until two consecutive medians agree."""
-    side.repeats = repeats_for(
+    choose_iterations(
         side,
         device,
         options.min_round_ms,

@@ -25,7 +25,13 @@ import msgspec
 import torch
 
 from cgtool.detectors.capture_errors import explain
-from cgtool.devices.cuda.bench import TIMER_GRAIN_NS, ClockWatch, Side, repeats_for, replays
+from cgtool.devices.cuda.bench import (
+    TIMER_GRAIN_NS,
+    ClockWatch,
+    Side,
+    choose_iterations,
+    replays,
+)
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.devices.device import Captured, Device, quiet
@@ -55,7 +61,8 @@ class Entry:
     """``replay`` or ``against``."""
     load: Callable[[], Workload]
     options: CaptureOptions
-    repeats: int = 0
+    iterations: tuple[int, int] | None = None
+    """Timed ones of a round, and those before them; the same for all captures."""
     device_ns: list[float] = field(default_factory=list)
     host_ns: list[float] = field(default_factory=list)
     samples: Samples | None = None
@@ -164,8 +171,10 @@ def once(entry: Entry, stream: Any, device: Device, options: BenchOptions) -> No
         raise usage(f"--phase {phase}: {workload.spec} has {', '.join(phases)}")
     side = Side(entry.name, phase, *phases[phase], device_ns=entry.device_ns, host_ns=entry.host_ns)
     with user_errors(workload.parts[0], "bench", explain), torch.cuda.stream(stream):
-        entry.repeats = entry.repeats or repeats_for(side, device.index, options.min_round_ms)
-        side.repeats = entry.repeats
+        if entry.iterations is None:
+            choose_iterations(side, device.index, options.min_round_ms)
+            entry.iterations = side.repeats, side.lead_in
+        side.repeats, side.lead_in = entry.iterations
         for _ in range(_ROUNDS):
             side.measure(device.index)
     entry.samples = side.samples(len(entry.device_ns) // _ROUNDS)

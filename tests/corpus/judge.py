@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cgtool.analysis.reports import exit_code, explain_findings, is_hazard
+from cgtool.cli.options import WorkerOptions
 from cgtool.cli.workers import report_of
 from cgtool.model.failure import EXIT_BUG, CgtoolError
 from cgtool.model.jobs import VerifyJob, check_job
@@ -83,7 +84,7 @@ def ask(entry: Entry, device: str | None) -> Verdict:
 
 def _said(report: Callable[..., Any], entry: Entry) -> Said:
     try:
-        answer = report(timeout=SECONDS, quiet=True)
+        answer = report(WorkerOptions(timeout=SECONDS, quiet=True))
     except CgtoolError as error:
         failure = error.failure
         places = [(failure.what, list(failure.frames))]

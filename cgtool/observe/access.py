@@ -21,8 +21,13 @@ from cgtool.model.capture import Argument, ArgumentList, Call
 from cgtool.observe.effects import looks_at_shapes, overwrites, written_by
 from cgtool.observe.tensors import listed_tensors, on_host, strided_parts
 from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import packet_of, schema_of, storage_address
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.private import (
+    free_weak_storage,
+    packet_of,
+    schema_of,
+    storage_address,
+)
+from cgtool.torch_compat.storages import weak_reference
 
 UNKNOWN = Call()
 """For calls that nothing is known of: every op that owns a node writes something."""
@@ -148,12 +153,17 @@ class AccessLog:
     """
 
     def __init__(self) -> None:
-        self._storages: list[StorageRef] = []
-        """By number. Kept, so that a number is that of one storage."""
+        self._storages: list[int] = []
+        """Weak references, by number: kept, so that a number is that of one storage."""
+        self._free = free_weak_storage
         self._numbers: dict[int, int] = {}
         self._flops = FlopCounter()
         self._argument_lists: dict[Any, tuple[int, ArgumentList]] = {}
         self._known: dict[tuple[Any, ...], _Known] = {}
+
+    def __del__(self) -> None:
+        for storage in self._storages:
+            self._free(storage)
 
     def note(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Call:
         """The record of a call of ``func`` that has just returned ``result``; ``name`` as in
@@ -253,9 +263,9 @@ class AccessLog:
         is_plain = True
         for value in values:
             kind = type(value)
-            if kind in _PLAIN and _is_plain(value):
+            if kind in _PLAIN and value.layout is _STRIDED and not value.is_nested:
                 tensors.append(value)
-                if _is_host_number(value):
+                if value.dim() == 0 and on_host(value):
                     with unobserved():
                         key.append(repr(value.item()))
                     key.append(value.dtype)
@@ -288,7 +298,7 @@ class AccessLog:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            self._storages.append(StorageRef(tensor))
+            self._storages.append(weak_reference(tensor))
         return number
 
     def _sum(self, tensors: Sequence[torch.Tensor], without: Container[int] = ()) -> _Sum:

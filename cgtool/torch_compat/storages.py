@@ -8,7 +8,8 @@ of the look at it. Here an object of cgtool's own is directed to the storage for
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +22,8 @@ from cgtool.torch_compat.private import (
     weak_storage,
     weak_storage_expired,
 )
+
+T = TypeVar("T")
 
 
 def _objects_are_owners() -> bool:
@@ -44,6 +47,30 @@ _unused = [_storage_object()]
 """A list, because threads and finalizers may need an object while another is directed."""
 
 
+def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
+    """What ``look`` returns of a tensor's storage, which it must not keep."""
+    if not _OBJECTS_ARE_OWNERS:
+        return look(tensor.untyped_storage())
+    key = storage_address(tensor)
+    try:
+        known = _unused.pop()
+    except IndexError:
+        known = _storage_object()
+    storage, own, _ = known
+    try:
+        direct_storage(storage, key)
+        return look(storage)
+    finally:
+        direct_storage(storage, own)
+        _unused.append(known)
+
+
+def weak_reference(tensor: torch.Tensor) -> int:
+    """The ``storage_key`` of a tensor's storage, which no other storage gets before
+    ``free_weak_storage`` is called."""
+    return _look(tensor, weak_storage)
+
+
 class StorageRef:
     """A storage, which this does not keep alive."""
 
@@ -52,21 +79,7 @@ class StorageRef:
     def __init__(self, tensor: torch.Tensor) -> None:
         """Raises NotImplementedError for a tensor without a storage of its own."""
         self.key = 0
-        if not _OBJECTS_ARE_OWNERS:
-            self._refer(tensor.untyped_storage())
-            return
-        key = storage_address(tensor)
-        try:
-            known = _unused.pop()
-        except IndexError:
-            known = _storage_object()
-        storage, own, _ = known
-        try:
-            direct_storage(storage, key)
-            self._refer(storage)
-        finally:
-            direct_storage(storage, own)
-            _unused.append(known)
+        _look(tensor, self._refer)
 
     def _refer(self, storage: torch.UntypedStorage) -> None:
         self.key = weak_storage(storage)

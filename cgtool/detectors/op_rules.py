@@ -348,7 +348,7 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
     """Around the kernel of an op: report the ops that it calls and CUDA would refuse, where the
     same code runs on a GPU."""
     is_seen = region.capturing and not region.on_host and not region.fills_mask
-    if not is_seen or not shares_kernel(call.name):
+    if not is_seen or not shares_kernel(call.name) or not op_key.is_supported():
         yield
         return
     known = len(region.findings)

@@ -137,11 +137,11 @@ def reseeds_for_each_call(device):
 
 def keeps_and_restores_the_rng_state(device):
     def augment(x):
-        # The state is two numbers that the host knows. In a capture (PyTorch 2.11) both calls move
-        # the offset within the graph, as activation checkpointing does.
+        # PyTorch 2.11 permits both calls in a capture. But a graph whose random ops add up to no
+        # offset gets no new seed before a replay (CUDAGeneratorState::replay_prologue).
         before = torch.cuda.get_rng_state()
         y = x + 0.1 * torch.randn_like(x)
-        torch.cuda.set_rng_state(before)
+        torch.cuda.set_rng_state(before)  # guilty: every replay draws what the first one drew
         return y
 
     return augment, (torch.randn(2, 8, device=device),)
@@ -284,7 +284,7 @@ def poisson_noise(device):
 def fork_rng_around_noise(device):
     def corrupt(x):
         # As in `keeps_and_restores_the_rng_state`.
-        with torch.random.fork_rng(devices=[0]):
+        with torch.random.fork_rng(devices=[0]):  # guilty: every replay draws what the first drew
             return x + torch.randn_like(x)
 
     return corrupt, (torch.randn(4, 8, device=device),)

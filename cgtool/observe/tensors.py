@@ -46,7 +46,7 @@ def _data_of(tensor: torch.Tensor) -> int:
     address = tensor.data_ptr()
     if not address:
         # A view without elements has no address of its own.
-        return tensor.untyped_storage().data_ptr()
+        return StorageRef(tensor).address
     return address - int(tensor.storage_offset()) * tensor.element_size()
 
 
@@ -120,7 +120,8 @@ def storage_place(storage: torch.UntypedStorage) -> str:
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    return place_of(tensor) != DEVICE
+    # To ask whether memory is pinned is an op, which takes longer than all else here.
+    return not tensor.is_cuda if _place is _really else _place(tensor) != DEVICE
 
 
 def is_cuda_device(value: Any) -> bool:

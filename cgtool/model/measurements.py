@@ -117,7 +117,7 @@ class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     synced_ns: tuple[MeasuredNs, ...] = ()
     """Wall time of replay + synchronize, one after the other."""
     queued_ns: MeasuredNs | None = None
-    """Wall time of one of many back-to-back replays: of an iteration of all graphs, its
+    """Time of one of many back-to-back replays, behind others: of an iteration of all graphs, its
     share by device time."""
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
-from cgtool.devices.cuda import bench
+from cgtool.devices.cuda import bench, profile
 from cgtool.devices.cuda.bench import Side, choose_iterations, measure_round
 
 START_UP_NS = 6_000
@@ -115,6 +117,26 @@ def test_a_backward_is_timed_between_two_forwards(gpu: Gpu, repeats: int) -> Non
     assert device_ns == pytest.approx(60_000)
     assert host_ns == pytest.approx(10_000)
     assert side.samples().pairs == repeats
+
+
+def test_replays_back_to_back_in_a_profile_begin_behind_others(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def captured(device_ns: float) -> SimpleNamespace:
+        def replay() -> None:
+            gpu.launch(10_000, device_ns, start_up_ns=START_UP_NS)
+
+        return SimpleNamespace(graph=SimpleNamespace(replay=replay), typical_launch_ns=10_000)
+
+    monkeypatch.setattr(bench.torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(profile, "empty_ns", lambda _rounds: [0.0])
+    monkeypatch.setattr(profile, "once_ns", lambda replay, _launch_ns: replay() or 1.0)
+    device = SimpleNamespace(index=0, synchronize=gpu.synchronize)
+    session = SimpleNamespace(
+        captured=[captured(100_000), captured(60_000)], stream=None, device=device
+    )
+    times = list(profile._times(session, [None, None], 3))  # type: ignore[arg-type]
+    assert sum(graph.queued_ns or 0 for graph in times) == pytest.approx(160_000)
 
 
 @pytest.mark.parametrize(

@@ -145,12 +145,13 @@ def _times(
                 graph.graph.replay()
                 session.device.synchronize()
                 synced[number].append(float(time.perf_counter_ns() - clock))
-        clock = time.perf_counter_ns()
-        for _ in range(_QUEUED):
+
+        def replay_all() -> None:
             for graph in session.captured:
                 graph.graph.replay()
-        session.device.synchronize()
-        queued = (time.perf_counter_ns() - clock) / _QUEUED
+
+        side = bench.Side("replay", "all", replay_all, repeats=_QUEUED)
+        queued, _ = bench.measure_round(side, session.device.index)
     typical = [median(times_ns) for times_ns in alone]
     for number in range(count):
         yield GraphTimes(

@@ -183,13 +183,18 @@ def innermost(error: BaseException) -> BaseException:
     say only that there was an error before it."""
     visited = {id(error)}
     while error.__context__ is not None and not error.__suppress_context__:
-        if not any(words in text_of(error) for words in _ENDED_EARLIER):
+        if not is_consequence(text_of(error)):
             break
         error = error.__context__
         if id(error) in visited:
             break
         visited.add(id(error))
     return error
+
+
+def is_consequence(text: str) -> bool:
+    """Whether this message of CUDA's says only that there was an error before."""
+    return any(words in text for words in _ENDED_EARLIER)
 
 
 def _refusal(error: BaseException) -> CgtoolError | None:

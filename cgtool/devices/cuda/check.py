@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from cgtool.devices.device import Captured, CapturedGraph, Checked, Device, Sess
 from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import Code
+from cgtool.model.finding import Code, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
@@ -35,6 +35,7 @@ from cgtool.observe.effects import effect_of, launches
 from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import tensors_in
+from cgtool.program.boundary import is_consequence
 from cgtool.program.phases import roots_of, seed_all
 from cgtool.program.workload import Part, Workload
 from cgtool.torch_compat.allocator import lists_memory
@@ -253,18 +254,32 @@ def check(
         accepted = (each for each in dry.findings if each.code not in dry.refusals)
         return (tuple(accepted), looked), captured
     except CgtoolError as error:
+        entries = {part.frames[:1] for part in workload.parts}
         for finding in error.failure.findings:
-            # The dry run may have reported this line under another code.
-            place = finding.frames[:1]
             if not any(
-                finding.code == other.code or (place and other.frames[:1] == place)
-                for other in dry.findings
+                is_same_cause(finding, known, dry.refusals, entries) for known in dry.findings
             ):
                 dry.findings.add(finding)
         if not len(dry.findings):
             raise
         looked = (*looked, f"a capture, which failed: {error.failure.what}")
     return (dry.findings.all(), looked), captured
+
+
+def is_same_cause(
+    failed: Finding, known: Finding, refusals: Set[Code], entries: Set[tuple[Frame, ...]]
+) -> bool:
+    """Whether what ended a capture is what the dry run has reported already.
+
+    It may have reported the line under another code. CUDA's error may come late, at a line that did
+    nothing wrong, or in a backward, which has only that of the entry point (``entries``): then any
+    refused call (``refusals``) of the phase is its cause.
+    """
+    place = failed.frames[:1]
+    if failed.code == known.code or (place and known.frames[:1] == place):
+        return True
+    is_elsewhere = place in entries or any(map(is_consequence, failed.evidence))
+    return is_elsewhere and known.code in refusals and known.phase == failed.phase
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,8 @@ goes through `check` and `verify`, as if it were an ENTRY.
 
 - ``--device gpu --sample 300`` compares the nodes and their lines too.
 - ``--grad-mode inference_mode`` compares findings and op names with those without the mode.
-- ``--save FILE`` keeps every outcome as a line of JSON; ``--only linalg_inv`` runs a part.
+- ``--save FILE`` keeps every outcome as a line of JSON; entries that FILE has already are not run
+  again. ``--only linalg_inv`` runs a part.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import itertools
 import multiprocessing
 import os
 import random
@@ -24,9 +24,8 @@ import time
 import traceback
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -38,193 +37,29 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.databases import (  # noqa: E402
+    Entry,
+    NotInThisRelease,
+    Step,
+    all_entries,
+    build,
+    databases,
+    listed_entries,
+    under,
+    with_inputs,
+)
+from benchmarks.watched_ops import profiled_names  # noqa: E402
 from cgtool.jobs.dispatch import RUN, Context, open_device  # noqa: E402
 from cgtool.model.failure import CgtoolError  # noqa: E402
 from cgtool.model.finding import Finding  # noqa: E402
 from cgtool.model.jobs import CheckJob, VerifyJob  # noqa: E402
 from cgtool.model.options import CaptureOptions  # noqa: E402
 
-DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
 ONLY_ON_A_GPU = r"Could not run '\S+' with arguments from the 'CPU' backend|Jiterator is only"
 BATCH = 200
 """Entries of one forked process."""
 PATIENCE_S = 90
 """For one entry."""
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One sample of a database, and what a plain capture of it did."""
-
-    kind: str
-    """``op``, ``module`` or ``optim``."""
-    name: str
-    sample: int
-    backward: bool = False
-    training: bool | None = None
-    capturable: bool | None = None
-    captured: bool | None = None
-    nodes: int | None = None
-    error: str | None = None
-    """The error behind all others, with its type in front."""
-    inputs: str | None = None
-    """What ``described`` says of the sample: the order of samples changes between releases."""
-
-    @property
-    def title(self) -> str:
-        traits = ("backward", "training", "capturable")
-        named = [trait for trait in traits if getattr(self, trait)]
-        return " ".join((f"{self.name}[{self.sample}]", *named))
-
-
-Step = Callable[[], Any]
-
-
-# --- an entry as a function without arguments
-
-
-@cache
-def _databases() -> dict[str, dict[str, Any]]:
-    from torch.testing._internal.common_methods_invocations import op_db
-    from torch.testing._internal.common_modules import module_db
-    from torch.testing._internal.common_optimizers import optim_db
-
-    return {
-        "op": {op.formatted_name: op for op in op_db},
-        "module": {module.name: module for module in module_db},
-        "optim": {optim.optim_cls.__name__: optim for optim in optim_db},
-    }
-
-
-def _chosen_dtype(op: Any) -> torch.dtype | None:
-    supported = op.supported_dtypes("cuda")
-    return next((dtype for dtype in DTYPES if dtype in supported), None)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(values)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _gradients(outputs: Any, inputs: Iterable[torch.Tensor]) -> list[torch.Tensor | None]:
-    outputs = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
-    inputs = [tensor for tensor in inputs if tensor.requires_grad]
-    if not outputs or not inputs:
-        return []
-    ones = [torch.ones_like(tensor) for tensor in outputs]
-    return list(torch.autograd.grad(outputs, inputs, ones, allow_unused=True))
-
-
-def described(*values: Any) -> str:
-    """Types, shapes and whole numbers of a sample: equal for the same sample of two releases."""
-
-    def text(leaf: Any) -> str:
-        if isinstance(leaf, torch.Tensor):
-            return f"{leaf.dtype}{list(leaf.shape)}".removeprefix("torch.")
-        plain = isinstance(leaf, int | torch.dtype) or leaf is None
-        return str(leaf) if plain else type(leaf).__name__
-
-    leaves, _ = torch.utils._pytree.tree_flatten_with_path(values)
-    keys = torch.utils._pytree.keystr
-    return " ".join(f"{keys(path)}={text(leaf)}" for path, leaf in leaves)
-
-
-class NotInThisRelease(Exception):
-    """This PyTorch has no such entry, or has it only on a GPU."""
-
-
-def _chosen(samples: Iterable[Any], entry: Entry, parts: Callable[[Any], tuple[Any, ...]]) -> Any:
-    """The sample of an entry, by its inputs if they are known; else by its number."""
-    if entry.inputs is None:
-        for sample in itertools.islice(samples, entry.sample, None):
-            return sample
-        raise NotInThisRelease("it has fewer samples")
-    named = list(itertools.islice(samples, 200))
-    order = sorted(range(len(named)), key=lambda number: abs(number - entry.sample))
-    for number in order:
-        if described(*parts(named[number])) == entry.inputs:
-            return named[number]
-    raise NotInThisRelease(entry.inputs)
-
-
-def _op_parts(sample: Any) -> tuple[Any, ...]:
-    return sample.input, sample.args, sample.kwargs
-
-
-def _op_step(entry: Entry) -> Step:
-    op = _databases()["op"][entry.name]
-    dtype = _chosen_dtype(op)
-    if dtype is None:
-        raise NotInThisRelease("it has none of the types")
-    samples = op.sample_inputs("cuda", dtype, requires_grad=entry.backward)
-    sample = _chosen(samples, entry, _op_parts)
-    inputs = _tensors((sample.input, sample.args, sample.kwargs))
-
-    def forward():
-        return op(sample.input, *sample.args, **sample.kwargs)
-
-    def forward_and_backward():
-        outputs = op(sample.input, *sample.args, **sample.kwargs)
-        return outputs, _gradients(outputs, inputs)
-
-    return forward_and_backward if entry.backward else forward
-
-
-def _module_step(entry: Entry, backward: bool) -> Step:
-    info = _databases()["module"][entry.name]
-    samples = info.module_inputs_func(
-        info, device="cuda", dtype=torch.float32, requires_grad=backward, training=entry.training
-    )
-    sample = list(samples)[entry.sample]
-    made = sample.constructor_input
-    module = info.module_cls(*made.args, **made.kwargs).to("cuda").train(bool(entry.training))
-    given = sample.forward_input
-    inputs = [*_tensors((given.args, given.kwargs)), *module.parameters()]
-
-    def forward():
-        return module(*given.args, **given.kwargs)
-
-    def forward_and_backward():
-        outputs = module(*given.args, **given.kwargs)
-        return outputs, _gradients(outputs, inputs)
-
-    return forward_and_backward if backward else forward
-
-
-def _optim_step(entry: Entry) -> Step:
-    info = _databases()["optim"][entry.name]
-    options = dict(list(info.optim_inputs_func("cuda"))[entry.sample].kwargs)
-    if entry.capturable:
-        options["capturable"] = True
-    model = torch.nn.Linear(8, 8).to("cuda")
-    optimizer = info.optim_cls(model.parameters(), **options)
-    x = torch.randn(4, 8, device="cuda")
-
-    def train():
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    return train
-
-
-def build(entry: Entry, grad_mode: str | None = None) -> Step:
-    """The function that is captured; ``grad_mode`` runs only its forward, under this mode."""
-    torch.manual_seed(0)
-    if grad_mode is None:
-        if entry.kind == "module":
-            return _module_step(entry, backward=True)
-        return _op_step(entry) if entry.kind == "op" else _optim_step(entry)
-    forward = msgspec.structs.replace(entry, backward=False)
-    step = _module_step(forward, False) if entry.kind == "module" else _op_step(forward)
-    if grad_mode == "none":
-        return step
-    mode = getattr(torch, grad_mode)
-
-    def run():
-        with mode():
-            return step()
-
-    return run
 
 
 # --- the truth
@@ -249,7 +84,8 @@ def plain_nodes(step: Step) -> int:
 
 
 def truth_of(entry: Entry) -> Entry:
-    """The entry with what a plain capture of it does."""
+    """The entry with its inputs, and what a plain capture of it does."""
+    entry = with_inputs(entry)
     step = build(entry)
     try:
         return msgspec.structs.replace(entry, captured=True, nodes=plain_nodes(step))
@@ -259,23 +95,6 @@ def truth_of(entry: Entry) -> Entry:
             cause = cause.__context__
         text = f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
         return msgspec.structs.replace(entry, captured=False, error=text)
-
-
-def all_entries() -> Iterator[Entry]:
-    """The first three samples of each member of the databases."""
-    for kind, members in _databases().items():
-        for name, member in members.items():
-            for sample in range(3):
-                if kind == "op":
-                    yield Entry(kind, name, sample)
-                    if member.supports_autograd:
-                        yield Entry(kind, name, sample, backward=True)
-                elif kind == "module":
-                    for training in (False, True):
-                        yield Entry(kind, name, sample, training=training)
-                else:
-                    for capturable in (False, True):
-                        yield Entry(kind, name, sample, capturable=capturable)
 
 
 # --- one entry through `check` and `verify`
@@ -329,9 +148,11 @@ def _hazards(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _check(outcome: Outcome, grad_mode: str | None, device: str) -> None:
+def _check(
+    outcome: Outcome, device: str, *, forward: bool = False, mode: str | None = None
+) -> None:
     def factory():
-        return build(outcome.entry, grad_mode)
+        return under(mode, build(outcome.entry, forward=forward))
 
     try:
         captured, report = _job(CheckJob, factory, device)
@@ -382,13 +203,33 @@ def _verify(outcome: Outcome, device: str) -> None:
         outcome.verified = f"exit {code}: not exact {inexact[:3]}, {said}"
 
 
-def _difference(outcome: Outcome, other: Outcome) -> str:
+AS_PROFILED = "other ops, as the profiler sees them in plain runs"
+
+
+def _compare_modes(outcome: Outcome, mode: str, device: str) -> str:
+    """What a grad mode changes in the findings and ops of a forward."""
+    other = Outcome(outcome.entry)
+    _check(outcome, device, forward=True)
+    _check(other, device, forward=True, mode=mode)
     codes, other_codes = ([code for code, *_ in each.findings] for each in (outcome, other))
     if codes != other_codes:
         return f"found {codes}, with the mode {other_codes}"
-    if outcome.ops != other.ops:
-        return f"ops {outcome.ops[:9]}, with the mode {other.ops[:9]}"
-    return "equal"
+    if outcome.ops == other.ops:
+        return "equal"
+    changed = _changed(*([op.partition(".")[0] for op in each.ops] for each in (outcome, other)))
+    step = build(outcome.entry, "cpu", forward=True)
+    step()
+    plain = _changed(profiled_names(step), profiled_names(under(mode, step)))
+    if changed and all(plain[op] == count for op, count in changed.items()):
+        return AS_PROFILED
+    return f"ops {dict(changed)}, in plain runs {dict(plain)}"
+
+
+def _changed(ops: Iterable[str], other: Iterable[str]) -> Counter[str]:
+    """How many more of each op there are in the other run."""
+    difference = Counter(other)
+    difference.subtract(Counter(ops))
+    return Counter({op: count for op, count in difference.items() if count})
 
 
 def examine(entry: Entry, given: argparse.Namespace) -> Outcome:
@@ -397,12 +238,10 @@ def examine(entry: Entry, given: argparse.Namespace) -> Outcome:
         return Outcome(truth_of(entry))
     outcome = Outcome(entry)
     started = time.perf_counter()
-    _check(outcome, given.grad_mode and "none", given.device)
     if given.grad_mode:
-        other = Outcome(entry)
-        _check(other, given.grad_mode, given.device)
-        outcome.verified = _difference(outcome, other)
+        outcome.verified = _compare_modes(outcome, given.grad_mode, given.device)
         return outcome
+    _check(outcome, given.device)
     if given.device == "gpu" and outcome.nodes is not None:
         outcome.plain_nodes = plain_nodes(build(entry))
     if given.verify and entry.nodes and not outcome.findings and outcome.stopped is None:
@@ -557,9 +396,10 @@ def show_modes(outcomes: Sequence[Outcome]) -> bool:
     for outcome in compared:
         if outcome.verified != "equal":
             print(f"{outcome.entry.title}: {outcome.verified or outcome.stopped}")
-    equal = sum(outcome.verified == "equal" for outcome in compared)
-    print(f"the same findings and ops: {share(equal, len(compared))}")
-    return equal == len(compared)
+    verdicts = Counter(outcome.verified for outcome in compared)
+    print(f"the same findings and ops: {share(verdicts['equal'], len(compared))}")
+    print(f"{AS_PROFILED}: {verdicts[AS_PROFILED]}")
+    return verdicts["equal"] + verdicts[AS_PROFILED] == len(compared)
 
 
 def show_nodes(outcomes: Sequence[Outcome]) -> bool:
@@ -577,6 +417,13 @@ def show_nodes(outcomes: Sequence[Outcome]) -> bool:
     return equal == len(counted) and not holes
 
 
+def _saved(path: Path | None, wanted: Set[Entry]) -> list[Outcome]:
+    """The outcomes of an earlier run that ended before its last entry."""
+    lines = path.read_bytes().splitlines() if path is not None and path.exists() else []
+    outcomes = [msgspec.json.decode(line, type=Outcome) for line in lines]
+    return [outcome for outcome in outcomes if outcome.entry in wanted]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--truth", type=Path)
@@ -590,17 +437,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--save", type=Path)
     given = parser.parse_args()
-    if given.make_truth:
-        given.device = "gpu"
-        with given.make_truth.open("wb") as file:
-            for outcome in in_workers(list(all_entries()), given):
-                if not outcome.absent and outcome.stopped is None:
-                    file.write(msgspec.json.encode(outcome.entry) + b"\n")
-        return
-    if given.truth is None:
+    if given.truth is None and given.make_truth is None:
         parser.error("--truth FILE says what a GPU captures; --make-truth FILE makes one on a GPU")
-    lines = given.truth.read_bytes().splitlines()
-    entries = [msgspec.json.decode(line, type=Entry) for line in lines]
+    entries = list(all_entries()) if given.make_truth else listed_entries(given.truth)
     entries = [entry for entry in entries if re.search(given.only, entry.name)]
     if given.grad_mode:
         # Forwards, each once.
@@ -608,12 +447,20 @@ def main() -> None:
         entries = [entry for entry in forwards if not entry.training]
     if given.sample:
         entries = random.Random(given.seed).sample(entries, min(given.sample, len(entries)))
+    if given.make_truth:
+        given.device = "gpu"
+        with given.make_truth.open("wb") as file:
+            for outcome in in_workers(entries, given):
+                if not outcome.absent and outcome.stopped is None:
+                    file.write(msgspec.json.encode(outcome.entry) + b"\n")
+        return
     if given.device == "simulated":
-        _databases()
+        databases()
         # The databases are half a million objects: a collection takes a second with them.
         gc.freeze()
-    outcomes = []
-    with given.save.open("wb", 0) if given.save else contextlib.nullcontext() as saved:
+    outcomes = _saved(given.save, set(entries))
+    entries = [entry for entry in entries if entry not in {done.entry for done in outcomes}]
+    with given.save.open("ab", 0) if given.save else contextlib.nullcontext() as saved:
         for outcome in in_workers(entries, given):
             outcomes.append(outcome)
             if saved:

@@ -18,27 +18,33 @@ import argparse
 import collections
 import contextlib
 import itertools
-import json
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.databases import (  # noqa: E402
+    Entry,
+    NotInThisRelease,
+    Step,
+    all_entries,
+    build,
+    listed_entries,
+)
 from cgtool.devices.simulated.device_model import DeviceModel  # noqa: E402
 from cgtool.devices.simulated.redirect import redirected  # noqa: E402
 from cgtool.torch_compat import op_key  # noqa: E402
 
-DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
-SAMPLES = 3
 BATCH = 200
 """Entries of one forked process."""
 GRAD_MODES: dict[str, Callable[[], Any]] = {
@@ -57,21 +63,6 @@ EXPECTED = {
 """Entries whose ops differ on the simulated device, and why."""
 
 
-class Entry(NamedTuple):
-    """One sample of a database."""
-
-    kind: str
-    name: str
-    sample: int
-    backward: bool = False
-    training: bool = False
-
-    @property
-    def title(self) -> str:
-        traits = (trait for trait in ("backward", "training") if getattr(self, trait))
-        return " ".join((f"{self.name}[{self.sample}]", *traits))
-
-
 class Op(NamedTuple):
     """An op that the profiler saw, and those that ran inside it."""
 
@@ -79,119 +70,7 @@ class Op(NamedTuple):
     inside: tuple[Op, ...]
 
 
-Step = Callable[[], Any]
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-
-
-@cache
-def databases() -> dict[str, dict[str, Any]]:
-    """PyTorch's databases, by kind and name."""
-    from torch.testing._internal.common_methods_invocations import op_db
-    from torch.testing._internal.common_modules import module_db
-    from torch.testing._internal.common_optimizers import optim_db
-
-    return {
-        "op": {op.formatted_name: op for op in op_db},
-        "module": {module.name: module for module in module_db},
-        "optim": {optim.optim_cls.__name__: optim for optim in optim_db},
-    }
-
-
-def all_entries() -> Iterator[Entry]:
-    """The first samples of every operator, module and optimizer."""
-    for op in databases()["op"].values():
-        for sample, backward in itertools.product(range(SAMPLES), (False, True)):
-            if not backward or op.supports_autograd:
-                yield Entry("op", op.formatted_name, sample, backward)
-    for name in databases()["module"]:
-        for sample, training in itertools.product(range(SAMPLES), (False, True)):
-            yield Entry("module", name, sample, True, training)
-    for name in databases()["optim"]:
-        for sample in range(SAMPLES):
-            yield Entry("optim", name, sample, True)
-
-
-def listed_entries(path: str) -> Iterator[Entry]:
-    for line in Path(path).read_text().splitlines():
-        fields = json.loads(line)
-        backward = fields.get("backward", fields["kind"] != "op")
-        yield Entry(
-            fields["kind"], fields["name"], fields["sample"], backward, bool(fields.get("training"))
-        )
-
-
-def step_of(entry: Entry, device: str) -> Step | None:
-    """The sample as a function without arguments; None if this release has no such sample."""
-    database = databases()[entry.kind].get(entry.name)
-    make = {"op": _op, "module": _module, "optim": _optimizer}[entry.kind]
-    return None if database is None else make(database, entry, device)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(values)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _differentiate(outputs: Any, inputs: Any) -> None:
-    outputs = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
-    inputs = [tensor for tensor in _tensors(inputs) if tensor.requires_grad]
-    if outputs and inputs:
-        ones = [torch.ones_like(tensor) for tensor in outputs]
-        torch.autograd.grad(outputs, inputs, ones, allow_unused=True)
-
-
-def _op(op: Any, entry: Entry, device: str) -> Step | None:
-    dtype = next((dtype for dtype in DTYPES if dtype in op.supported_dtypes("cpu")), None)
-    if dtype is None:  # only on a GPU
-        return None
-    samples = op.sample_inputs(device, dtype, requires_grad=entry.backward)
-    sample = next(itertools.islice(samples, entry.sample, None), None)
-    if sample is None:
-        return None
-
-    def run() -> None:
-        outputs = op(sample.input, *sample.args, **sample.kwargs)
-        if entry.backward:
-            _differentiate(outputs, (sample.input, sample.args, sample.kwargs))
-
-    return run
-
-
-def _module(info: Any, entry: Entry, device: str) -> Step | None:
-    samples = info.module_inputs_func(
-        info, device=device, dtype=torch.float32, requires_grad=True, training=entry.training
-    )
-    sample = next(itertools.islice(samples, entry.sample, None), None)
-    if sample is None:
-        return None
-    made, given = sample.constructor_input, sample.forward_input
-    module = info.module_cls(*made.args, **made.kwargs).to(device).train(entry.training)
-
-    def run() -> None:
-        outputs = module(*given.args, **given.kwargs)
-        if torch.is_grad_enabled():
-            _differentiate(outputs, (given.args, given.kwargs, list(module.parameters())))
-
-    return run
-
-
-def _optimizer(info: Any, entry: Entry, device: str) -> Step | None:
-    samples = info.optim_inputs_func(device)
-    sample = next(itertools.islice(samples, entry.sample, None), None)
-    if sample is None:
-        return None
-    model = torch.nn.Linear(8, 8).to(device)
-    # On a GPU foreach is the default.
-    options = {"foreach": False} | sample.kwargs
-    optimizer = info.optim_cls(model.parameters(), **options)
-    x = torch.randn(4, 8, device=device)
-
-    def run() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    return run
 
 
 def profiled(step: Step) -> tuple[Op, ...]:
@@ -201,6 +80,15 @@ def profiled(step: Step) -> tuple[Op, ...]:
         step()
     events = profile.events() or []
     return _ops([event for event in events if event.cpu_parent is None])
+
+
+def profiled_names(step: Step) -> list[str]:
+    """Their names, those inside others too."""
+
+    def names(ops: Iterable[Op]) -> list[str]:
+        return [name for op in ops for name in (op.name, *names(op.inside))]
+
+    return names(profiled(step))
 
 
 def _ops(events: Any) -> tuple[Op, ...]:
@@ -275,9 +163,11 @@ def judge(entry: Entry, grad_mode: str) -> dict[str, str | None]:
             observed.append(name)
         return run(*args, **kwargs)
 
-    torch.manual_seed(0)
-    step, other = step_of(entry, "cpu"), step_of(entry, "cpu")
-    if step is None or other is None:
+    # On a GPU foreach is the default.
+    given = {"foreach": False}
+    try:
+        step, other = build(entry, "cpu", **given), build(entry, "cpu", **given)
+    except NotInThisRelease:
         return {"skipped: not in this release": None}
     with GRAD_MODES[grad_mode]():
         try:
@@ -294,8 +184,7 @@ def judge(entry: Entry, grad_mode: str) -> dict[str, str | None]:
             watched = profiled(step)
     result = {"watched": difference(plain, watched), "observed": missed(watched, observed)}
     with redirected(DeviceModel()):
-        torch.manual_seed(0)
-        step = step_of(entry, "cuda")
+        step = build(entry, "cuda", **given)
         with GRAD_MODES[grad_mode]():
             for _ in range(3):
                 step()
@@ -311,7 +200,7 @@ def _batch(entries: list[Entry]) -> list[tuple[Entry, str, str, str | None]]:
     outcomes: list[tuple[Entry, str, str, str | None]] = []
     for entry in entries:
         # Without gradients there is no backward.
-        grad_modes = ("grad",) if entry.backward and entry.kind != "module" else GRAD_MODES
+        grad_modes = ("grad",) if entry.backward or entry.kind == "optim" else GRAD_MODES
         for grad_mode in grad_modes:
             try:
                 results = judge(entry, grad_mode)
@@ -322,38 +211,41 @@ def _batch(entries: list[Entry]) -> list[tuple[Entry, str, str, str | None]]:
     return outcomes
 
 
-def _forked(entries: list[Entry]) -> list[Any]:
+def _forked(entries: list[Entry]) -> Sequence[tuple[Entry, str, str, str | None]]:
     """The outcomes of a forked process; those of a process that died are errors."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            with os.fdopen(writer, "w") as pipe:
-                json.dump(_batch(entries), pipe)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(msgspec.json.encode(_batch(entries)))
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as pipe:
+    with os.fdopen(reader, "rb") as pipe:
         text = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(text) if text else [[entry, "", "died", "yes"] for entry in entries]
+    if not text:
+        return [(entry, "", "died", "yes") for entry in entries]
+    return msgspec.json.decode(text, type=list[tuple[Entry, str, str, str | None]])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--entries")
+    parser.add_argument("--entries", type=Path)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["KINETO_LOG_LEVEL"] = "99"
     entries = list(listed_entries(options.entries) if options.entries else all_entries())
-    entries = [entry for entry in entries if options.only in entry.name][:: options.every]
+    # A CPU has no capturable optimizers.
+    entries = [entry for entry in entries if options.only in entry.name and not entry.capturable]
+    entries = entries[:: options.every]
     compared: collections.Counter[str] = collections.Counter()
     differing: collections.Counter[str] = collections.Counter()
     expected: collections.Counter[str] = collections.Counter()
     for start in range(0, len(entries), BATCH):
-        for fields, grad_mode, way, what in _forked(entries[start : start + BATCH]):
-            entry = Entry(*fields)
+        for entry, grad_mode, way, what in _forked(entries[start : start + BATCH]):
             compared[way] += 1
             if what is not None and way == "simulated" and entry.name in EXPECTED:
                 expected[EXPECTED[entry.name]] += 1

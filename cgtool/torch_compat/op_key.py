@@ -69,6 +69,7 @@ _NAME = "Fake"
 _, _KEY = unused_key(_NAME)
 try:
     _PYTHON: Any = parse_key("Python")
+    _BACKEND_SELECT = parse_key("BackendSelect")
     _IS_ABOVE_PYTHON = _KEY is not None and int(_KEY) > int(_PYTHON)
     """Modes and tensor subclasses come after the key: in PyTorch 2.11, not in 2.13."""
 except (MissingPrivateName, RuntimeError):
@@ -87,7 +88,12 @@ class _Dispatch(Dispatch):
 
     def route(self, keyset: Any) -> tuple[Any, bool, bool]:
         below = keyset.remove(_KEY)
-        is_composite = _is_composite(self.op.name(), below.highestPriorityTypeId().name)
+        key = below.highestPriorityTypeId().name
+        following = below.remove(_BACKEND_SELECT).highestPriorityTypeId().name
+        if following in ("CPU", "CUDA"):
+            # BackendSelect only looks for the device of an op.
+            key = following
+        is_composite = _is_composite(self.op.name(), key)
         runs_in_python = _IS_ABOVE_PYTHON and below.has(_PYTHON)
         route = self.routes[keyset.raw_repr()] = below, is_composite, runs_in_python
         return route

@@ -185,11 +185,20 @@ SAME_AS_A_MODE = {
 }
 
 
-@pytest.mark.parametrize("function", SAME_AS_A_MODE.values(), ids=SAME_AS_A_MODE)
-def test_the_ops_that_a_mode_sees(function):
+PARTS_OF_TO = ("aten::to.dtype_layout", "aten::_to_copy", "aten::zeros", "aten::expand")
+
+
+@pytest.mark.parametrize("name", SAME_AS_A_MODE)
+def test_the_ops_that_a_mode_sees(name):
+    function = SAME_AS_A_MODE[name]
     log, result = watched(function)
     assert_same(result, function())
-    assert comparable(log) == seen_by_mode(function)
+    ops, by_mode = comparable(log), seen_by_mode(function)
+    if "aten::to.dtype_layout" in by_mode:
+        # A mode sees it whole where forward AD calls it; here it is the copy that it makes.
+        assert "aten::to.dtype_layout" not in ops
+        ops, by_mode = ([op for op in seen if op not in PARTS_OF_TO] for seen in (ops, by_mode))
+    assert ops == by_mode
 
 
 def test_a_transformer_layer_trains_with_its_own_ops():
@@ -213,7 +222,10 @@ def test_ops_of_plain_eager_that_a_mode_replaces():
 def test_inference_mode_shows_what_composite_ops_are_made_of():
     with torch.inference_mode():
         log, _ = watched(lambda: torch.linalg.inv(torch.eye(3)))
+        # C++ calls `to` with a device here.
+        converted, _ = watched(lambda: X.softmax(-1, dtype=torch.float64))
     assert "aten::linalg_inv_ex" in log.names and "aten::linalg_inv" not in log.names
+    assert converted.names == ["aten::_to_copy", "aten::_softmax"]
 
 
 def test_gradients_add_up_in_place():

@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from cgtool.analysis.reports import exit_code  # noqa: E402
+from cgtool.cli.options import WorkerOptions  # noqa: E402
 from cgtool.cli.workers import report_of  # noqa: E402
 from cgtool.model.failure import CgtoolError  # noqa: E402
 from cgtool.model.jobs import VerifyJob  # noqa: E402
@@ -63,9 +64,10 @@ def verify(spec: str, seed: int, device: str | None, is_forked: bool) -> Row:
     if not is_forked:
         # As the command does it: the worker is a new Python.
         supervisor.subprocess = subprocess
-    job = VerifyJob(spec, CaptureOptions(device=device, seed=seed))
+    options = WorkerOptions(CaptureOptions(device=device, seed=seed), SECONDS, quiet=True)
+    job = VerifyJob(spec, options.capture_options)
     try:
-        report = report_of(job, timeout=SECONDS, quiet=True)
+        report = report_of(job, options)
     except CgtoolError as error:
         return error.failure.exit_code, error.failure.what, {}
     counts = Counter(
@@ -110,7 +112,7 @@ def main() -> int:
     if options.device != "simulated":
         problem = in_fork(cuda_after_fork, timeout=SECONDS)
     if problem is not None:
-        print(f"each worker imports its packages anew: a forked one has no GPU ({problem})")
+        print("each worker imports its packages anew: a forked one has no GPU")
 
     def run(spec: str, seed: int) -> Row | None:
         """None if the time was up."""

@@ -63,6 +63,19 @@ def test_rounds_that_are_slow_one_after_the_other_say_less_than_scattered_ones()
     assert high > 17.5 / 2.65
 
 
+def test_the_interval_holds_what_lasts_for_many_rounds(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 200)
+    draw, held, series = random.Random(3), 0, 150
+    for number in range(series):
+        slow, eager = draw.gauss(0, 1), []
+        for _ in range(30):
+            eager.append(math.exp(0.1 * slow))
+            slow = 0.8 * slow + 0.6 * draw.gauss(0, 1)
+        low, high = stats.ratio_interval(eager, [1.0] * 30, seed=number)
+        held += low <= 1 <= high
+    assert held >= 0.87 * series
+
+
 def test_no_rounds_is_an_error():
     with pytest.raises(ValueError, match="no rounds"):
         stats.ratio_interval([], [])

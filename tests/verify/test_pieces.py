@@ -178,15 +178,32 @@ def test_noise_counts_in_units_of_all_gradients():
     bias, weight = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
     runs = {bias: [torch.tensor([1e-9]), torch.tensor([-1e-9])], weight: [torch.ones(1)] * 2}
 
-    def too_noisy(values):
+    def too_noisy(values, *start):
         replayed, trial = torch.tensor([5e-10]), Trial("one")
-        judge = _Judge(values, {})
+        judge = _Judge(values, {}, start)
         compared = _compare(bias, trial, 0, values[bias], replayed, lambda: judge, False)
         assert compared.comparison.equal
         return compared.too_noisy
 
     assert not too_noisy(runs)
     assert too_noisy({bias: runs[bias]})
+    # The rounding of the numbers that it was computed from.
+    assert not too_noisy({bias: runs[bias]}, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("replayed", "verdict"), [(0.0, "cannot tell"), (1e-3 * (1 + 1e-6), "equal"), (1.0, "differs")]
+)
+def test_a_float64_run_that_eager_is_far_from_does_not_judge(replayed, verdict):
+    """It missed a kernel that wrote the gradient of a small bias."""
+    bias, weight = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
+    eager = {bias: [torch.full((4,), 1e-3)], weight: [torch.full((4,), 10.0)]}
+    exact = {bias: torch.full((4,), 2e-3).double(), weight: torch.full((4,), 10.0).double()}
+    judge = _Judge(eager, exact)
+    values, trial = torch.full((4,), replayed), Trial("one")
+    compared = _compare(bias, trial, 0, eager[bias], values, lambda: judge, True)
+    equal = "cannot tell" if compared.too_noisy else "equal"
+    assert (equal if compared.comparison.equal else "differs") == verdict
 
 
 def test_what_shares_memory_is_written_once():

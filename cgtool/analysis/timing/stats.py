@@ -12,6 +12,7 @@ from statistics import fmean, median
 RESAMPLES = 4000
 CONFIDENCE = 0.95
 _MOST_ALIKE = 0.95
+_LEAST_FREEDOM = 2
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -64,7 +65,13 @@ def ratio_interval(
 def _lasting(values: Sequence[float]) -> float:
     """How much larger the standard error of the middle is than that of as many independent values:
     that of a first-order autoregression, by the correlation of neighbours, whose bias with few
-    values is removed (Kendall, Biometrika 1954)."""
+    values is removed (Kendall, Biometrika 1954), and of so few independent values Student's
+    quantile is larger.
+
+    Of 30 rounds whose neighbours correlate by 0.5 and 0.8, 95 % and 90 % of the intervals hold the
+    ratio (simulated); without Student's quantile it is 93 % and 86 %. Thirty rounds say too little
+    about a correlation of 0.8 for more.
+    """
     count = len(values)
     middle = fmean(values)
     off = [value - middle for value in values]
@@ -73,7 +80,9 @@ def _lasting(values: Sequence[float]) -> float:
         return 1.0
     alike = sum(left * right for left, right in pairwise(off)) / squares
     alike = min(max(alike + (1 + 3 * alike) / count, 0.0), _MOST_ALIKE)
-    return math.sqrt((1 + alike) / (1 - alike))
+    shrinkage = (1 - alike) / (1 + alike)
+    tail, freedom = (1 - CONFIDENCE) / 2, max(_LEAST_FREEDOM, round(count * shrinkage) - 1)
+    return student(tail, freedom) / student(tail, count - 1) / math.sqrt(shrinkage)
 
 
 def drift(values: Sequence[float]) -> float:

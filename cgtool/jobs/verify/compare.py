@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from statistics import median
 from typing import NamedTuple
 
@@ -29,8 +29,16 @@ runs: the largest difference of a few runs is not the largest possible."""
 CLOSE = 4.0
 """A replay may be this many times as far from float64 as eager is."""
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 1e-2}
-"""Relative to the scale, without a float64 run; 1e-4 for other types. Those of PyTorch's harness
-(benchmarks/dynamo/common.py)."""
+_TOLERANCE = 1e-4
+"""Relative to the scale, without a float64 run; the second for other types. Those of PyTorch's
+harness (benchmarks/dynamo/common.py)."""
+_TRUSTED = 0.1
+"""Relative error of eager above which its float64 run does not judge a replay: with ``CLOSE``, a
+replay of zeros would soon be as near to float64 as is allowed. Eager is that far away if the run
+missed what a kernel outside PyTorch wrote, or if the problem itself is ill-conditioned."""
+_ROUNDINGS = 64
+"""Of the largest number of an iteration: by so much a sum may differ with its order, as atomics
+make it, whatever its own size."""
 _FLOAT64 = 1e-12
 """Relative differences that float64 cannot judge, because it rounds too."""
 _TWO_ROUNDINGS = 2.0**-22
@@ -183,7 +191,8 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 TOO_NOISY = 0.1
-"""Where eager runs differ by more than this part of the largest value, equality proves nothing."""
+"""Where eager runs differ by more than this part of the group's largest value, equality proves
+nothing."""
 
 
 class Compared(NamedTuple):
@@ -270,7 +279,7 @@ def compare_runs(
             key: values_of(eager[: None if noise_counts else 1], number, key) for key in keys
         }
         exact = {} if reference is None else reference.values[number]
-        judge = cache(partial(_Judge, expected, exact))
+        judge = cache(partial(_Judge, expected, exact, base[number].values()))
         for key in keys:
             kind, name = key
             replayed = values_of([replay], number, key)
@@ -309,39 +318,66 @@ class _Judge:
     is zero is made of the rounding of the others.
     """
 
-    def __init__(self, eager: Values, exact: Results) -> None:
+    def __init__(self, eager: Values, exact: Results, start: Iterable[torch.Tensor] = ()) -> None:
+        """``start``: inputs, parameters and whatever else an iteration starts from."""
         self.exact = exact
+        self.start = start
         self.scales: dict[str, Size] = defaultdict(lambda: Size(0.0, 0.0))
         self.errors: dict[tuple[str, str], Size] = {}
-        relative = []
+        sizes: dict[tuple[str, str], Size] = {}
         for key, runs in eager.items():
             if not runs or not _is_rounded(runs[0]):
                 continue
-            own = size_of(exact.get(key, runs[0]))
+            own = sizes[key] = size_of(exact.get(key, runs[0]))
             self.scales[_group(key)] = Size(*map(max, self.scales[_group(key)], own))
             if key in exact:
-                sizes = [size_of(run, exact[key]) for run in runs]
-                self.errors[key] = Size(*map(max, zip(*sizes, strict=True)))
-                if own.rms:
-                    relative.append(
-                        (self.errors[key].rms / own.rms, self.errors[key].largest / own.largest)
-                    )
+                errors = [size_of(run, exact[key]) for run in runs]
+                self.errors[key] = Size(*map(max, zip(*errors, strict=True)))
+        self.trusted = set()
+        for key, error in self.errors.items():
+            rounding = _ROUNDINGS * torch.finfo(eager[key][0].dtype).eps
+            # A gradient whose true value is zero is made of the rounding of the others.
+            least = min(rounding, _TRUSTED / 2)
+            most = zip(sizes[key], self.scales[_group(key)], strict=True)
+            if all(
+                part <= _TRUSTED * size + least * scale
+                for part, (size, scale) in zip(error, most, strict=True)
+            ):
+                self.trusted.add(key)
+        self.sizes = sizes
+        relative = [
+            (self.errors[key].rms / sizes[key].rms, self.errors[key].largest / sizes[key].largest)
+            for key in self.trusted
+            if sizes[key].rms
+        ]
         medians = map(median, zip(*relative, strict=True)) if relative else (0.0, 0.0)
-        self.typical = Size(*(max(each, _TWO_ROUNDINGS) for each in medians))
+        self.typical = Size(*(min(max(each, _TWO_ROUNDINGS), _TRUSTED) for each in medians))
+
+    @cached_property
+    def largest(self) -> float:
+        """Of all numbers that an iteration reads or returns."""
+        numbers = [magnitude(tensor) for tensor in self.start if _is_rounded(tensor)]
+        return max([*numbers, *(scale.largest for scale in self.scales.values())], default=0.0)
+
+    def too_noisy(self, key: tuple[str, str], dtype: torch.dtype, noise: float | None) -> bool:
+        """Eager runs differ so much that equality proves nothing, and by more than they round: what
+        cancels leaves the rounding of the numbers that it is computed from."""
+        if noise is None or noise <= TOO_NOISY * self.scales[_group(key)].largest:
+            return False
+        return noise > _ROUNDINGS * torch.finfo(dtype).eps * self.largest
 
     def allowed(self, key: tuple[str, str], dtype: torch.dtype) -> Size:
         """How far from float64 a replay may be; without float64 values, how far from eager."""
-        scale = self.scales[_group(key)]
+        scales = self.scales[_group(key)]
         if key not in self.errors:
-            tolerance = TOLERANCE.get(dtype, 1e-4)
-            return Size(tolerance * scale.rms, tolerance * scale.largest)
-        own = size_of(self.exact[key])
-        floor = max(torch.finfo(dtype).eps, _FLOAT64)
+            tolerance = TOLERANCE.get(dtype, _TOLERANCE)
+            return Size(*(tolerance * scale for scale in scales))
+        rounding = max(torch.finfo(dtype).eps, _FLOAT64)
         return Size(
             *(
-                CLOSE * (error + typical * size) + floor * whole
-                for error, typical, size, whole in zip(
-                    self.errors[key], self.typical, own, scale, strict=True
+                CLOSE * (error + typical * size) + rounding * scale
+                for error, typical, size, scale in zip(
+                    self.errors[key], self.typical, self.sizes[key], scales, strict=True
                 )
             )
         )
@@ -375,23 +411,29 @@ def _compare(
     scale = magnitude(expected[0])
     if scale:
         comparison = msgspec.structs.replace(comparison, relative=distance.largest / scale)
-    uncertain: float | None = comparison.noise
     judge = judge_of()
-    if _is_rounded(replayed):
-        scale = judge.scales[_group(key)].largest
-    if rounds and not equal and _is_rounded(replayed):
-        allowed = judge.allowed(key, replayed.dtype)
-        eager_error = judge.errors.get(key)
-        error = size_of(replayed, judge.exact.get(key, expected[0]))
-        # The measure that decides: the root mean square if it is too large, else the largest.
-        measure = int(error.rms <= allowed.rms)
-        comparison = msgspec.structs.replace(
-            comparison,
-            equal=error[measure] <= allowed[measure],
-            tolerance=allowed[measure],
-            error=None if eager_error is None else error[measure],
-            eager_error=None if eager_error is None else eager_error[measure],
-        )
-        uncertain = comparison.eager_error
-    too_noisy = comparison.equal and uncertain is not None and uncertain > TOO_NOISY * scale
+    if not _is_rounded(replayed):
+        too_noisy = equal and noise.largest is not None and noise.largest > TOO_NOISY * scale
+        return Compared(number, comparison, too_noisy)
+    dtype = replayed.dtype
+    if equal or not rounds:
+        too_noisy = equal and judge.too_noisy(key, dtype, noise.largest)
+        return Compared(number, comparison, too_noisy)
+    allowed, eager_error = judge.allowed(key, dtype), judge.errors.get(key)
+    error = size_of(replayed, judge.exact.get(key, expected[0]))
+    # The measure that decides: the root mean square if it is too large, else the largest.
+    measure = int(error.rms <= allowed.rms)
+    comparison = msgspec.structs.replace(
+        comparison,
+        equal=error[measure] <= allowed[measure],
+        tolerance=allowed[measure],
+        error=None if eager_error is None else error[measure],
+        eager_error=None if eager_error is None else eager_error[measure],
+    )
+    # Float64 says nothing then: only a replay that is as good as equal to eager is known to be.
+    proves_little = comparison.equal and eager_error is not None and key not in judge.trusted
+    relative = TOLERANCE.get(dtype, _TOLERANCE)
+    too_noisy = proves_little and not any(
+        size_of(replayed, run).rms <= relative * size_of(run).rms for run in expected
+    )
     return Compared(number, comparison, too_noisy)

@@ -2,9 +2,11 @@
 
 The user's code runs unchanged, with the types that it asks for. Next to each op the same op runs
 once more, in float64, on shadows: every tensor of floating-point numbers has one, by its storage,
-so views and writes in place need no rules. Indices, masks and Python's decisions are those of the
-run itself. An op without a float64 kernel, one that draws random numbers, and one of another
-library run in their own types on the rounded shadows: as accurate as eager there, and named.
+so views and writes in place need no rules. Where memory changes without an op (a kernel that is
+launched by itself), the shadow begins anew from what the run has. Indices, masks and Python's
+decisions are those of the run itself. An op without a float64 kernel, one that draws random
+numbers, and one of another library run in their own types on the rounded shadows: as accurate as
+eager there, and named.
 
 This is the float64 reference of ``torch._dynamo.utils.same``, for code that no deep copy in double
 precision can be made of. It costs an eager iteration whose ops run twice, the second time at
@@ -14,6 +16,7 @@ float64's speed, and twice (four times for 16-bit types) the memory of what is a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +24,7 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.state import raw, write
-from cgtool.observe.effects import effect_of, written_by
+from cgtool.observe.effects import UNINITIALISED, effect_of, written_by
 from cgtool.observe.ops import OpCall, OpRecorder
 from cgtool.observe.tensors import has_shape, key_of
 from cgtool.program.boundary import first_line
@@ -48,6 +51,7 @@ _COLLECTIVE = ("c10d::", "_c10d_functional::")
 _ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
 """What an op raises that has no kernel for its arguments."""
 NO_MEMORY = "not enough memory"
+_CHUNK = 1 << 24
 _PURGE = 256
 """Ops between two looks for shadows of freed memory."""
 
@@ -74,48 +78,101 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64) if _component(tensor) in _NARROW else tensor.clone()
 
 
+@dataclass
+class _Block:
+    """The float64 values of a storage."""
+
+    owner: StorageRef
+    component: torch.dtype
+    values: torch.Tensor
+    checksum: torch.Tensor
+    """Of the storage's own bytes, when an op last wrote to it."""
+
+
+def _all_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Everything in the storage of a tensor."""
+    # A simulated GPU's tensor is in a storage of the CPU, which knows its real device.
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage)
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Of all bytes of a tensor's storage, and of their places."""
+    sums = []
+    for part in _all_of(tensor, torch.uint8).split(_CHUNK):
+        places = torch.ones_like(part).cumsum(0, dtype=torch.int64)
+        sums += [part.sum(dtype=torch.int64), (part * places).sum(dtype=torch.int64)]
+    return torch.stack(sums) if sums else torch.empty(0)
+
+
+def _like(tensor: torch.Tensor, memory: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``tensor`` in other memory, which has an element for each of its storage's."""
+    storage = memory.untyped_storage()
+    view = torch.empty(0, dtype=dtype, device=storage.device).set_(
+        storage, tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+    view = view.conj() if tensor.is_conj() else view
+    return -view if tensor.is_neg() else view
+
+
 class Shadows:
     """The float64 values of tensors, one block for each storage."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, tuple[StorageRef, torch.dtype, torch.Tensor]] = {}
+        self._blocks: dict[int, _Block] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of a tensor: writing to it changes the shadows of all its views. A new one
         has the tensor's own values."""
-        storage, component = StorageRef(tensor), _component(tensor)
-        known = self._blocks.get(storage.key)
-        size = storage.bytes // component.itemsize
-        is_current = (
-            known is not None
-            and not known[0].expired()
-            and known[1] == component
-            and known[2].numel() >= size
-        )
-        if known is None or not is_current:
-            own = torch.empty(0, dtype=component, device=tensor.device)
-            own = own.set_(tensor.untyped_storage())
-            known = storage, component, own.to(torch.float64, copy=True)
-            self._blocks[storage.key] = known
         wide = torch.complex128 if tensor.is_complex() else torch.float64
-        shadow = torch.empty(0, dtype=wide, device=tensor.device).set_(
-            known[2].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-        )
-        shadow = shadow.conj() if tensor.is_conj() else shadow
-        return -shadow if tensor.is_neg() else shadow
+        return _like(tensor, self._block(tensor).values, wide)
+
+    def rounded(self, tensor: torch.Tensor, copies: dict[int, torch.Tensor]) -> torch.Tensor:
+        """The shadow in the tensor's own type, with its strides and in as much memory, which views
+        of one storage share: a kernel may know more of its arguments than their shape. ``copies``:
+        of the storages so far, by address."""
+        key = storage_address(tensor)
+        if key not in copies:
+            copies[key] = self._block(tensor).values.to(_component(tensor), copy=True)
+        return _like(tensor, copies[key], tensor.dtype)
+
+    def _block(self, tensor: torch.Tensor) -> _Block:
+        storage, component = StorageRef(tensor), _component(tensor)
+        block = self._blocks.get(storage.key)
+        if (
+            block is None
+            or block.owner.expired()
+            or block.component != component
+            or block.values.numel() < storage.bytes // component.itemsize
+        ):
+            values = _all_of(tensor, component).to(torch.float64, copy=True)
+            block = _Block(storage, component, values, _checksum(tensor))
+            self._blocks[storage.key] = block
+        return block
 
     def values(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of the float64 values; of a tensor that can have no shadow, its own."""
-        return self.of(tensor).clone() if _has_numbers(tensor) else widened(tensor.detach())
+        if not _has_numbers(tensor):
+            return widened(tensor.detach())
+        self.check(tensor)
+        return self.of(tensor).clone()
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """The tensor was written by something else than an op of the run."""
-        if has_shape(tensor):
-            self._blocks.pop(storage_address(tensor), None)
+    def check(self, tensor: torch.Tensor) -> None:
+        """Forget the shadow of memory that something else than an op of the run has written: a
+        kernel that is launched by itself, a collective, the next inputs."""
+        key = storage_address(tensor)
+        block = self._blocks.get(key)
+        if block is not None and not torch.equal(block.checksum, _checksum(tensor)):
+            del self._blocks[key]
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """An op has written to a tensor, and its shadow has the new values."""
+        if (block := self._blocks.get(storage_address(tensor))) is not None:
+            block.checksum = _checksum(tensor)
 
     def purge(self) -> None:
         """Free the shadows of freed memory."""
-        for key in [key for key, (owner, *_) in self._blocks.items() if owner.expired()]:
+        for key in [key for key, block in self._blocks.items() if block.owner.expired()]:
             del self._blocks[key]
 
     def clear(self) -> None:
@@ -145,7 +202,7 @@ class Float64Recorder(OpRecorder):
             self.failure is not None
             or schema_of(func) is None
             or effect_of(func).view
-            or call.name.startswith(_COLLECTIVE)
+            or call.name.startswith((*_COLLECTIVE, *UNINITIALISED))
             or not any(map(_has_numbers, leaves))
         ):
             return self.run(func, args, kwargs)
@@ -171,7 +228,8 @@ class Float64Recorder(OpRecorder):
                 action()
         except torch.OutOfMemoryError:
             self.failure = NO_MEMORY
-        except _ERRORS as error:
+        except Exception as error:
+            # The kernel of a custom op is the user's code, and raises anything.
             self.failure = first_line(error)
         if self.failure is not None:
             self.shadows.clear()
@@ -205,6 +263,7 @@ class _Op:
         leaves = pytree.tree_leaves(self.arguments)
         for leaf in leaves:
             if _has_numbers(leaf):
+                self.recorder.shadows.check(leaf)
                 self.recorder.shadows.of(leaf)
             elif id(leaf) in self.written:
                 self.copies[id(leaf)] = leaf.clone()
@@ -230,6 +289,8 @@ class _Op:
             for restore in after:
                 restore()
         self._assign(results, wide)
+        for tensor in (*changed, *filter(_has_numbers, results)):
+            self.recorder.shadows.written(tensor)
 
     def _random_states(self) -> list[Callable[[], object]]:
         """What restores the random states that the op draws from, as they are now."""
@@ -279,11 +340,11 @@ class _Op:
 
     def _in_own_type(self, changed: list[torch.Tensor]) -> list[Any]:
         shadows, rounded = self.recorder.shadows, dict(self.copies)
+        storages: dict[int, torch.Tensor] = {}
 
         def convert(leaf: Any) -> Any:
             if _has_numbers(leaf) and id(leaf) not in rounded:
-                rounded[id(leaf)] = leaf.clone()
-                write(rounded[id(leaf)], shadows.of(leaf))
+                rounded[id(leaf)] = shadows.rounded(leaf, storages)
             return rounded.get(id(leaf), leaf)
 
         results = self._run(convert, self.arguments)

@@ -310,9 +310,6 @@ class TrialRunner:
         for number in range(trial.iterations):
             if number:
                 self.write_inputs(trial, number)
-            if recorder is not None and number < len(trial.writes):
-                for tensor, _ in trial.writes[number]:
-                    recorder.shadows.forget(tensor)
             results = eager_iteration(self.target, recorder)
             self.target.device.synchronize()
             if recorder is not None and recorder.failure is not None:

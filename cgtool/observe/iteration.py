@@ -34,7 +34,10 @@ from cgtool.torch_compat.storages import StorageRef
 
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
-SKIPPED = ("profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_")
+SKIPPED = (
+    "profiler::", "aten::detach", "aten::lift_fresh", "prim::", "aten::is_",
+    "aten::_efficientzerotensor",
+)  # fmt: skip
 """Prefixes of ops that become no node."""
 
 

@@ -1,6 +1,6 @@
 """Calls of ops as the program makes them, intercepted on a dispatch key that nothing uses.
 
-This key lies above autograd and autocast. So ops that are made of others (``aten::to``,
+This key lies above functorch, autograd and autocast. So ops that are made of others (``aten::to``,
 ``aten::dropout``) arrive whole, and ops that name a device before any kernel of PyTorch looks at
 it, whether Python code calls them, another op, or autograd. No mode is active, so Python and ATen
 take the paths of plain eager. Other ops pass, and inside the kernel of an op that ``op_key``
@@ -33,6 +33,7 @@ from cgtool.torch_compat.private import (
     include_key,
     is_made_of_others,
     op_names,
+    parse_key,
     schema,
 )
 
@@ -41,8 +42,9 @@ Interceptor = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[..., Any]
 **kwargs)`` goes on with it. ``inside``: called by C++, in another op or in a formula of autograd,
 and not by Python code."""
 
-_NAME, _KEY = unused_key("AutocastIPU", "AutocastHPU", "AutocastXLA")
-"""Autocast of a backend that a build for GPUs does not have."""
+_NAME, _KEY = unused_key("TESTING_ONLY_GenericMode", "AutocastIPU", "AutocastHPU")
+"""Only used in PyTorch's tests; or autocast of a backend that a build for GPUs does not have."""
+_FRONT, _BACK = map(parse_key, ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"))
 _dispatches: dict[int, tuple[Dispatch, dict[int, Any]]] = {}
 """By id of the op: how it goes on, and the keys below for each key set."""
 _interceptor: Interceptor | None = None
@@ -63,8 +65,13 @@ def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     caller = sys._getframe().f_back
     if caller is not None and caller.f_code is OP_KERNEL_CODE:
         caller = caller.f_back
-    # Autograd runs its formulas on the thread that called backward, or on its own.
-    inside = caller is None or caller.f_code in (RUN_CODE, _BACKWARD_CODE)
+    # Autograd runs its formulas on the thread that called backward, or on its own. Functorch takes
+    # the key of its front away while it runs its rules.
+    inside = (
+        caller is None
+        or caller.f_code in (RUN_CODE, _BACKWARD_CODE)
+        or (keyset.has(_BACK) and not keyset.has(_FRONT))
+    )
     return _interceptor(op, args, kwargs, functools.partial(dispatch.run, below), inside)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+from cgtool.torch_compat.private import script_builtins
+
 _MISSING = object()
 
 
@@ -59,12 +61,23 @@ class Patches(contextlib.ExitStack):
 
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         self.set(owner, name, staticmethod(call) if is_static else call)
+        self._compile_as(original, call)
 
     def stand_in(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """``wrap`` for a function of PyTorch: what takes its place is equal to it, because tensor
         subclasses look up the function that was called (``__torch_function__``)."""
         original = getattr(owner, name)
-        self.set(owner, name, _StandIn(original, functools.partial(wrapper, original)))
+        stand_in = _StandIn(original, functools.partial(wrapper, original))
+        self.set(owner, name, stand_in)
+        self._compile_as(original, stand_in)
+
+    def _compile_as(self, original: Any, wrapper: Any) -> None:
+        """TorchScript compiles calls of ``wrapper`` as calls of ``original``: it knows its
+        functions by their ids."""
+        compiled = script_builtins()
+        if id(original) in compiled:
+            compiled[id(wrapper)] = compiled[id(original)]
+            self.callback(compiled.pop, id(wrapper))
 
 
 class _StandIn:

@@ -180,6 +180,11 @@ unwrapped: Callable[[torch.Tensor], torch.Tensor] = _private(
 )
 """The tensor inside one of ``torch.vmap`` or ``torch.func.grad``."""
 
+script_builtins: Callable[[], dict[int, str]] = _private(
+    "torch.jit._builtins._get_builtin_table", _OPS, "torch.jit.script fails while it is watched"
+)
+"""By the id of a function: the op that TorchScript compiles it to."""
+
 BACKWARD = _patch_point(
     "torch.autograd._engine_run_backward", _OPS, "backward cannot be simulated or watched"
 )

@@ -85,7 +85,11 @@ class StorageRef:
         self.key = weak_storage(storage)
         """The ``storage_key``, which no other storage gets while this lives: the memory of a dead
         storage's own few bytes is kept."""
-        self.address = storage.data_ptr()
+        try:
+            self.address = storage.data_ptr()
+            """0 without memory."""
+        except RuntimeError:  # no memory: the zero tangents of forward mode
+            self.address = 0
         self.bytes = storage.nbytes()
 
     def expired(self) -> bool:

@@ -79,6 +79,10 @@ REFUSED = {
     "pageable": lambda x: x + torch.ones(3).to(x.device),
     "pageable cuda": lambda x: x + torch.ones(3).cuda(non_blocking=True),
     "pageable copy": lambda x: torch.empty_like(x).copy_(torch.ones(3)),
+    "pageable, of a row": lambda x: of_rows(lambda row: row + torch.zeros(3).to(row.device), x),
+    "pageable, of a row, its device": lambda x: of_rows(
+        lambda row: row + torch.zeros(3, device="cpu").to(row.device), x
+    ),
     "list index": lambda x: x[[0, 1]],
     "host index": lambda x: x[torch.tensor([0, 1])],
     "number by index": lambda x: (x + 0).__setitem__(indices(x), 0.0),
@@ -114,6 +118,14 @@ def test_waiting_for_the_device_is_refused_at_the_users_line(name):
     assert (__file__, function.__code__.co_firstlineno) in places
 
 
+def of_rows(function, x, randomness="error"):
+    return torch.vmap(function, randomness=randomness)(torch.outer(x, x))
+
+
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.arange(3, device=x.device) * torch.full([1], 0.5, device=x.device)
+
+
 ALLOWED = {
     # An H200 with torch 2.11 captures 14, 5 and 15 nodes.
     "multinomial, one": lambda x: x.multinomial(1) + 0,
@@ -142,6 +154,11 @@ ALLOWED = {
     "an event nobody recorded": lambda x: (torch.cuda.Event().wait(), x + 1)[1],
     "its own device": lambda x: x.to(x.device) + 1,
     "distribution": lambda x: torch.distributions.Normal(x, x, validate_args=False).rsample(),
+    "noise of each row": lambda x: of_rows(functional.gumbel_softmax, x, "different"),
+    "the same dropout": lambda x: of_rows(lambda row: functional.dropout(row, 0.3), x, "same"),
+    "dropout below grad": lambda x: torch.func.grad(lambda x: functional.dropout(x).sum())(x),
+    "forward mode": lambda x: torch.func.jvp(torch.func.grad(lambda x: x.exp().sum()), (x,), (x,)),
+    "script": lambda x: torch.jit.script(scripted)(x),
 }  # fmt: skip
 
 

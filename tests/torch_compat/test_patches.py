@@ -7,8 +7,10 @@ import types
 from typing import Any
 
 import pytest
+import torch
 
 from cgtool.torch_compat.patches import Patches
+from cgtool.torch_compat.private import script_builtins
 
 
 class Base:
@@ -137,3 +139,17 @@ def test_a_replacement_is_unwrapped_as_the_original_would_be() -> None:
         patches.replace(owner, "function", lambda: 3)
         assert (owner.function(), owner.function.__wrapped__) == (3, inner)
     assert owner.function() == 2
+
+
+def test_torchscript_compiles_what_is_wrapped() -> None:
+    original = torch.zeros
+
+    def three(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros([3], device=x.device)
+
+    with Patches() as patches:
+        patches.wrap(torch, "zeros", lambda original, *args: original(*args))
+        assert torch.jit.script(three)(torch.ones(1)).tolist() == [0, 0, 0]
+        wrapper = id(torch.zeros)
+        assert wrapper in script_builtins()
+    assert torch.zeros is original and wrapper not in script_builtins()

@@ -20,13 +20,13 @@ ROUNDS = 3
 RECORD = """
 import sys, time, torch
 from cgtool.program.load import load
-from cgtool.program.phases import Phases, roots_of, run_phases
+from cgtool.program.phases import WorkloadRun, roots_of, run_phases
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.observe.ops import OpRecorder
 def run(spec, device):
     workload = load(spec, device=device)
-    session = Phases(workload, CaptureOptions())
+    session = WorkloadRun(workload, CaptureOptions())
     plain = lambda part, phase, index, body: body()
     run_phases(session, plain)
     with watch() as ranges:

@@ -59,9 +59,9 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
         for part in workload.parts:
             for _ in range(3):
                 outputs = flatten_outputs(call(part))
-                surface = None if step else differentiable(part, outputs)
-                if surface is not None:
-                    grads(surface, False)
+                backward = None if step else differentiable(part, outputs)
+                if backward is not None:
+                    grads(backward, False)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     pool = torch.cuda.graph_pool_handle()
@@ -74,12 +74,12 @@ def plain_capture(workload: Workload) -> list[tuple[str, torch.cuda.CUDAGraph]]:
         graphs.append((f"forward {index}", graph))
     if not step:
         for index, part in reversed(list(enumerate(workload.parts))):
-            surface = differentiable(part, flatten_outputs(kept[index]))
-            if surface is None:
+            backward = differentiable(part, flatten_outputs(kept[index]))
+            if backward is None:
                 continue
             graph = torch.cuda.CUDAGraph(keep_graph=True)
             with torch.cuda.graph(graph, pool=pool):
-                kept.append(grads(surface, False))
+                kept.append(grads(backward, False))
             graphs.append((f"backward {index}", graph))
     return graphs
 

@@ -27,7 +27,7 @@ from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
     NO_DIFFERENTIABLE_PARAMS,
     UNUSED_INPUT,
-    Phases,
+    WorkloadRun,
     roots_of,
     warm_up,
     warmup_iters,
@@ -122,10 +122,10 @@ def _first_iterations(
     options: CaptureOptions,
     iterations: int,
     progress: Progress,
-) -> Phases:
+) -> WorkloadRun:
     """Warm up; what the entry itself is refused for is reported, and no longer required."""
     while True:
-        session = Phases(workload, options)
+        session = WorkloadRun(workload, options)
         try:
             warm_up(session, iterations, progress, explain)
         except CgtoolError as error:

@@ -34,7 +34,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.objects import reach, short, type_name
-from cgtool.program.phases import Phases, name_of, run_phases, seed_all, warm_up, warmup_iters
+from cgtool.program.phases import WorkloadRun, name_of, run_phases, seed_all, warm_up, warmup_iters
 from cgtool.program.workload import Part, Workload, inputs_of, named_tensors
 
 EMPTY_GRAPH = code("empty-graph")
@@ -156,7 +156,7 @@ def unobserved(_graph: CapturedGraph) -> AbstractContextManager[Recorder]:
 
 
 @dataclass
-class Session(Phases, ABC, Generic[GraphT]):
+class Session(WorkloadRun, ABC, Generic[GraphT]):
     """A workload on a device: its graphs, and the tensors that they replay on."""
 
     captured: list[GraphT] = field(default_factory=list)

@@ -67,8 +67,8 @@ def call(part: Part) -> Any:
 
 
 @dataclass(frozen=True)
-class Surface:
-    """The arguments of ``torch.autograd.grad``."""
+class Backward:
+    """What a backward runs from and to: the arguments of ``torch.autograd.grad``."""
 
     outputs: tuple[Named, ...]
     inputs: tuple[Named, ...]
@@ -93,7 +93,7 @@ def _leaves_behind(tensors: Sequence[torch.Tensor]) -> set[int]:
     return leaves
 
 
-def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
+def differentiable(part: Part, outputs: list[Named]) -> Backward | None:
     """The outputs and inputs of backward, or None when no output requires grad.
 
     Raises CgtoolError when an output requires grad and no input or parameter does, so that there
@@ -130,28 +130,28 @@ def differentiable(part: Part, outputs: list[Named]) -> Surface | None:
             phase="capture backward",
         )
     incoming = tuple(torch.ones_like(tensor) for _, tensor in needing_grad)
-    return Surface(needing_grad, tuple(inputs.values()), incoming)
+    return Backward(needing_grad, tuple(inputs.values()), incoming)
 
 
-def grads(surface: Surface, allow_unused: bool) -> tuple[torch.Tensor | None, ...]:
-    """Backward over the surface, as ``make_graphed_callables`` calls it.
+def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, ...]:
+    """Run a backward, as ``make_graphed_callables`` calls it.
 
     Raises CgtoolError that names the inputs that no output depends on, unless ``allow_unused``.
     """
     try:
         return call_user(
             torch.autograd.grad,
-            outputs=tuple(tensor for _, tensor in surface.outputs),
-            inputs=tuple(tensor for _, tensor in surface.inputs),
-            grad_outputs=surface.incoming,
+            outputs=tuple(tensor for _, tensor in backward.outputs),
+            inputs=tuple(tensor for _, tensor in backward.inputs),
+            grad_outputs=backward.incoming,
             only_inputs=True,
             allow_unused=allow_unused,
         )
     except RuntimeError as error:
         if "not have been used in the graph" not in str(error):
             raise
-        used = _leaves_behind([tensor for _, tensor in surface.outputs])
-        unused = [name for name, tensor in surface.inputs if id(tensor) not in used]
+        used = _leaves_behind([tensor for _, tensor in backward.outputs])
+        unused = [name for name, tensor in backward.inputs if id(tensor) not in used]
         shown = ", ".join(unused[:5]) or "some of the inputs"
         shown += f" and {len(unused) - 5} more" if unused[5:] else ""
         raise user_code(
@@ -172,30 +172,30 @@ Run = Callable[[Part, str, int, Callable[[], Any]], Any]
 
 
 @dataclass
-class Phases:
+class WorkloadRun:
     """A workload that runs in phases, and the tensors of each phase, by index of the callable."""
 
     workload: Workload
     options: CaptureOptions
     outputs: dict[int, list[Named]] = field(default_factory=dict)
-    surfaces: dict[int, Surface] = field(default_factory=dict)
+    backwards: dict[int, Backward] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
 
 
-def wants_backward(phases: Phases) -> bool:
+def wants_backward(phases: WorkloadRun) -> bool:
     return phases.options.backward and phases.workload.kind != "step"
 
 
-def forward_phase(phases: Phases) -> str:
+def forward_phase(phases: WorkloadRun) -> str:
     return "step" if phases.workload.kind == "step" else "forward"
 
 
-def name_of(phases: Phases, phase: str, index: int) -> str:
+def name_of(phases: WorkloadRun, phase: str, index: int) -> str:
     """``forward``, or ``forward 1`` if there are several callables."""
     return phase if len(phases.workload.parts) == 1 else f"{phase} {index}"
 
 
-def run_phases(phases: Phases, run: Run) -> None:
+def run_phases(phases: WorkloadRun, run: Run) -> None:
     """Call ``run`` for every forward in order, then for every backward in reverse.
 
     Raises CgtoolError when a backward has nothing to differentiate with respect to.
@@ -209,12 +209,12 @@ def run_phases(phases: Phases, run: Run) -> None:
     if not wants_backward(phases):
         return
     for index, part in reversed(list(enumerate(parts))):
-        surface = differentiable(part, phases.outputs[index])
-        if surface is None:
+        backward = differentiable(part, phases.outputs[index])
+        if backward is None:
             continue
-        phases.surfaces[index] = surface
-        backward = partial(grads, surface, phases.options.allow_unused_input)
-        phases.gradients[index] = run(part, "backward", index, backward)
+        phases.backwards[index] = backward
+        work = partial(grads, backward, phases.options.allow_unused_input)
+        phases.gradients[index] = run(part, "backward", index, work)
 
 
 def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
@@ -239,13 +239,13 @@ def modules_of(workload: Workload) -> tuple[Module, ...]:
     return tuple(Module(path, kind) for path, kind in types.items())
 
 
-def iterate(phases: Phases, part: Part) -> None:
+def iterate(phases: WorkloadRun, part: Part) -> None:
     """One eager iteration of a callable, forward and backward; its tensors are not kept."""
     outputs = flatten_outputs(call(part))
     if wants_backward(phases):
-        surface = differentiable(part, outputs)
-        if surface is not None:
-            grads(surface, phases.options.allow_unused_input)
+        backward = differentiable(part, outputs)
+        if backward is not None:
+            grads(backward, phases.options.allow_unused_input)
 
 
 @contextlib.contextmanager
@@ -265,7 +265,7 @@ def recognised_steps(workload: Workload, part: Part) -> Iterator[None]:
 
 
 def warm_up(
-    phases: Phases,
+    phases: WorkloadRun,
     iterations: int,
     progress: Progress,
     explain: Explain,
@@ -316,7 +316,7 @@ def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str 
 
 
 def labels_of(
-    session: Phases, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+    session: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
 ) -> dict[int, str]:
     """By the address of a storage, the name of the output or gradient in it."""
     names: dict[int, str] = {}
@@ -329,7 +329,7 @@ def labels_of(
             names.setdefault(address, f"{where}{label}")
 
     for index, gradients in session.gradients.items():
-        for (name, _), gradient in zip(session.surfaces[index].inputs, gradients, strict=True):
+        for (name, _), gradient in zip(session.backwards[index].inputs, gradients, strict=True):
             add(index, f"gradient of {name}", gradient)
     for index, outputs in session.outputs.items():
         for name, value in outputs:
@@ -341,7 +341,7 @@ def labels_of(
     return names
 
 
-def caveats_of(session: Phases, empty: Sequence[str]) -> list[Caveat]:
+def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
     caveats = [Caveat("note", note) for note in session.workload.notes]
     if generators := generators_of(session.workload):
@@ -362,6 +362,6 @@ def caveats_of(session: Phases, empty: Sequence[str]) -> list[Caveat]:
                 f"{part.name}: no output requires grad, so there is no backward graph",
             )
             for index, part in enumerate(session.workload.parts)
-            if index not in session.surfaces
+            if index not in session.backwards
         ]
     return caveats

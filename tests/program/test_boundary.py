@@ -70,9 +70,9 @@ def test_autograd_runs_the_users_code():
 
     x = torch.ones(1, requires_grad=True)
     y = Fails.apply(x)
-    surface = phases.Surface((("y", y),), (("x", x),), (torch.ones(1),))
-    assert not boundary.own_fault(raised(phases.grads, surface, False))
-    wrong = phases.Surface((("y", x * 2),), (("x", x),), (torch.ones(7),))
+    backward = phases.Backward((("y", y),), (("x", x),), (torch.ones(1),))
+    assert not boundary.own_fault(raised(phases.grads, backward, False))
+    wrong = phases.Backward((("y", x * 2),), (("x", x),), (torch.ones(7),))
     assert not boundary.own_fault(raised(phases.grads, wrong, False))
 
 

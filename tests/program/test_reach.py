@@ -83,9 +83,9 @@ def test_only_parameters_that_outputs_reach_are_differentiated(loaded):
     )
     (part,) = workload.parts
     outputs = flatten_outputs(call(part))
-    surface = differentiable(part, outputs)
-    assert [name for name, _ in surface.inputs] == ["input x", "used.weight", "used.bias"]
-    gradients = grads(surface, False)
+    backward = differentiable(part, outputs)
+    assert [name for name, _ in backward.inputs] == ["input x", "used.weight", "used.bias"]
+    gradients = grads(backward, False)
     assert torch.equal(gradients[0], part.modules["used"].weight.sum(0, keepdim=True))
 
 
@@ -102,8 +102,8 @@ def test_a_module_keeps_its_whole_surface(loaded):
         "x=f32[1,2]",
     )
     (part,) = workload.parts
-    surface = differentiable(part, flatten_outputs(call(part)))
-    assert [name for name, _ in surface.inputs] == [
+    backward = differentiable(part, flatten_outputs(call(part)))
+    assert [name for name, _ in backward.inputs] == [
         "used.weight",
         "used.bias",
         "idle.weight",
@@ -119,8 +119,8 @@ def test_an_output_that_nothing_known_requires(loaded):
     workload = loaded("leaf = torch.ones(2, requires_grad=True)\ndef g(x): return x * leaf",
                       "g", "x=f32[2]")  # fmt: skip
     (part,) = workload.parts
-    surface = differentiable(part, flatten_outputs(call(part)))
-    assert [name for name, _ in surface.inputs] == ["leaf"]
+    backward = differentiable(part, flatten_outputs(call(part)))
+    assert [name for name, _ in backward.inputs] == ["leaf"]
     workload = loaded("leaves = iter([torch.ones(2, requires_grad=True)])\n"
                       "def g(x): return x * next(leaves)",
                       "g", "x=f32[2]")  # fmt: skip

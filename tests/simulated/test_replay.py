@@ -43,9 +43,9 @@ def test_replay_equals_eager_to_the_last_bit(name):
         for part in workload.parts:
             outputs += [tensor for _, tensor in flatten_outputs(call(part))]
         for index, part in reversed(list(enumerate(workload.parts))):
-            if index in session.surfaces:
-                surface = differentiable(part, flatten_outputs(call(part)))
-                expected += grads(surface, False)
+            if index in session.backwards:
+                backward = differentiable(part, flatten_outputs(call(part)))
+                expected += grads(backward, False)
     assert len(replayed) == len(outputs) and len(gradients) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(replayed, outputs, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))

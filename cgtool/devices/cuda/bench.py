@@ -48,7 +48,7 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Surface, call, differentiable, grads, iterate
+from cgtool.program.phases import Backward, call, differentiable, grads, iterate
 from cgtool.program.workload import Workload, flatten_outputs
 from cgtool.torch_compat.patches import without_collector
 
@@ -190,18 +190,18 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
         for part in parts:
             call(part)
 
-    ready: list[Surface] = []
+    ready: list[Backward] = []
 
     def run_forward() -> None:
         ready.clear()
         for part in reversed(parts):
-            surface = differentiable(part, flatten_outputs(call(part)))
-            if surface is not None:
-                ready.append(surface)
+            backward = differentiable(part, flatten_outputs(call(part)))
+            if backward is not None:
+                ready.append(backward)
 
     def run_backward() -> None:
-        for surface in ready:
-            grads(surface, session.options.allow_unused_input)
+        for backward in ready:
+            grads(backward, session.options.allow_unused_input)
 
     def eager_both() -> None:
         for part in parts:

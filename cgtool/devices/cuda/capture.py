@@ -264,8 +264,8 @@ def _named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
     """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
     memory that has no name."""
     tensors, caveats = describe_tensors(session.workload, session.accesses.number_of, _on_gpu)
-    for surface in session.surfaces.values():
-        for (name, _), tensor in zip(surface.outputs, surface.incoming, strict=True):
+    for backward in session.backwards.values():
+        for (name, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
             if address_of(tensor) is not None:
                 label = f"incoming gradient of {name}"
                 tensors.append(

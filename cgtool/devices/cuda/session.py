@@ -141,10 +141,10 @@ class CudaSession(Session[CudaGraph]):
                 outputs = flatten_outputs(call(part))
                 split = log.count()
                 if wants_backward(self):
-                    surface = differentiable(part, outputs)
-                    if surface is not None:
+                    backward = differentiable(part, outputs)
+                    if backward is not None:
                         begin = log.count()
-                        grads(surface, self.options.allow_unused_input)
+                        grads(backward, self.options.allow_unused_input)
                         phases["backward"] = Recorded(recorder.record, log.launches[begin:])
         phases[forward_phase(self)] = Recorded(recorder.record, log.launches[:split])
         self.recorded.append(phases)

@@ -21,7 +21,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import Phases, roots_of, run_phases
+from cgtool.program.phases import WorkloadRun, roots_of, run_phases
 from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
 
 Results = dict[tuple[str, str], torch.Tensor]
@@ -33,7 +33,7 @@ def _prefixed(workload: Workload, part: Part, name: str) -> str:
     return f"{part.name}: {name}" if len(workload.parts) > 1 else name
 
 
-def results_of(phases: Phases) -> Results:
+def results_of(phases: WorkloadRun) -> Results:
     """Outputs and gradients of all parts under one name each."""
     workload = phases.workload
     results: Results = {}
@@ -41,7 +41,7 @@ def results_of(phases: Phases) -> Results:
         for name, tensor in _readable(named):
             results["output", _prefixed(workload, workload.parts[index], name)] = tensor
     for index, gradients in phases.gradients.items():
-        for (name, _), gradient in zip(phases.surfaces[index].inputs, gradients, strict=True):
+        for (name, _), gradient in zip(phases.backwards[index].inputs, gradients, strict=True):
             if gradient is not None:
                 for part_name, tensor in _readable([(f"gradient of {name}", gradient)]):
                     full = _prefixed(workload, workload.parts[index], part_name)
@@ -80,12 +80,12 @@ def eager_iteration(
     if autocast_caches() and not keep_casts:
         # As leaving the outermost autocast does, once an iteration.
         torch.clear_autocast_cache()
-    phases = Phases(target.workload, target.options)
-    graphs = target.session.surfaces
+    phases = WorkloadRun(target.workload, target.options)
+    graphs = target.session.backwards
 
     def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
         if phase == "backward":
-            incoming = phases.surfaces[index].incoming
+            incoming = phases.backwards[index].incoming
             static = graphs[index].incoming if index in graphs else ()
             for gradient, static_gradient in zip(incoming, static, strict=False):
                 if gradient.shape == static_gradient.shape:
@@ -136,8 +136,8 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
             if id(tensor) not in ids:
                 ids.add(id(tensor))
                 inputs.append((_prefixed(workload, part, name), tensor))
-    for index, surface in target.session.surfaces.items():
-        for (output, _), tensor in zip(surface.outputs, surface.incoming, strict=True):
+    for index, backward in target.session.backwards.items():
+        for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
             name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
             inputs.append((name, tensor))
     return inputs
@@ -227,8 +227,8 @@ class TrialRunner:
         with raw():
             self.incoming = {
                 id(tensor): (tensor, tensor.detach().clone())
-                for surface in target.session.surfaces.values()
-                for tensor in surface.incoming
+                for backward in target.session.backwards.values()
+                for tensor in backward.incoming
             }
 
     def write_inputs(self, trial: Trial, number: int) -> None:

@@ -14,9 +14,9 @@ from cgtool.analysis.diff.rows import (
     ChangeRow,
     EdgeRow,
     Figure,
-    GraphRow,
+    GraphChange,
     LineTime,
-    ModuleRow,
+    ModuleChange,
 )
 from cgtool.analysis.graph.places import short_op
 from cgtool.analysis.units import bytes_text, count_text, time_text
@@ -107,7 +107,7 @@ _COUNTS: Sequence[Column[Any]] = (
     ),
 )
 """Of the rows of graphs and of modules."""
-GRAPHS: Sequence[Column[GraphRow]] = (
+GRAPHS: Sequence[Column[GraphChange]] = (
     Column("graph", lambda row: row.name),
     *_COUNTS,
     Column(
@@ -166,7 +166,7 @@ CHANGES: Sequence[Column[ChangeRow]] = (
     Column("change", _change, narrowest=24),
     Column("module", lambda row: _name(row.module), priority=1),
 )
-MODULES: Sequence[Column[ModuleRow]] = (
+MODULES: Sequence[Column[ModuleChange]] = (
     Column("module", lambda row: _name(row.module)),
     *_COUNTS,
 )

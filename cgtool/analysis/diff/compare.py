@@ -27,10 +27,10 @@ from cgtool.analysis.diff.rows import (
     ChangeRow,
     EdgeRow,
     Figure,
-    GraphRow,
+    GraphChange,
     Lines,
     LineTime,
-    ModuleRow,
+    ModuleChange,
     by_module,
     edges,
     find_changes,
@@ -69,8 +69,8 @@ class Diff(msgspec.Struct, frozen=True):
     b: ComparedCapture
     simulated: bool
     notes: tuple[str, ...]
-    graphs: tuple[GraphRow, ...]
-    modules: tuple[ModuleRow, ...]
+    graphs: tuple[GraphChange, ...]
+    modules: tuple[ModuleChange, ...]
     changes: tuple[ChangeRow, ...]
     """The rows with most nodes come first."""
     edges: tuple[EdgeRow, ...]
@@ -129,12 +129,12 @@ def _side(capture: Capture, name: str) -> ComparedCapture:
     return ComparedCapture(name, capture.entry.spec, environment.device, environment.torch, count)
 
 
-def _graph(matched: Matched) -> GraphRow:
+def _graph(matched: Matched) -> GraphChange:
     before, after = (
         None if graph is None else len(graph.nodes) for graph in (matched.a, matched.b)
     )
     change = ADDED if before is None else REMOVED if after is None else ""
-    return GraphRow(
+    return GraphChange(
         matched.graph.name,
         matched.graph.phase,
         change or (CHANGED if matched.different else "same"),

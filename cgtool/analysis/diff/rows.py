@@ -24,7 +24,7 @@ _DEEPEST = 9
 """Names of a module path."""
 
 
-class Attribute(msgspec.Struct, frozen=True):
+class ChangedAttribute(msgspec.Struct, frozen=True):
     """One attribute of a node: both values if it changed, else that of the side that has it."""
 
     name: str
@@ -46,7 +46,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
     line: str | None
     module: str
     """One module, or a pattern that all of them match (``layers.*.linear``)."""
-    attributes: tuple[Attribute, ...]
+    attributes: tuple[ChangedAttribute, ...]
     """Attributes of the first of these nodes."""
     variants: int
     """How many different values these nodes have of these attributes: 1 if all have those of the
@@ -57,7 +57,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
     """Ids of the nodes; a changed node has the same position as in ``a``."""
 
 
-class ModuleRow(msgspec.Struct, frozen=True):
+class ModuleChange(msgspec.Struct, frozen=True):
     """Nodes of one module that differ."""
 
     module: str
@@ -69,7 +69,7 @@ class ModuleRow(msgspec.Struct, frozen=True):
     moved: int
 
 
-class GraphRow(msgspec.Struct, frozen=True):
+class GraphChange(msgspec.Struct, frozen=True):
     """One graph."""
 
     name: str
@@ -247,7 +247,7 @@ class Lines:
             tuple(change.b for change in members if change.b is not None),
         )
 
-    def _attributes(self, change: Change) -> Iterator[Attribute]:
+    def _attributes(self, change: Change) -> Iterator[ChangedAttribute]:
         """What differs; for a node that only one side has, what it does."""
         if change.change == MOVED:
             return
@@ -255,23 +255,25 @@ class Lines:
         a, b = (dict(self._values(fact)) if fact else {} for fact in (before, after))
         for name in a | b:
             if a.get(name) != b.get(name):
-                yield Attribute(name, a.get(name), b.get(name))
+                yield ChangedAttribute(name, a.get(name), b.get(name))
         if before is None or after is None:
             return
         if before.op != after.op:
-            yield Attribute("op", before.op, after.op)
+            yield ChangedAttribute("op", before.op, after.op)
         yield from self._argument_changes(before, after)
         for operand in change.operands:
             a_text = _source_text(operand.a, change.matched.facts_a)
-            yield Attribute(operand.name, a_text, _source_text(operand.b, change.matched.facts_b))
+            yield ChangedAttribute(
+                operand.name, a_text, _source_text(operand.b, change.matched.facts_b)
+            )
         if change.matched.turned(before, after):
             names = (
                 None if fact.stream is None else streams[fact.stream].name
                 for fact, streams in zip((before, after), self._streams, strict=True)
             )
-            yield Attribute("stream", *names)
+            yield ChangedAttribute("stream", *names)
 
-    def _argument_changes(self, before: Fact, after: Fact) -> Iterator[Attribute]:
+    def _argument_changes(self, before: Fact, after: Fact) -> Iterator[ChangedAttribute]:
         """The arguments that differ: of one op, and without the sizes of tensors if the node's own
         size differs."""
         if before.arguments is None or after.arguments is None or before.op != after.op:
@@ -284,7 +286,7 @@ class Lines:
             a, b = old.get(name), new.get(name)
             is_tensor = any(side is not None and side.operands for side in (a, b))
             if a != b and not (is_tensor and before.sizes != after.sizes):
-                yield Attribute(name, a.value if a else None, b.value if b else None)
+                yield ChangedAttribute(name, a.value if a else None, b.value if b else None)
 
     def _values(self, fact: Fact) -> Iterator[tuple[str, str]]:
         if fact.name is not None and fact.type == "kernel":
@@ -344,7 +346,7 @@ def _pattern(modules: set[str | None]) -> str:
 
 def by_module(
     a: Capture, b: Capture, graphs: Sequence[Matched], changes: Iterable[Change]
-) -> tuple[ModuleRow, ...]:
+) -> tuple[ModuleChange, ...]:
     """The modules whose nodes differ, as deep as fits on a screen."""
     whole: dict[tuple[str, str | None], Counter[str]] = defaultdict(Counter)
     prefixes: dict[object, str] = {}
@@ -367,7 +369,7 @@ def by_module(
             break
         chosen = shown
     return tuple(
-        ModuleRow(name, *(counts[key] for key in ("a", "b", REMOVED, ADDED, CHANGED, MOVED)))
+        ModuleChange(name, *(counts[key] for key in ("a", "b", REMOVED, ADDED, CHANGED, MOVED)))
         for name, counts in chosen.items()
     )
 

@@ -40,7 +40,7 @@ _SHOWN = 5
 """Pairs of lines that a finding names."""
 
 
-class Pair(msgspec.Struct, frozen=True):
+class IndependentPair(msgspec.Struct, frozen=True):
     """Two pieces of work that run one after the other although they are independent."""
 
     one: int
@@ -81,7 +81,7 @@ class Overlap(msgspec.Struct, frozen=True):
     """Nodes on the longest chain through the edges."""
     needed_nodes: int
     """Nodes on the longest chain through the dependencies of the data."""
-    pairs: tuple[Pair, ...]
+    pairs: tuple[IndependentPair, ...]
     """By lines, the largest gain first."""
     unneeded_edges: int
     """Edges between two nodes that take time and do not depend on each other."""
@@ -205,7 +205,7 @@ def _pairs(
     free: Schedule,
     fills: Sequence[float],
     node_ns: Sequence[int],
-) -> tuple[Pair, ...]:
+) -> tuple[IndependentPair, ...]:
     """The pieces that the edges order (``edges`` is what each node waits for), with the nodes that
     they could run at the same time as by the dependencies of the data (``free``), by lines, the
     largest gain first.
@@ -245,13 +245,13 @@ def _pairs(
         )
         across = graph.nodes[moved].stream != graph.nodes[near].stream
         groups[line(moved), line(near), across].append((nodes, moved, near, gain))
-    pairs: list[Pair] = []
+    pairs: list[IndependentPair] = []
     for (_, _, across), members in groups.items():
         _, moved, near, _ = members[0]
         nodes = tuple(node for piece, *_ in members for node in piece)
         busy_ns = sum(node_ns[node] for node in nodes)
         gain_ns = min(round(sum(gain for *_, gain in members)), overlap.gain_ns)
-        pairs.append(Pair(moved, near, nodes, len(members), busy_ns, gain_ns, across))
+        pairs.append(IndependentPair(moved, near, nodes, len(members), busy_ns, gain_ns, across))
     return tuple(sorted(pairs, key=lambda pair: (-pair.gain_ns, -pair.busy_ns, -len(pair.nodes))))
 
 
@@ -312,7 +312,7 @@ def more_bytes(capture: Capture, graph: Graph, free: Schedule) -> int:
     return more
 
 
-def sentence(capture: Capture, overlap: Overlap, pair: Pair) -> str:
+def sentence(capture: Capture, overlap: Overlap, pair: IndependentPair) -> str:
     """``aten::mm at model.py:31 and aten::mm at model.py:33 are independent: running them at the
     same time would gain at most 12 us of 80 us``; in nodes where no time is known."""
     nodes, places = capture.graphs[overlap.graph].nodes, Places(capture)

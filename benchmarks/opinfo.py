@@ -49,7 +49,7 @@ from benchmarks.databases import (  # noqa: E402
     with_inputs,
 )
 from benchmarks.watched_ops import profiled_names  # noqa: E402
-from cgtool.jobs.dispatch import RUN, Context, open_device  # noqa: E402
+from cgtool.jobs.dispatch import RUN, JobContext, open_device  # noqa: E402
 from cgtool.model.failure import CgtoolError  # noqa: E402
 from cgtool.model.finding import Finding  # noqa: E402
 from cgtool.model.jobs import CheckJob, VerifyJob  # noqa: E402
@@ -134,7 +134,7 @@ def _job(kind: type, factory: Callable[[], Step], device: str) -> Any:
     sys.modules[module.__name__] = module
     wanted = "simulated" if device == "simulated" else None
     job = kind(spec="opinfo_entry:build", capture_options=CaptureOptions(device=wanted))
-    return RUN[kind](job, Context(open_device(wanted), _quiet))
+    return RUN[kind](job, JobContext(open_device(wanted), _quiet))
 
 
 def _hazards(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:

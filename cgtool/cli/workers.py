@@ -40,11 +40,13 @@ from cgtool.model.options import (
 )
 
 T = TypeVar("T")
-Source = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
+CapturingJob = jobs.CaptureJob | jobs.BenchJob | jobs.AgainstJob | jobs.ProfileJob
 """Jobs that write a capture file; the others write a Report."""
 
 
-def capture_of(job: Source, output: Path, options: WorkerOptions = WorkerOptions()) -> Capture:
+def capture_of(
+    job: CapturingJob, output: Path, options: WorkerOptions = WorkerOptions()
+) -> Capture:
     """Do a job in a worker process; its capture file is in place when this returns.
 
     Raises CgtoolError, with all findings of a dry run where the capture failed.
@@ -81,7 +83,7 @@ def _run(job: jobs.AnyJob, output: Path, options: WorkerOptions) -> None:
             supervisor.run(job, output, timeout=options.timeout, progress=status.update)
 
 
-def _with_dry_run(error: CgtoolError, job: Source, options: WorkerOptions) -> CgtoolError:
+def _with_dry_run(error: CgtoolError, job: CapturingJob, options: WorkerOptions) -> CgtoolError:
     """The error with all further findings of ``cgtool check``, when a capture failed.
 
     A failed capture leaves its process unusable, so the dry run has a process of its own.
@@ -140,7 +142,7 @@ class Measuring(WorkerOptions):
             jobs.AgainstJob(spec, self.capture_options, against=self.against, options=self.timing)
         )
 
-    def _capture_of(self, job: Source) -> Capture:
+    def _capture_of(self, job: CapturingJob) -> Capture:
         return capture_of(job, self.file(next(self._numbers)), self)
 
     def check(self, spec: str) -> Report:

@@ -33,7 +33,7 @@ from cgtool.program.spec import parse_entry
 from cgtool.program.workload import Workload, entry_of
 
 
-class Answer(NamedTuple):
+class JobResult(NamedTuple):
     """A capture, or a report and the capture behind it."""
 
     captured: Captured | None
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 def run(request: jobs.Request, progress: Progress) -> None:
     """Do the job, and write its answer to ``request.output``. Raises CgtoolError."""
     job, output = request.job, Path(request.output)
-    context = Context(open_device(job.capture_options.device), progress)
+    context = JobContext(open_device(job.capture_options.device), progress)
     if job.capture_options.times:
         context.device.require_gpu("--times", fix="leave out --times: the graph is the same")
     captured, report = RUN[type(job)](job, context)
@@ -56,7 +56,7 @@ def run(request: jobs.Request, progress: Progress) -> None:
 
 
 @dataclass
-class Context:
+class JobContext:
     """The device of a job, and where it reports its progress."""
 
     device: Device
@@ -97,14 +97,14 @@ class Context:
         )
 
 
-def _capture(job: jobs.CaptureJob, context: Context) -> Answer:
+def _capture(job: jobs.CaptureJob, context: JobContext) -> JobResult:
     with context.device.active(), call_sites.recorded():
-        return Answer(
+        return JobResult(
             context.device.capture(context.load(job), job.capture_options, context.progress)
         )
 
 
-def _check(job: jobs.CheckJob, context: Context) -> Answer:
+def _check(job: jobs.CheckJob, context: JobContext) -> JobResult:
     with context.device.active(), call_sites.recorded():
         workload = context.load(job)
         checked, captured = context.device.check(workload, job.capture_options, context.progress)
@@ -113,17 +113,17 @@ def _check(job: jobs.CheckJob, context: Context) -> Answer:
         if captured is not None:
             empty = [each for each in captured[0].caveats if each.code == EMPTY_GRAPH]
             report = msgspec.structs.replace(report, notes=(*report.notes, *empty))
-        return Answer(captured, report)
+        return JobResult(captured, report)
 
 
-def _check_script(job: jobs.ScriptJob, context: Context) -> Answer:
+def _check_script(job: jobs.ScriptJob, context: JobContext) -> JobResult:
     seed_all(job.capture_options.seed)
     checked = context.device.check_script(job.spec, job.capture_options.argument, context.progress)
     entry = Entry(spec=job.spec, kind="script", file=str(Path(job.spec).resolve()), line=1)
-    return Answer(None, context.report("check", entry, checked))
+    return JobResult(None, context.report("check", entry, checked))
 
 
-def _verify(job: jobs.VerifyJob, context: Context) -> Answer:
+def _verify(job: jobs.VerifyJob, context: JobContext) -> JobResult:
     from cgtool.jobs.verify.procedure import verify
 
     with context.device.active(), call_sites.recorded():
@@ -134,22 +134,22 @@ def _verify(job: jobs.VerifyJob, context: Context) -> Answer:
         report = context.report("verify", entry, (outcome.findings, outcome.looked_at))
     notes = (*report.notes, *outcome.notes)
     report = msgspec.structs.replace(report, comparisons=outcome.comparisons, notes=notes)
-    return Answer(None, report)
+    return JobResult(None, report)
 
 
-def _bench(job: jobs.BenchJob, context: Context) -> Answer:
+def _bench(job: jobs.BenchJob, context: JobContext) -> JobResult:
     # Report an invalid ENTRY before a missing GPU.
     parse_entry(job.spec)
     context.device.require_gpu("bench")
     from cgtool.devices.cuda import bench
 
     workload = context.load(job)
-    return Answer(
+    return JobResult(
         bench.run(context.device, workload, job.capture_options, job.options, context.progress)
     )
 
 
-def _profile(job: jobs.ProfileJob, context: Context) -> Answer:
+def _profile(job: jobs.ProfileJob, context: JobContext) -> JobResult:
     parse_entry(job.spec)
     context.device.require_gpu(
         "profile",
@@ -158,12 +158,12 @@ def _profile(job: jobs.ProfileJob, context: Context) -> Answer:
     from cgtool.devices.cuda import profile
 
     workload = context.load(job)
-    return Answer(
+    return JobResult(
         profile.run(context.device, workload, job.capture_options, job.options, context.progress)
     )
 
 
-def _against(job: jobs.AgainstJob, context: Context) -> Answer:
+def _against(job: jobs.AgainstJob, context: JobContext) -> JobResult:
     """Replays of two ENTRIES, compared in one process."""
     parse_entry(job.spec)
     context.device.require_gpu("bench")
@@ -182,10 +182,10 @@ def _against(job: jobs.AgainstJob, context: Context) -> Answer:
 
     entries = entry("replay", job.spec), entry("against", job.against)
     with isolation.checked():
-        return Answer(pairs.run(context.device, entries, job.options, context.progress))
+        return JobResult(pairs.run(context.device, entries, job.options, context.progress))
 
 
-RUN: dict[type[jobs.Job], Callable[[Any, Context], Answer]] = {
+RUN: dict[type[jobs.Job], Callable[[Any, JobContext], JobResult]] = {
     jobs.CaptureJob: _capture,
     jobs.BenchJob: _bench,
     jobs.AgainstJob: _against,

@@ -20,7 +20,6 @@ import torch
 
 from cgtool.observe.frames import is_internal
 
-Module = torch.nn.Module
 _SHORT = 80
 _MOST = 10_000
 """Maximum length of a message; nobody reads more of an error."""
@@ -77,7 +76,7 @@ _MANY = 1000
 class Reached:
     """By the names in the user's code."""
 
-    modules: dict[str, Module] = field(default_factory=dict)
+    modules: dict[str, torch.nn.Module] = field(default_factory=dict)
     """Outermost owners only. ``{"": module}`` when the function is a module, or bound to one."""
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -102,7 +101,7 @@ class _Walk:
 
     def value(self, value: Any, name: str, depth: int) -> None:
         tables: tuple[tuple[Any, dict[str, Any]], ...] = (
-            (Module, self.reach.modules),
+            (torch.nn.Module, self.reach.modules),
             (torch.optim.Optimizer, self.reach.optimizers),
             (torch.Tensor, self.reach.tensors),
             (torch.Generator, self.reach.generators),
@@ -160,7 +159,7 @@ class _Walk:
             inner = attribute(function, "__wrapped__")
             if inner is not None:
                 self.function(inner, depth)
-        elif is_a(function, Module):
+        elif is_a(function, torch.nn.Module):
             self.value(function, "", depth)
         elif callable(function) and not is_a(function, type | types.BuiltinFunctionType):
             self._attributes(function, "self", depth + 1)
@@ -190,14 +189,14 @@ class _Walk:
 
 def reach(function: Callable[..., Any]) -> Reached:
     """What ``function`` can reach by name; an object with two names has the first."""
-    if is_a(function, Module):
-        return Reached(modules={"": cast(Module, function)})
+    if is_a(function, torch.nn.Module):
+        return Reached(modules={"": cast(torch.nn.Module, function)})
     walk = _Walk()
     bound: Any = function
     while is_a(bound, functools.partial):
         bound = bound.func
     bound = bound.__self__ if is_a(bound, types.MethodType) else bound
-    if is_a(bound, Module):
+    if is_a(bound, torch.nn.Module):
         walk.value(bound, "", 0)
     walk.function(function, _DEPTH)
     reached = walk.reach

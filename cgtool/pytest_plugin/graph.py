@@ -41,7 +41,7 @@ from cgtool.pytest_plugin.marker import (
     read,
     typed,
 )
-from cgtool.pytest_plugin.workers import Named, Workers
+from cgtool.pytest_plugin.workers import NamedEntry, Workers
 
 
 class Factory:
@@ -227,7 +227,7 @@ class Graph:
 # --- what is captured
 
 
-def named(entry: object, root: Path, folder: Path) -> Named:
+def named(entry: object, root: Path, folder: Path) -> NamedEntry:
     """``"model.py:build"`` (a file from ``root``, or else from ``folder``, where the test is),
     ``"package.module:build"``, or a function that a module has under its own name.
 
@@ -238,7 +238,7 @@ def named(entry: object, root: Path, folder: Path) -> Named:
     file, _, name = entry.rpartition(":")
     if not file.endswith(".py"):
         parse_entry(entry)
-        return Named(entry, entry)
+        return NamedEntry(entry, entry)
     for base in (root, folder):
         if is_file(path := base / file):
             return _in_file(path, name, root)
@@ -249,15 +249,15 @@ def named(entry: object, root: Path, folder: Path) -> Named:
     )
 
 
-def _in_file(path: Path, name: str, root: Path) -> Named:
+def _in_file(path: Path, name: str, root: Path) -> NamedEntry:
     # Not resolved: users know the file by its link in the repository.
     full = Path(os.path.normpath(path))
     shown = full.relative_to(root) if full.is_relative_to(root) else full
     parse_entry(f"{full}:{name}")
-    return Named(f"{full}:{name}", f"{shown.as_posix()}:{name}")
+    return NamedEntry(f"{full}:{name}", f"{shown.as_posix()}:{name}")
 
 
-def _of_object(entry: object, root: Path) -> Named:
+def _of_object(entry: object, root: Path) -> NamedEntry:
     name = getattr(entry, "__qualname__", None)
     if not callable(entry) or not isinstance(name, str):
         raise _unnamed(f"an object of type {type(entry).__name__}", "it cannot be imported by name")
@@ -282,7 +282,7 @@ def _of_object(entry: object, root: Path) -> Named:
         )
     if not Path(file).is_relative_to(root):
         # Installed: in another folder on each machine.
-        return Named(f"{entry.__module__}:{name}", f"{entry.__module__}:{name}")
+        return NamedEntry(f"{entry.__module__}:{name}", f"{entry.__module__}:{name}")
     return _in_file(Path(file), name, root)
 
 

@@ -32,7 +32,7 @@ from cgtool.model.options import VerifyOptions
 T = TypeVar("T", Capture, Report)
 
 
-class Named(NamedTuple):
+class NamedEntry(NamedTuple):
     """One entry point."""
 
     spec: str
@@ -45,7 +45,7 @@ class Named(NamedTuple):
 class Workers(Measuring):
     """Measures one entry. What was measured for the test before is used again."""
 
-    entry: Named = field(kw_only=True)
+    entry: NamedEntry = field(kw_only=True)
     times: bool = field(kw_only=True)
     """False: no replay is timed."""
     reports: dict[str, Report] = field(default_factory=dict)

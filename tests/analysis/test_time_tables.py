@@ -7,7 +7,7 @@ from hypothesis import given
 from msgspec import structs
 
 from cgtool.analysis.timing.roofline import utilizations
-from cgtool.analysis.timing.time_tables import BY, Tables
+from cgtool.analysis.timing.time_tables import BY, TimeTables
 from cgtool.model.capture import Frame
 from tests.builders import capture, hostile, small, timed
 from tests.strategies import captures
@@ -15,7 +15,7 @@ from tests.strategies import captures
 
 def tables(recorded, total_ns=None):
     work = sum(node.duration_ns or 0 for graph in recorded.graphs for node in graph.nodes)
-    return Tables(
+    return TimeTables(
         recorded, [utilizations(recorded, graph) for graph in recorded.graphs], total_ns or work
     )
 

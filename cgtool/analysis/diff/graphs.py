@@ -28,7 +28,7 @@ _Source = int | str | None
 """The id of the first node of the call that wrote a tensor; or the tensor's name; None if neither
 is known."""
 
-Link = tuple[int, int, int, int, int]
+EdgeTuple = tuple[int, int, int, int, int]
 """An ``Edge``; a result uses ids of the left graph."""
 
 
@@ -45,8 +45,8 @@ class OperandChange(NamedTuple):
 class Rewired:
     """Dependencies between nodes of both graphs, by ids of the left one."""
 
-    gone: list[Link] = field(default_factory=list)
-    new: list[Link] = field(default_factory=list)
+    gone: list[EdgeTuple] = field(default_factory=list)
+    new: list[EdgeTuple] = field(default_factory=list)
     moved: list[Pair] = field(default_factory=list)
     """Of the nodes that moved, those that wait for others or that others wait for: without any,
     only the order of creation is another, and the two graphs are one."""
@@ -232,7 +232,7 @@ class _Bridges:
     Those that hang together are one bridge; direction inside it is left out of account.
     """
 
-    def __init__(self, links: Iterable[Link], kept: Container[int]) -> None:
+    def __init__(self, links: Iterable[EdgeTuple], kept: Container[int]) -> None:
         self._over: dict[int, int] = {}
         ends: list[Pair] = []
         for source, target, *_ in [

@@ -34,7 +34,7 @@ class Measured(msgspec.Struct, frozen=True):
     """What the reader must know to judge the figures, one sentence each."""
 
 
-class Context(NamedTuple):
+class EvidenceContext(NamedTuple):
     """What a figure is explained from."""
 
     measured: Measured
@@ -52,7 +52,9 @@ class Evidence(msgspec.Struct, frozen=True):
     frame: Frame | None = None
 
 
-def explain(how: Callable[[Context], Evidence] | None, context: Context) -> Evidence:
+def explain(
+    how: Callable[[EvidenceContext], Evidence] | None, context: EvidenceContext
+) -> Evidence:
     """The evidence of a metric; if no line is responsible, its frame is the entry itself."""
     measured = context.measured
     evidence = how(context) if how is not None else Evidence()
@@ -99,7 +101,7 @@ def _counts(lines: _Lines) -> Counter[_Group]:
     return Counter({group: counted.total() for group, counted in lines.items()})
 
 
-def of_nodes(context: Context, type_: str | None = None) -> Evidence:
+def of_nodes(context: EvidenceContext, type_: str | None = None) -> Evidence:
     """The nodes (of one type) that are new, where that is known and any are; else the ops with most
     nodes."""
     capture, phase, compared = context.measured.capture, context.phase, context.compared
@@ -122,7 +124,7 @@ def of_nodes(context: Context, type_: str | None = None) -> Evidence:
     return _listed(ops, lines, "")
 
 
-def of_replay_time(context: Context) -> Evidence:
+def of_replay_time(context: EvidenceContext) -> Evidence:
     """Evidence for a slower replay: often it does more."""
     if context.baseline is None and context.compared is None:
         return Evidence()
@@ -174,7 +176,7 @@ def _listed(
 # --- memory
 
 
-def of_memory(context: Context, *, live: bool) -> Evidence:
+def of_memory(context: EvidenceContext, *, live: bool) -> Evidence:
     """The allocations that hold most memory, by op and line: at the end of the capture (``live``),
     or at the peak. With a capture to compare, what is new in them."""
     capture, compared = context.measured.capture, context.compared
@@ -235,7 +237,7 @@ def hazards_of(reports: Sequence[Report]) -> tuple[ExplainedFinding, ...]:
     return tuple(unique.values())
 
 
-def of_findings(context: Context) -> Evidence:
+def of_findings(context: EvidenceContext) -> Evidence:
     """The findings of ``cgtool check``."""
     return _findings(hazards_of(context.measured.reports))
 
@@ -251,7 +253,7 @@ def _findings(findings: Sequence[ExplainedFinding]) -> Evidence:
     return Evidence(tuple(lines), frame)
 
 
-def of_mismatches(context: Context) -> Evidence:
+def of_mismatches(context: EvidenceContext) -> Evidence:
     """The tensors that differ, and the errors that ``cgtool verify`` names as their cause."""
     reports = [report for report in context.measured.reports if report.command == "verify"]
     different = [
@@ -278,7 +280,7 @@ def of_mismatches(context: Context) -> Evidence:
     return Evidence((*lines, *causes.lines), causes.frame)
 
 
-def of_capture_time(context: Context) -> Evidence:
+def of_capture_time(context: EvidenceContext) -> Evidence:
     """Capture, instantiation and upload of each graph, the longest first."""
     capture = context.measured.capture
     parts = []

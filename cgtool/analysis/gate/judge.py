@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import Budgets
-from cgtool.analysis.gate.evidence import Context, Measured, explain
+from cgtool.analysis.gate.evidence import EvidenceContext, Measured, explain
 from cgtool.analysis.gate.metrics import (
     BY_NAME,
     METRICS,
     Metric,
-    Runs,
+    RunSamples,
     key,
     known,
     runs_of,
@@ -158,7 +158,7 @@ def judge(
     )
 
 
-def _times(values: Baseline) -> Iterator[tuple[str, Runs]]:
+def _times(values: Baseline) -> Iterator[tuple[str, RunSamples]]:
     """Every time that was measured, of the whole and by phase."""
     timed = {samples.phase for samples in values.samples}
     for metric in METRICS:
@@ -231,7 +231,7 @@ class _Target(msgspec.Struct, frozen=True):
     def _explained(self, verdict: Verdict, metric: Metric, phase: str | None) -> Verdict:
         if verdict.verdict != FAIL:
             return verdict
-        context = Context(self.measured, phase, self.base, self.compared)
+        context = EvidenceContext(self.measured, phase, self.base, self.compared)
         evidence = explain(metric.evidence, context)
         return replace(verdict, evidence=(*verdict.evidence, *evidence.lines), frame=evidence.frame)
 

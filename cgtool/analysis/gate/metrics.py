@@ -14,7 +14,7 @@ from operator import truediv
 import msgspec
 
 from cgtool.analysis.gate import evidence
-from cgtool.analysis.gate.evidence import Context, Evidence, hazards_of
+from cgtool.analysis.gate.evidence import Evidence, EvidenceContext, hazards_of
 from cgtool.analysis.pools import driver_bytes, live_bytes, reserved_bytes
 from cgtool.analysis.reports import explain_findings, unanswered
 from cgtool.model.baseline import Baseline
@@ -22,7 +22,7 @@ from cgtool.model.capture import Capture, Graph
 from cgtool.model.finding import ERROR, Report
 from cgtool.model.measurements import PHASES, whole
 
-Runs = tuple[tuple[float, ...], ...]
+RunSamples = tuple[tuple[float, ...], ...]
 """Samples of a time: one tuple for each run, which is one worker process."""
 
 _MIB = 1 << 20
@@ -43,12 +43,12 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     of the metric; None if the capture does not have it."""
     reported: Callable[[Sequence[Report]], int | None] | None = None
     """Reads a count from the reports of ``source``; None if they do not have it."""
-    timed: Callable[[Baseline, str], Runs] | None = None
+    timed: Callable[[Baseline, str], RunSamples] | None = None
     """Reads the samples of one phase, in the unit of the metric. Times are judged with an interval,
     all other figures exactly."""
     missing: str = ""
     """The reason to show if the reader finds no figure."""
-    evidence: Callable[[Context], Evidence] | None = None
+    evidence: Callable[[EvidenceContext], Evidence] | None = None
     """Explains a figure that is over its budget."""
     larger_is_better: bool = False
     bounds: tuple[str, ...] = ("max",)
@@ -92,14 +92,14 @@ def _mismatches(reports: Sequence[Report]) -> int | None:
     )
 
 
-def _device_us(name: str) -> Callable[[Baseline, str], Runs]:
+def _device_us(name: str) -> Callable[[Baseline, str], RunSamples]:
     return lambda values, phase: tuple(
         tuple(duration_ns / 1e3 for duration_ns in rounds)
         for rounds in _rounds(values, name, phase).values()
     )
 
 
-def _speedup(values: Baseline, phase: str) -> Runs:
+def _speedup(values: Baseline, phase: str) -> RunSamples:
     """Eager time divided by replay time, round by round."""
     eager, replay = _rounds(values, "eager", phase), _rounds(values, "replay", phase)
     return tuple(
@@ -278,7 +278,7 @@ def count(capture: Capture) -> dict[str, int | float]:
     return counts
 
 
-def runs_of(values: Baseline, metric: Metric, phase: str | None) -> Runs:
+def runs_of(values: Baseline, metric: Metric, phase: str | None) -> RunSamples:
     """Samples of a time in the metric's unit. Without a phase, those of the whole iteration:
     ``step``, ``both``, or ``forward``. None of a metric that is counted."""
     return metric.timed(values, phase or whole_phase(values)) if metric.timed else ()

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cgtool.analysis.gate.budgets import Budget, Increase
-from cgtool.analysis.gate.metrics import BY_NAME, Metric, Runs, key, runs_of
+from cgtool.analysis.gate.metrics import BY_NAME, Metric, RunSamples, key, runs_of
 from cgtool.analysis.timing.regression import (
     ALARM,
     CANNOT_TELL,
@@ -93,12 +93,12 @@ def number(value: float, unit: str = "") -> str:
     return text + ("x" if unit == "x" else f" {unit}" if unit else "")
 
 
-def middle(runs: Runs) -> float:
+def middle(runs: RunSamples) -> float:
     """Median over the runs of each run's median."""
     return median(map(median, runs))
 
 
-def half_range(runs: Runs) -> float | None:
+def half_range(runs: RunSamples) -> float | None:
     """Half the distance from the fastest run to the slowest; for one run, half its middle half."""
     middles = [median(run) for run in runs]
     if len(runs) > 1:
@@ -172,7 +172,7 @@ def _judge_time_limit(values: Baseline, metric: Metric, budget: Budget, shares: 
     return replace(verdict, text=f"too close to the limit; {text}", more_runs=needed, open=True)
 
 
-def _spread(logs: Sequence[float], runs: Runs, prior: float) -> float:
+def _spread(logs: Sequence[float], runs: RunSamples, prior: float) -> float:
     if len(logs) > FEW:
         return max(stdev(logs), FLOOR)
     own = max(spread(run) or 0.0 for run in runs)
@@ -246,7 +246,7 @@ def _from_idle(side: Baseline) -> bool:
     return any(not samples.lead_in for samples in side.samples)
 
 
-def _inverse(runs: Runs) -> Runs:
+def _inverse(runs: RunSamples) -> RunSamples:
     return tuple(tuple(1 / time for time in run) for run in runs)
 
 

@@ -106,7 +106,7 @@ def longest(order: Sequence[int], durations: Sequence[int], before: Sequence[Seq
     return max(end, default=0)
 
 
-class Path(msgspec.Struct, frozen=True):
+class CriticalPath(msgspec.Struct, frozen=True):
     """The longest path through the edges of one graph. It does not include gaps between nodes."""
 
     graph: int
@@ -135,7 +135,7 @@ class Path(msgspec.Struct, frozen=True):
         return self.busy_ns > 0
 
 
-def critical_path(capture: Capture, index: int) -> Path:
+def critical_path(capture: Capture, index: int) -> CriticalPath:
     """The critical path of ``capture.graphs[index]``."""
     graph = capture.graphs[index]
     times = durations(capture, graph)
@@ -144,7 +144,7 @@ def critical_path(capture: Capture, index: int) -> Path:
     ends = [node.start_ns + times[node.id] for node in graph.nodes if node.start_ns is not None]
     starts = [node.start_ns for node in graph.nodes if node.start_ns is not None]
     timed = any(times)
-    return Path(
+    return CriticalPath(
         graph=index,
         nodes=laid.path,
         length_ns=laid.length if timed else 0,

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 
 from cgtool.analysis.graph.places import frames_of
-from cgtool.analysis.graph.schedule import Path
+from cgtool.analysis.graph.schedule import CriticalPath
 from cgtool.analysis.timing.bench import BenchRow, bench_report
 from cgtool.analysis.timing.gaps import Timeline
 from cgtool.analysis.units import count_text, time_text
@@ -69,7 +69,7 @@ class Gain(msgspec.Struct, frozen=True):
         return f"With a copy of every input before each replay it is {copied:.1f}x."
 
 
-def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]) -> Gain:
+def judge(capture: Capture, lines: Sequence[Timeline], paths: Sequence[CriticalPath]) -> Gain:
     """The verdict on a capture. ``lines`` and ``paths`` have an element for each graph without a
     parent."""
     compared = bench_report(capture) if capture.bench else None
@@ -276,7 +276,7 @@ def _moves(capture: Capture) -> Iterator[Finding]:
 
 
 def _lost_concurrency(
-    capture: Capture, lines: Sequence[Timeline], paths: Sequence[Path]
+    capture: Capture, lines: Sequence[Timeline], paths: Sequence[CriticalPath]
 ) -> Iterator[Finding]:
     """Branches that did not overlap although the edges allow it."""
     for line, path in zip(lines, paths, strict=True):

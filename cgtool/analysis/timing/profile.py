@@ -10,17 +10,17 @@ import msgspec
 
 from cgtool.analysis.graph.overlap import Overlap, find_overlap, overlap_findings
 from cgtool.analysis.graph.places import Place, Places, file_line
-from cgtool.analysis.graph.schedule import Path, critical_path
+from cgtool.analysis.graph.schedule import CriticalPath, critical_path
 from cgtool.analysis.timing import gain, gaps, roofline
 from cgtool.analysis.timing.gain import Gain
 from cgtool.analysis.timing.gaps import Gap, Timeline
 from cgtool.analysis.timing.roofline import GraphBound
-from cgtool.analysis.timing.time_tables import BY, LINE, MODULE, Tables, TimeTable
+from cgtool.analysis.timing.time_tables import BY, LINE, MODULE, TimeTable, TimeTables
 from cgtool.model.capture import Capture, Caveat
 from cgtool.model.measurements import GraphTimes, Peak
 
 OVERVIEW = {LINE: 10, MODULE: 10}
-"""Tables of the first screen, with their number of rows."""
+"""TimeTables of the first screen, with their number of rows."""
 _ON_PATH = 3
 """How many ops of a critical path are named."""
 _NEARLY_ALL = 0.95
@@ -62,7 +62,7 @@ class GapRow(msgspec.Struct, frozen=True):
 class PathRow(msgspec.Struct, frozen=True):
     """The cost of a graph's order."""
 
-    path: Path
+    path: CriticalPath
     overlap: Overlap
     on_path: tuple[tuple[str, int], ...]
     """Op and line with their time on the critical path, the most first."""
@@ -192,7 +192,7 @@ def profile_report(
     paths = [critical_path(capture, index) for index in top_level]
     overlaps = [find_overlap(capture, index) for index in top_level]
     total = sum(row.total_ns for row in lines)
-    tables = Tables(capture, used, total)
+    tables = TimeTables(capture, used, total)
     places = Places(capture)
     profile = capture.profile
     verdict = gain.judge(capture, lines, paths)
@@ -267,7 +267,7 @@ def _gap(capture: Capture, places: Places, gap: Gap) -> GapRow:
     return GapRow(gap, graph.name, _words(after), _words(before), len(sources), idle)
 
 
-def _on_path(capture: Capture, places: Places, path: Path) -> tuple[tuple[str, int], ...]:
+def _on_path(capture: Capture, places: Places, path: CriticalPath) -> tuple[tuple[str, int], ...]:
     by_origin: Counter[int | None] = Counter()
     nodes = capture.graphs[path.graph].nodes
     for node in path.nodes:

@@ -102,7 +102,7 @@ class _Timed(NamedTuple):
     utilization: Utilization
 
 
-class Tables:
+class TimeTables:
     """Groups the timed nodes of a capture."""
 
     def __init__(

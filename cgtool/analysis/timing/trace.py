@@ -19,15 +19,15 @@ from cgtool.analysis.timing.roofline import Utilization, utilizations
 from cgtool.model.capture import Capture, Graph, Node
 
 BETWEEN_GRAPHS_NS = 1000
-Kind = Literal["module", "line", "op", "node"]
-Level = tuple[Kind, int, Hashable]
+SpanKind = Literal["module", "line", "op", "node"]
+Level = tuple[SpanKind, int, Hashable]
 """A span around nodes: kind, depth, and a key that neighbours share."""
 
 
 class Span(msgspec.Struct, gc=False):
     """An interval of a track."""
 
-    kind: Kind
+    kind: SpanKind
     node: Node
     """Itself, or the first one in the module, line or op."""
     start_ns: int

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from cgtool.analysis.gate.evidence import Measured
 from cgtool.analysis.gate.metrics import METRICS, count, known
 from cgtool.analysis.graph.places import WORK, Places
-from cgtool.analysis.timing.runs import calm, disturbances_of, merge_clocks, typical_clock
+from cgtool.analysis.timing.runs import calm, disturbances_of, merge, typical_clock
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture
 from cgtool.model.finding import Report
-from cgtool.model.measurements import PHASES, Samples
+from cgtool.model.measurements import PHASES, Bench, Samples
 
 
 def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) -> Measured:
@@ -28,8 +28,8 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         raise ValueError("nothing was measured")
     capture = captures[0] if captures else None
     first = capture or reports[0]
-    timed = calm(captures)
-    clock = merge_clocks([each.bench.clock for each in timed if each.bench and each.bench.clock])
+    is_timed = any(each.bench is not None for each in captures)
+    bench = (merge(captures).bench if is_timed else None) or Bench()
     values = Baseline(
         entry=first.entry,
         environment=first.environment,
@@ -38,15 +38,15 @@ def measure(captures: Sequence[Capture] = (), reports: Sequence[Report] = ()) ->
         counts={**(count(capture) if capture is not None else {}), **_reported(reports)},
         ops=_nodes_by_op(capture) if capture is not None else {},
         capture_ns=_capture_ns(captures),
-        samples=_samples(timed),
-        clock=typical_clock(clock) if clock is not None else None,
+        samples=_samples(bench),
+        clock=typical_clock(bench.clock) if bench.clock is not None else None,
     )
     return Measured(
         values,
         _unknown(values, capture, reports),
         capture,
         tuple(reports),
-        _notes(captures, len(captures) - len(timed)),
+        _notes(captures, len(captures) - len(calm(captures))),
     )
 
 
@@ -73,25 +73,18 @@ def _capture_ns(captures: Sequence[Capture]) -> tuple[int, ...]:
     return durations_ns if known else ()
 
 
-def _samples(captures: Sequence[Capture]) -> tuple[Samples, ...]:
-    """Device times of all runs, numbered through; rounds without a time are left out."""
-    kept: list[Samples] = []
-    runs = 0
-    for capture in captures:
-        timed = [
-            replace(
-                samples,
-                run=runs + samples.run,
-                host_ns=(),
-                device_ns=tuple(duration for duration in samples.device_ns if duration > 0),
-            )
-            for samples in (capture.bench.samples if capture.bench is not None else ())
-            if samples.name in ("eager", "replay")
-            and any(duration > 0 for duration in samples.device_ns)
-        ]
-        kept += timed
-        runs = max((samples.run + 1 for samples in timed), default=runs)
-    return tuple(kept)
+def _samples(bench: Bench) -> tuple[Samples, ...]:
+    """Device times; rounds without a time are left out."""
+    kept = (
+        replace(
+            samples,
+            host_ns=(),
+            device_ns=tuple(duration for duration in samples.device_ns if duration > 0),
+        )
+        for samples in bench.samples
+        if samples.name in ("eager", "replay")
+    )
+    return tuple(samples for samples in kept if samples.device_ns)
 
 
 def _unknown(

@@ -62,7 +62,7 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     capture = msgspec.structs.replace(timed.add(capture), profile=profiled)
     name = spec.rpartition("/")[2].removesuffix(":build").removesuffix(".py")
     for index, first, measured in parts:
-        graph, line = capture.graphs[index], gaps.find(capture, index)
+        graph, line = capture.graphs[index], gaps.timeline_of(capture, index)
         shown = up_to(graph, first, line.scale) + line.around_ns
         yield {
             "graph": f"{name}/{graph.name}",

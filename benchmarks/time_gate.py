@@ -47,7 +47,7 @@ from cgtool.analysis.timing.regression import (
     judge_pairs,
     judge_runs,
     pair_precision,
-    schedule,
+    planned_looks,
 )
 from cgtool.analysis.timing.stats import midmean
 from cgtool.model.options import FEWEST_PAIRS, FIRST_RUNS, MAX_RUNS, PAIRS_A_LOOK
@@ -99,7 +99,7 @@ def separate(name: str, side: str, raw: dict[str, Any]) -> dict[str, Any]:
     bases, heads = runs_of(name, "base", raw), runs_of(name, side, raw)
     gpus = sorted(bases)
     draw = random.Random(f"{name} {side}")
-    looks = schedule(FIRST_RUNS, MAX_RUNS)
+    looks = planned_looks(FIRST_RUNS, MAX_RUNS)
     verdicts: Counter[str] = Counter()
     runs, bases_made = [], []
     for number in range(COMPARISONS):

@@ -31,7 +31,7 @@ from cgtool.analysis.timing.regression import (
     SLOWER,
     TOLERANCE,
     judge_runs,
-    schedule,
+    planned_looks,
     wanted,
 )
 from cgtool.model.options import FIRST_RUNS, MAX_RUNS
@@ -119,7 +119,7 @@ def unequal_sides(comparisons: int) -> list[dict[str, Any]]:
 
 
 def _looks(head: int) -> tuple[int, ...]:
-    return schedule(min(FIRST_RUNS, head), head)
+    return planned_looks(min(FIRST_RUNS, head), head)
 
 
 def _answer(base: Floats, head: Floats, tolerance: float) -> str:
@@ -165,7 +165,7 @@ def other_noise() -> list[dict[str, Any]]:
         "two values": lambda: draw.gauss(0, 0.001) + 0.02 * draw.randrange(2),
         "long tail": lambda: draw.gauss(0, 0.0035) + 0.04 * (draw.random() < 0.02),
     }
-    looks = schedule(FIRST_RUNS, MAX_RUNS)
+    looks = planned_looks(FIRST_RUNS, MAX_RUNS)
     rows = []
     for name, noise in noises.items():
         for planted in (0.0, PLANTED):

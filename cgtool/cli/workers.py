@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.reports import place_of
-from cgtool.analysis.timing.regression import schedule
+from cgtool.analysis.timing.regression import planned_looks
 from cgtool.analysis.units import count_text
 from cgtool.cli.options import WorkerOptions
 from cgtool.cli.output import console
@@ -292,11 +292,11 @@ def until_decided(
     one, at the runs that there are.
     """
     before = len(runs.captures)
-    looks = schedule(before, max(before, most))
+    looks = planned_looks(before, max(before, most))
     now = look(len(looks))
     if now.compared:
         first = max(before, first or min(FIRST_RUNS, most))
-        looks = schedule(first, max(first, most))
+        looks = planned_looks(first, max(first, most))
     elif not now.open:
         return now.result, None
     in_time = True

@@ -157,7 +157,7 @@ def unwrapped(value: Any) -> Any:
     return value
 
 
-def place_of(value: Any, module: ModuleType, name: str) -> tuple[str | None, int | None]:
+def definition_of(value: Any, module: ModuleType, name: str) -> tuple[str | None, int | None]:
     """File and line of a function or class of the user's; for other objects, the line of the
     user's module that binds the name."""
     target = unwrapped(value)

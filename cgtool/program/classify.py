@@ -127,7 +127,7 @@ class Classifier:
     # --- what the ENTRY names
 
     def classify(self, value: Any) -> Workload:
-        self.file, self.line = callables.place_of(value, self.module, self.name)
+        self.file, self.line = callables.definition_of(value, self.module, self.name)
         if is_a(value, torch.nn.Module):
             device = torch.device(self.device)
             if any(parameter.device.type != device.type for parameter in value.parameters()):

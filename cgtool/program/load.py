@@ -63,7 +63,7 @@ def load(
     seed_all(seed)
     install_annotations()
     sys.argv = [entry.target, *arguments]
-    module, owner, value = find(entry)
+    module, owner, value = find_entry(entry)
     classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
     try:
         workload = classifier.classify(value)
@@ -323,7 +323,7 @@ def _no_such_name(spec: EntrySpec, owner: Any, piece: str, path: Sequence[str]) 
     return usage(f"{spec.target} has no {prefix}{piece}", fix=fix)
 
 
-def find(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
+def find_entry(spec: EntrySpec) -> tuple[ModuleType, Any, Any]:
     """The user's module, the object that has the last name of the ENTRY, and that name's value.
 
     Raises CgtoolError: exit 2 when there is no such module or name, 4 for what its code raises.

@@ -527,7 +527,7 @@ def test_a_replay_takes_as_long_as_profile_says():
     recorded = replace(recorded, profile=Profile("cupti", (times,)))
     (row,) = nothing(recorded, recorded).times
     assert (row.of, row.kind, row.a, row.b) == ("forward", "replay", 8000, 8000)
-    assert gaps.find(recorded, 0).replay_ns == row.a
+    assert gaps.timeline_of(recorded, 0).replay_ns == row.a
 
 
 def test_another_environment_is_noted():

@@ -59,7 +59,7 @@ def profiled(
 
 def judge(recorded):
     top = range(len(recorded.graphs))
-    lines = [gaps.find(recorded, index) for index in top]
+    lines = [gaps.timeline_of(recorded, index) for index in top]
     return gain.judge(recorded, lines, [critical_path(recorded, index) for index in top])
 
 

@@ -22,12 +22,12 @@ from cgtool.analysis.timing.regression import (
     TOLERANCE,
     judge_pairs,
     judge_runs,
-    schedule,
+    planned_looks,
     wanted,
 )
 
 BASE = 10
-LOOKS = schedule(3, 12)
+LOOKS = planned_looks(3, 12)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_any_numbers_have_an_answer(base, head, tolerance):
 
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_looks_are_few_rise_and_end_where_they_may(first, most):
-    looks = schedule(first, most)
+    looks = planned_looks(first, most)
     assert list(looks) == sorted(set(looks))
     assert looks[0] == first
     assert looks[-1] == max(first, most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cgtool.analysis.timing import roofline
-from cgtool.analysis.timing.gaps import find
+from cgtool.analysis.timing.gaps import timeline_of
 from cgtool.model.capture import Call, Copy, Fill, Function, Graph, KernelLaunch, Node
 from cgtool.model.measurements import GraphTimes, Peak, Profile
 from tests.builders import CUTLASS, GEMM, capture, chain
@@ -60,7 +60,7 @@ def utilization(node, call=None, **more):
 
 def judged(recorded):
     return roofline.judge(
-        recorded, find(recorded, 0), roofline.utilizations(recorded, recorded.graphs[0])
+        recorded, timeline_of(recorded, 0), roofline.utilizations(recorded, recorded.graphs[0])
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.analysis.timing.regression import LOOKS, schedule
+from cgtool.analysis.timing.regression import LOOKS, planned_looks
 from cgtool.cli import workers
 from cgtool.cli.workers import Look, Runs
 from tests.builders import small
@@ -33,7 +33,7 @@ def test_an_undecided_comparison_is_judged_at_each_scheduled_look(most):
     judge = RecordingJudge()
     run_count, note = judge.until_decided(most=most)
     _, *later = judge.looks
-    looks = schedule(3, most)
+    looks = planned_looks(3, most)
     assert later == [(count, len(looks)) for count in looks]
     assert len(looks) <= LOOKS
     assert run_count == most
@@ -55,7 +55,7 @@ def test_one_run_never_decides_against_a_baseline():
 def test_without_a_baseline_the_first_look_is_at_the_first_run():
     judge = RecordingJudge(compared=False, decided_at=2)
     assert judge.until_decided(most=12) == (2, None)
-    assert {looks for _, looks in judge.looks} == {len(schedule(1, 12))}
+    assert {looks for _, looks in judge.looks} == {len(planned_looks(1, 12))}
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def own_time(times: GraphTimes | None) -> float | None:
     return max(median(times.replay_ns) - empty, 0.0) or None
 
 
-def find(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
+def timeline_of(capture: Capture, index: int, *, shown: int = 5) -> Timeline:
     """The time line of ``capture.graphs[index]``, with its longest gaps. Linear but for a sort."""
     graph = capture.graphs[index]
     known = capture.profile.graphs if capture.profile else ()

@@ -187,7 +187,7 @@ def profile_report(
     ``top`` rows of each. ``whole``: every table, all rows, unless ``by`` and ``top`` say otherwise.
     """
     top_level = [index for index, graph in enumerate(capture.graphs) if graph.parent is None]
-    lines = [gaps.find(capture, index, shown=shown_gaps) for index in top_level]
+    lines = [gaps.timeline_of(capture, index, shown=shown_gaps) for index in top_level]
     used = [roofline.utilizations(capture, graph) for graph in capture.graphs]
     paths = [critical_path(capture, index) for index in top_level]
     overlaps = [find_overlap(capture, index) for index in top_level]

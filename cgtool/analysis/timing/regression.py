@@ -205,7 +205,7 @@ def judge_pairs(
     )
 
 
-def schedule(first: int, most: int) -> tuple[int, ...]:
+def planned_looks(first: int, most: int) -> tuple[int, ...]:
     """After how many runs to look: at most ``LOOKS`` times, each that many times more. Set before
     anything is measured, so that the runs cannot choose when they are judged."""
     steps = LOOKS - 1

@@ -199,6 +199,17 @@ def test_a_view_without_elements_is_where_its_base_is():
         assert torch.ones(3)[:0].device.type == "cpu"
 
 
+def test_another_memory_format_is_on_the_same_device():
+    with SimulatedDevice("test").active():
+        x = torch.ones(1, 2, 3, 3, device="cuda")
+        model = torch.nn.Conv2d(2, 2, 1, device="cuda").to(memory_format=torch.channels_last)
+        moved = x.to(memory_format=torch.channels_last), x.to(copy=True), model.weight
+        assert [tensor.device.type for tensor in moved] == ["cuda"] * 3
+        assert x.to(0).device.type == "cuda"
+        assert x.to(device="cpu", memory_format=torch.channels_last).device.type == "cpu"
+        assert torch.ones(3).to(copy=True).device.type == "cpu"
+
+
 def test_compiled_code_runs_unfused():
     with SimulatedDevice("test").active() as device:
         x = torch.ones(3, device="cuda")

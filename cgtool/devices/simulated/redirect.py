@@ -219,6 +219,12 @@ def _to(original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         # C++ reads the real device of the other one.
         kwargs.pop("other", None)
         args = (other.device, other.dtype, *args[1:])
+    elif all(each is None for each in (*args[:2], kwargs.get("device"), kwargs.get("dtype"))):
+        # C++ names the real device of the tensor itself: `x.to(memory_format=...)`.
+        if args:
+            args = (tensor.device, *args[1:])
+        else:
+            kwargs["device"] = tensor.device
     return _move(original, tensor, *args, **kwargs)
 
 

@@ -81,7 +81,9 @@ def explain(exception: BaseException, phase: str) -> Finding | None:
     rule = _rule_of(error)
     if rule is None:
         return None
-    rule_code = _code_of_line(rule.lines, error) or rule.code
+    # With lines to choose from, the library that ran is a better answer.
+    library = read_by_library(error.files) if rule.lines else None
+    rule_code = library.code if library else _code_of_line(rule.lines, error) or rule.code
     explanation = page(rule_code)
     threads = ", ".join(thread.name for thread in threading.enumerate()[1:6])
     first_line = next(iter(error.text.strip().splitlines()), "")
@@ -89,7 +91,9 @@ def explain(exception: BaseException, phase: str) -> Finding | None:
         rule_code,
         rule.reason.format(threads=threads),
         phase=phase,
-        fix=rule.fix or (explanation.head.fix if explanation else None),
+        fix=(library and library.fix)
+        or rule.fix
+        or (explanation.head.fix if explanation else None),
         evidence=(f"{error.type.__name__}: {first_line}",),
     )
 
@@ -135,12 +139,7 @@ def _rule_of(error: CaptureError) -> Rule | None:
 
 
 def _code_of_line(table: Lines, error: CaptureError) -> Code | None:
-    """The code of the library that ran, else the first in ``table`` for the user's line."""
-    if not table:
-        return None
-    by_library = read_by_library(error.files)
-    if by_library is not None:
-        return by_library[0]
+    """The first in ``table`` for the user's line."""
     users = (
         line
         for line, name in zip(error.lines, error.files, strict=True)

@@ -7,6 +7,7 @@ backward. Which ops are refused and which similar ones are not was seen on an H2
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -255,6 +256,18 @@ _BACKWARD = Refusal(
     "backward, which reads a tensor value on the host,",
     "do not use detect_anomaly, or call the function outside the captured code",
 )
+
+
+def _without_capturable() -> Iterator[str]:
+    """Files of PyTorch's optimizers that have no option to be captured."""
+    base = torch.optim.Optimizer
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base:
+            constructor = inspect.unwrap(kind.__init__).__code__
+            if "capturable" not in constructor.co_varnames:
+                yield package_part(constructor.co_filename)
+
+
 # Who reads a value on the host, by a part of the file name of the innermost frame; in order.
 _LIBRARIES: dict[str, Refusal] = {
     "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
@@ -265,6 +278,15 @@ _LIBRARIES: dict[str, Refusal] = {
         NAN_GUARD_SYNC,
         "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
         "omit error_if_nonfinite, and check the norm after the replay",
+    ),
+    **dict.fromkeys(
+        _without_capturable(),
+        Refusal(
+            code("optimizer-not-capturable"),
+            "the optimizer, which reads values on the host and has no `capturable` option,",
+            "call its `step()` after the replay, or use an optimizer that has the option, such as "
+            "AdamW",
+        ),
     ),
     "/torch/optim/sgd.py": Refusal(
         code("sgd-tensor-lr-sync"), "SGD with a tensor learning rate, which it reads on the host,"
@@ -353,22 +375,28 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
         return
     known = len(region.findings)
 
-    def inspect(
+    def inspect_op(
         inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
     ) -> None:
         if is_host_work(args):
             return
         if op_key.may_have_python_kernel(callers[-1]):
             # A custom op: its lines are the user's, and each of its calls is one of theirs.
-            region.call = None
+            before, region.call = region.call, None
             _refuse(region, call, op_name(inner), args, kwargs)
-            region.call = call
+            region.call = before
         elif len(region.findings) == known:
             # One reason for an op is enough.
             _refuse(region, call, op_name(inner), args, kwargs, callers)
 
-    with op_key.inside(call.name, inspect):
-        yield
+    # What a kernel in Python calls is at its own lines.
+    outer = region.call
+    region.call = None if op_key.may_have_python_kernel(call.name) else outer
+    try:
+        with op_key.inside(call.name, inspect_op):
+            yield
+    finally:
+        region.call = outer
 
 
 def _refuse(

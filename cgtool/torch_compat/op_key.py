@@ -149,6 +149,11 @@ def kept_off_inside(key: Any) -> Iterator[None]:
         _kept_off.remove(key)
 
 
+def is_inside() -> bool:
+    """Whether the ops of this thread are those that another one calls in its kernel."""
+    return _inside.inspector is not None
+
+
 def _exclude(excluded: bool) -> None:
     exclude_key(_KEY, excluded)
     for key in _kept_off:
@@ -409,11 +414,19 @@ def unobserved() -> Iterator[None]:
             yield
         return
     before, _watched.here = _watched.here, False
+    inspector, _inside.inspector = _inside.inspector, None
+    # An observer is called inside an op, where the keys are off.
+    keys = [_KEY, *_kept_off] if included_keys().has(_KEY) else []
+    excluded = [key for key in keys if key_is_excluded(key)]
+    for key in excluded:
+        exclude_key(key, False)
     try:
         with no_dispatch():
             yield
     finally:
-        _watched.here = before
+        for key in excluded:
+            exclude_key(key, True)
+        _watched.here, _inside.inspector = before, inspector
 
 
 @contextlib.contextmanager

@@ -393,6 +393,9 @@ _UNSIMULATED = "code for a GPU cannot run on the simulated device"
 
 LAZY_INIT = _patch_point("torch.cuda._lazy_init", _SIMULATED, _UNSIMULATED)
 INITIALIZED = _patch_point("torch.cuda._initialized", _SIMULATED, _UNSIMULATED)
+check: Callable[[bool, Callable[[], str]], None] = _private(
+    "torch._check", _SIMULATED, "ops with tensors on two devices run there"
+)
 SLEEP = _patch_point("torch.cuda._sleep", _SIMULATED, "torch.cuda._sleep() fails there")
 SNAPSHOT = _patch_point("torch.cuda.memory._snapshot", _SIMULATED, "memory snapshots fail there")
 DUMP_SNAPSHOT = _patch_point(

@@ -187,6 +187,17 @@ def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
         assert (done.returncode, done.stdout.count(EAGERLY)) == (0, 1), (arguments, done.stderr)
 
 
+def test_an_optimizer_that_has_no_option_is_not_told_to_set_it(tmp_path):
+    done = check(tmp_path, REFUSED, "--format", "json", target="model.py:adafactor")
+    fixes = [
+        finding["fix"]
+        for finding in json.loads(done.stdout)["findings"]
+        if finding["code"].startswith("optimizer-")
+    ]
+    assert len(fixes) == 2
+    assert all("AdamW" in fix for fix in fixes)
+
+
 def test_quiet_still_writes_the_file(tmp_path):
     done = check(tmp_path, MANY, "-q", "-o", "report.txt")
     assert (done.returncode, done.stdout) == (1, "")

@@ -18,12 +18,13 @@ from cgtool.model.failure import CgtoolError
 def _check(path: str, settings: dict[str, str]) -> dict:
     os.environ.update(settings)
     os.chdir(Path(path).parent)
-    failure = None
+    failure = failed_at = None
     try:
         findings, looked = check_script(path, (), lambda _phase: None, ScriptDevice())
     except CgtoolError as error:
         findings, looked = error.failure.findings, ()
         failure = error.failure.what
+        failed_at = next((frame.line for frame in error.failure.frames if frame.file == path), None)
     return {
         "findings": [
             [finding.code, finding.frames[0].line if finding.frames else None, finding.reason]
@@ -31,6 +32,7 @@ def _check(path: str, settings: dict[str, str]) -> dict:
         ],
         "looked": list(looked),
         "failure": failure,
+        "failed_at": failed_at,
     }
 
 
@@ -51,7 +53,12 @@ def _in_child(path: str, settings: dict[str, str]) -> dict:
         os.waitpid(process, 0)
         if answer.exists():
             return json.loads(answer.read_text())
-        return {"findings": [], "looked": [], "failure": "crashed: " + log.read_text()[-2000:]}
+        return {
+            "findings": [],
+            "looked": [],
+            "failed_at": None,
+            "failure": "crashed: " + log.read_text()[-2000:],
+        }
 
 
 if __name__ == "__main__":

@@ -21,6 +21,13 @@ class Outcome:
     reasons: tuple[str, ...]
     looked: tuple[str, ...]
     failure: str | None
+    failed_at: int | None = None
+    """Line of the script."""
+
+    @property
+    def lines(self) -> list[int | None]:
+        """Of the findings and of the failure."""
+        return [*(line for _, line in self.findings), self.failed_at]
 
 
 def marks(source: str) -> frozenset[tuple[str, int]]:
@@ -47,6 +54,7 @@ def check_all(jobs: dict[Path, dict[str, str]]) -> dict[Path, Outcome]:
             tuple(reason for _, _, reason in outcome["findings"]),
             tuple(outcome["looked"]),
             outcome["failure"],
+            outcome["failed_at"],
         )
         for path, outcome in json.loads(answer.stdout).items()
     }

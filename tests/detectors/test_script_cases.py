@@ -1,4 +1,7 @@
-"""Scripts of ours: what is marked is found, and nothing else; innocent ones stay innocent."""
+"""Scripts of ours: what is marked is found, and nothing else; innocent ones stay innocent.
+
+Of the corpus, the scripts whose verdict was wrong once; ``benchmarks/corpus.py`` runs all.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.catalog import Entry, entries
 from tests.detectors.scripts import Outcome, check_all, marks
 
 _HERE = Path(__file__).parent
 INNOCENT = sorted((_HERE / "innocent").glob("*.py"))
 GUILTY = sorted((_HERE / "guilty").glob("*.py"))
+CORPUS = entries(
+    "scripts:answers_wait_in_a_queue",
+    "scripts:callables_with_a_strength",
+    "scripts:model_never_moved",
+    "scripts:operator_copies_its_table",
+    "scripts:operator_on_the_device",
+    "scripts:stages_share_a_pool",
+    "scripts:weight_decay_is_raised",
+)
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[Path, Outcome]:
-    return check_all({path: {} for path in (*INNOCENT, *GUILTY)})
+    return check_all({path: {} for path in (*INNOCENT, *GUILTY, *(entry.file for entry in CORPUS))})
 
 
 @pytest.mark.parametrize("path", INNOCENT, ids=lambda path: path.stem)
@@ -30,3 +43,12 @@ def test_innocent(path: Path, outcomes: dict[Path, Outcome]) -> None:
 def test_guilty(path: Path, outcomes: dict[Path, Outcome]) -> None:
     outcome = outcomes[path]
     assert outcome.findings == marks(path.read_text()), outcome.reasons
+
+
+@pytest.mark.parametrize("entry", CORPUS, ids=lambda entry: entry.name)
+def test_corpus(entry: Entry, outcomes: dict[Path, Outcome]) -> None:
+    outcome = outcomes[entry.file]
+    if entry.guilty:
+        assert any(map(entry.is_guilty_line, outcome.lines))
+    else:
+        assert (outcome.findings, outcome.failure) == (frozenset(), None)

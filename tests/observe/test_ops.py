@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpRecorder
@@ -219,3 +221,23 @@ def test_compiled_code_that_is_recorded_runs_eagerly_and_stays_as_it_is():
     x = torch.ones(4, requires_grad=True)
     (x * 2).sin().sum().backward()
     assert process.stdout.strip() == str(x.grad.tolist())
+
+
+def test_a_recorded_iteration_compiles_what_a_plain_run_compiles():
+    def losses(recorder):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.BatchNorm1d(4))
+        compiled, x = torch.compile(model, backend="aot_eager"), torch.randn(2, 4)
+        found = []
+        for iteration in range(4):
+            with recorder if iteration == 2 else contextlib.nullcontext():
+                loss = compiled(x).square().mean()
+                loss.backward()
+                found.append(loss.item())
+        return found, {name: dict(counts) for name, counts in counters.items()}
+
+    recorder = OpRecorder({}, Annotations())
+    assert losses(recorder) == losses(contextlib.nullcontext())
+    assert "aten::addmm" in [call.name for call in recorder.record.calls]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from cgtool.devices.simulated import capture as simulated_capture
@@ -22,6 +23,7 @@ from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
 from cgtool.program.workload import Part, Workload
+from cgtool.torch_compat import op_key
 
 
 def quiet(_text: str) -> None:
@@ -430,3 +432,62 @@ def test_work_on_host_tensors_alone_is_an_empty_graph():
     failure = failure_of(lambda x: x * 2, lambda: torch.ones(3), kind="step")
     assert "nothing was captured" in failure.what
     assert "CPU" in failure.why
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.ones(4),
+        lambda x: x @ torch.ones(4, 4),
+        nn.Linear(4, 4),
+        nn.Conv1d(2, 2, 1),
+        nn.LayerNorm(4),
+        lambda x: torch.nn.functional.embedding(x.long(), torch.ones(8, 2)),
+        lambda x: torch.cat([x, torch.ones(2, 4)]),
+    ],
+)
+def test_tensors_on_two_devices_fail_as_in_eager(function):
+    with (
+        SimulatedDevice("test").active() as device,
+        pytest.raises(CgtoolError, match="found at least two devices, cuda:0 and cpu"),
+    ):
+        captured(device, function, torch.ones(2, 4, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.tensor(2.0),
+        lambda x: torch.where(x > 0, x, torch.tensor(0.0)),
+        lambda x: x.masked_fill(x > 0, torch.tensor(2.0)),
+        lambda x: torch.linalg.solve_ex(x @ x.t(), x)[0],
+    ],
+)
+def test_scalars_of_the_host_and_what_kernels_make_are_fine(function):
+    with SimulatedDevice("test").active() as device:
+        captured(device, function, torch.ones(2, 4, device="cuda"))
+
+
+@torch.library.custom_op("tests::centre", mutates_args=())
+def centre(x: torch.Tensor) -> torch.Tensor:
+    return x - x.sum() / (torch.ones((), device=x.device) * x.numel())
+
+
+def test_a_custom_op_names_the_device_of_its_tensor():
+    with SimulatedDevice("test").active() as device:
+        captured(device, centre, torch.ones(4, device="cuda"))
+
+
+def test_an_observer_names_the_device_of_a_tensor():
+    made = []
+
+    def observe(op, args, kwargs, run, _caller):
+        with op_key.unobserved():
+            made.append(torch.ones(2, device=args[0].device))
+        return run(*args, **kwargs)
+
+    with SimulatedDevice("test").active():
+        x = torch.ones(2, device="cuda")
+        with op_key.watch(observe):
+            x.sin()
+        assert [tensor.device.type for tensor in made] == ["cuda"]

@@ -153,7 +153,7 @@ def _is_result(graph: WatchedGraph, buffer: Buffer) -> bool:
     return not written and not isinstance(use.tensor(), torch.nn.Parameter)
 
 
-_DEPTH = 3
+_DEPTH = 4
 """Containers inside containers that are looked into."""
 _ITEMS = 4096
 

@@ -44,9 +44,9 @@ _OBSERVERS = (
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 
 _DETECTORS: tuple[type[Detector], ...] = (
-    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState, frozen_state.Modes,
-    gradients.Gradients, gradients.StaleNodes, frozen_state.Steps, outputs.Outputs,
-    outputs.SharedPools, outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
+    callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState,
+    gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.SharedPools,
+    outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,
     capture_misuse.Templates, capture_misuse.Collectives, memory.Workspaces, memory.Budget,
     memory.Pools, memory.Remains, speed.Waits, speed.Launches, speed.Captures,

@@ -91,6 +91,8 @@ class ScriptRecorder(CaptureRecorder):
                 self._before[key] = (storage, storage.clone())
         given = set(map(key_of, tensors_in((args, kwargs))))
         steps = len(self.graph.steps)
+        # What has died since the op before makes room for this one.
+        device.memory.sweep()
         output = super().execute(call, func, args, kwargs)
         for step in self.graph.steps[steps:]:
             device.memory.hold(step)
@@ -100,7 +102,6 @@ class ScriptRecorder(CaptureRecorder):
                 if key is not None and key not in given and key not in self._fresh:
                     self._fresh.add(key)
                     device.memory.allocate(StorageRef(tensor), self._pool)
-            device.memory.sweep()
         device.captured(call, func, args, kwargs, output)
         return output
 

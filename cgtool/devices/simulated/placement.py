@@ -29,7 +29,8 @@ from cgtool.observe.tensors import (
 )
 from cgtool.torch_compat import call_key, op_key
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import schema_of
+from cgtool.torch_compat.private import check, schema_of
+from cgtool.torch_compat.shared_kernels import device_check
 
 Run = Callable[..., Any]
 
@@ -45,6 +46,8 @@ class _Signature:
         }
         self.is_move = self.name in ("aten::to", "aten::_to_copy")
         """It returns its first argument, or a copy of it in another place."""
+        overload = f".{schema.overload_name}" if schema.overload_name else ""
+        self.device_check = device_check(self.name + overload)
         self.has_device = "device" in self.positions
         is_anew = self.is_move or self.name.startswith("aten::resize_")
         self.is_new = [is_anew or result.alias_info is None for result in schema.returns]
@@ -170,6 +173,10 @@ class Placement:
         """Run an op below autograd, and mark what it makes."""
         signature, running, device = self._signature(op), self._running, self.device
         given = _place_of_all(args, kwargs)
+        if given == DEVICE and signature.device_check is not None and not op_key.is_inside():
+            is_scalar_fine = signature.device_check == "iterator"
+            apart = _is_apart(args, kwargs, is_scalar_fine)
+            call_op(check, (not apart, lambda: _TWO_DEVICES.format(signature.name)), {})
         if not signature.has_device:
             place = given or running.place or HOST
         elif running.op is op and running.place is not None:
@@ -185,7 +192,9 @@ class Placement:
             return result
 
         before = running.op, running.place, device.on_host
-        running.op, running.place = None, place
+        # In a kernel of the user's own, code names its places as everywhere else.
+        is_users = op_key.may_have_python_kernel(signature.name)
+        running.op, running.place = None, None if is_users else place
         device.on_host = DEVICE not in (given, place)
         try:
             return op_key.run_observed(op, args, kwargs, run_and_mark)
@@ -206,6 +215,21 @@ def _place_of_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return HOST
 
 
+def _is_apart(args: tuple[Any, ...], kwargs: dict[str, Any], is_scalar_fine: bool) -> bool:
+    """Whether a tensor is on the host; with ``is_scalar_fine`` one that has dimensions."""
+    tensors = listed_tensors((*args, *kwargs.values()))
+    return any(
+        place_of(tensor) != DEVICE
+        and tensor.device.type == "cpu"
+        and not (is_scalar_fine and tensor.dim() == 0)
+        for tensor in tensors
+    )
+
+
+_TWO_DEVICES = (
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and "
+    "cpu! (when checking the arguments of {})"
+)
 _CPU = torch.device("cpu")
 
 

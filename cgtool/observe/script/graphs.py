@@ -212,6 +212,7 @@ class _Callables:
             event.graph.callable = self._graphing[self._captures]
         else:
             event.graph.callable = GraphedCallable()
+        event.graph.made_with = self._graphing
         self._captures += 1
 
     def replay_begins(self, event: events.ReplayBegins) -> None:

@@ -270,6 +270,8 @@ class WatchedGraph:
     """Something outside the captured code, already published, may have ended the capture."""
     callable: GraphedCallable | None = None
     """For graphs of ``make_graphed_callables``; an empty one for the graph of a backward."""
+    made_with: tuple[GraphedCallable, ...] = ()
+    """The callables of that call of ``make_graphed_callables``."""
 
     @property
     def name(self) -> str:
@@ -278,6 +280,12 @@ class WatchedGraph:
     @property
     def replayable(self) -> bool:
         return self.state == "captured"
+
+    def is_alternative_to(self, other: WatchedGraph) -> bool:
+        """Whether another graph was captured at the same line, at another time: the script may
+        have one graph for each value of something."""
+        is_together = bool(self.made_with) and self.made_with is other.made_with
+        return self is not other and self.frames == other.frames and not is_together
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,237 @@
+"""What captured code reads by name on the host: numbers, flags, tables, lists and functions.
+
+Functions that the capture calls are read as a whole (``host_reads``), and of PyTorch's modules the
+``forward``. Of the functions that were running when the capture began, its lines count, and their
+locals do too.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from cgtool.detectors.script.frozen import Frozen
+from cgtool.findings import code
+from cgtool.model.capture import Frame
+from cgtool.model.finding import Code
+from cgtool.observe.frames import frames_of, is_internal, is_internal_file, line_of, package_part
+from cgtool.observe.host_reads import MISSING, HostReads, resolve
+from cgtool.observe.script.changes import Target
+from cgtool.observe.script.names import Stack, captured_names, locals_of, stack_of
+from cgtool.observe.script.script import ObservedScript
+from cgtool.observe.script.state import Op, WatchedGraph
+from cgtool.observe.source import Use
+from cgtool.torch_compat.private import children_of, pytree
+
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+
+_ITEMS = 4096
+"""Items of a container that are looked at."""
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
+
+
+class State(NamedTuple):
+    """A value of the host, reduced to what a comparison needs."""
+
+    kind: str
+    """``value``; ``table`` (of numbers or texts); ``items`` (other objects, in order);
+    ``function``."""
+    content: tuple[Hashable, ...]
+    """Values, or identities of objects."""
+
+    def __str__(self) -> str:
+        if self.kind not in ("value", "table"):
+            return f"{len(self.content)} items" if self.kind == "items" else "a function"
+        shown = repr(self.content[0] if self.kind == "value" else list(self.content))
+        return shown if len(shown) < 60 else shown[:57] + "..."
+
+
+def state_of(value: Any) -> State | None:
+    """None for what is compared elsewhere (tensors, modules) or cannot be."""
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return State("value", (value,))
+    if isinstance(value, _FUNCTIONS):
+        return State("function", (id(getattr(value, "__func__", value)),))
+    if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+        return State("items", tuple(map(id, children_of(value).values())))
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        items = list(value)[:_ITEMS]
+        if any(isinstance(item, torch.Tensor) for item in items):
+            return None
+        if all(type(item) in (bool, int, float, str) for item in items):
+            return State("table", tuple(items))
+        return State("items", tuple(map(id, items)))
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        small = getattr(value, "size", _ITEMS) < _ITEMS
+        return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))
+    return None
+
+
+@dataclass
+class Reads:
+    """What the code of one capture reads, while it is captured."""
+
+    host: HostReads = field(default_factory=HostReads)
+    numbers: dict[tuple[str, str], set[tuple[type, Any]]] = field(default_factory=dict)
+    """Passed to ops, by the file and the function that called them."""
+    chains: dict[tuple[str, int], tuple[Frame, ...]] = field(default_factory=dict)
+    """By the file and line that called an op."""
+    forwards: dict[tuple[str, str], tuple[Frame, ...]] = field(default_factory=dict)
+    """By file and function of a ``forward`` of PyTorch's: the user's line that called it."""
+
+    def note(self, op: Op, frame: types.FrameType | None, outer: dict[int, int]) -> None:
+        """An op was captured; ``frame`` called it."""
+        numbers = _numbers_of(op)
+        chain = () if op.call is None else op.call.chain
+        while frame is not None and id(frame) not in outer:
+            function = frame.f_code.co_filename, frame.f_code.co_qualname
+            if not is_internal(frame.f_code) or _is_forward(frame.f_code):
+                self.host.add_frame(frame)
+                locals_of(frame)
+                self.numbers.setdefault(function, set()).update(numbers)
+                if _is_forward(frame.f_code):
+                    self.forwards.setdefault(function, frames_of(chain))
+            frame = frame.f_back
+        for site in chain[:1]:
+            self.chains.setdefault((site[0].co_filename, line_of(site)), frames_of(chain))
+        for site in chain[:3]:
+            function = site[0].co_filename, site[0].co_qualname
+            self.numbers.setdefault(function, set()).update(numbers)
+
+    def code_of(self, use: Use, state: State, frame: Frame) -> Code | None:
+        """What it would mean if the value that ``frame`` reads were another one at a replay."""
+        in_forward = is_internal_file(frame.file)
+        if use.written or use.text.endswith(".training"):
+            return None
+        if state.kind == "function":
+            return CONTROL_FLOW_FROZEN if use.called and use.steps and not in_forward else None
+        if use.called:
+            return None
+        if state.kind == "items":
+            return CONTROL_FLOW_FROZEN if use.tested and not in_forward else None
+        numbers = self.numbers.get((frame.file, frame.function), set())
+        passed = any((type(value), value) in numbers for value in state.content)
+        if in_forward:
+            return PYTHON_SCALAR_FROZEN if passed else None
+        if use.tested and not (passed and state.kind == "table"):
+            return CONTROL_FLOW_FROZEN
+        # An op on the line may get a number that is computed from this one.
+        calls_op = (frame.file, frame.line) in self.chains
+        is_number = all(type(value) in (int, float) for value in state.content)
+        return PYTHON_SCALAR_FROZEN if passed or (calls_op and is_number) else None
+
+    def names(self) -> Iterator[Frozen]:
+        """What functions of the captured code read by name."""
+        for watched in self.host.watched:
+            use, root, frame = watched.use, watched.root, watched.frame
+            state = state_of(resolve(root(), use.steps))
+            meaning = None if state is None else self.code_of(use, state, frame)
+            if state is None or meaning is None:
+                continue
+            is_weak = isinstance(root, weakref.ref)
+            if use.scope == "argument" and not is_weak and state.kind != "value":
+                # It would keep alive what the script has passed.
+                continue
+            read_at = self.chains.get((frame.file, frame.line)) or (frame,)
+            if is_internal_file(frame.file):
+                read_at = self.forwards.get((frame.file, frame.function), ())
+            yield _named(meaning, use, state, partial(_look_up, root, use), read_at)
+
+    def counters(self) -> Iterator[tuple[str, Frame, State]]:
+        """Numbers that the captured code changes itself, and that one of its ops reads."""
+        for written in self.host.watched:
+            if not written.use.written or written.use.tested:
+                continue
+            line = written.frame
+            reads = [
+                watched
+                for watched in self.host.watched
+                if watched.use.text == written.use.text and not watched.use.written
+            ]
+            reads_on_line = any(
+                (read.frame.file, read.frame.line) == (line.file, line.line) for read in reads
+            )
+            read_by_op = any(
+                read.owner == written.owner and (read.frame.file, read.frame.line) in self.chains
+                for read in reads
+            )
+            state = state_of(resolve(written.root(), written.use.steps))
+            if reads_on_line and read_by_op and state is not None and state.kind == "value":
+                yield written.use.text, line, state
+
+
+def _look_up(root: Callable[[], Any], use: Use, _stack: Stack) -> Any:
+    return resolve(root(), use.steps)
+
+
+def _named(
+    meaning: Code,
+    use: Use,
+    state: State,
+    look_up: Callable[[Stack], Any],
+    read_at: tuple[Frame, ...],
+    local_to: int | None = None,
+) -> Frozen:
+    """A name that captured code has read."""
+    if meaning == CONTROL_FLOW_FROZEN:
+        reason = f"`{use.text}` decides which ops run, and has changed since the capture; the "
+        reason += "replay repeats the captured ops"
+    else:
+        reason = f"`{use.text}` has changed since the capture; the replay uses the old value"
+
+    def read(stack: Stack) -> Any:
+        now = state_of(look_up(stack))
+        return now if now is not None and now.kind == state.kind else MISSING
+
+    path: tuple[Target, ...] = (("name", use.root), *use.steps)
+    return Frozen(
+        meaning,
+        reason,
+        state,
+        read,
+        read_at,
+        use.text,
+        path[-1:] if path[-1][0] != "item" else path[:-3:-1],
+        None if use.steps else local_to,
+    )
+
+
+def captured_locals(reads: Reads, script: ObservedScript, graph: WatchedGraph) -> Iterator[Frozen]:
+    """What the lines of the capture itself read by name."""
+    frame = script.frame()
+    if frame is None:
+        return
+    stack = stack_of(frame)
+    for name in captured_names(frame, graph.lines):
+        state, place = state_of(name.look_up(stack)), name.place
+        meaning = None if state is None else reads.code_of(name.use, state, place)
+        if state is not None and meaning is not None:
+            read_at = reads.chains.get((place.file, place.line)) or (place,)
+            is_global = frame.f_locals is frame.f_globals or name.use.scope == "global"
+            local_to = None if is_global else name.frame
+            yield _named(meaning, name.use, state, name.look_up, read_at, local_to)
+
+
+def _is_forward(code: types.CodeType) -> bool:
+    """A ``forward`` of PyTorch's own modules, whose fields the user sets."""
+    in_modules = package_part(code.co_filename).startswith("/torch/nn/modules/")
+    return in_modules and code.co_name == "forward"
+
+
+def _numbers_of(op: Op) -> set[tuple[type, Any]]:
+    args = op.args
+    if "batch_norm" in op.name and not op.written:
+        # It takes a momentum, and uses it only where it updates the statistics.
+        args = args[:6]
+    leaves = pytree.tree_leaves((args, op.kwargs))
+    return {(type(leaf), leaf) for leaf in leaves if type(leaf) in (int, float, bool)}

@@ -1,0 +1,265 @@
+"""Modules, optimizers, the environment and settings of PyTorch, as a capture has read them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from cgtool.detectors.preflight import frozen_by
+from cgtool.detectors.script.frozen import Frozen
+from cgtool.detectors.script.inputs import ModuleChanges
+from cgtool.findings import code
+from cgtool.model.capture import Frame
+from cgtool.model.finding import ERROR
+from cgtool.observe.call_sites import constructed_at
+from cgtool.observe.host_reads import MISSING
+from cgtool.observe.script.changes import Target
+from cgtool.observe.script.names import Stack
+from cgtool.observe.script.state import WatchedGraph
+from cgtool.observe.source import is_condition
+from cgtool.torch_compat.private import BACKWARD_HOOKS, FORWARD_HOOKS, Dropout, children_of
+
+CHILD_MODULE_HOOKS_CAPTURED = code("child-module-hooks-captured")
+CONTROL_FLOW_FROZEN = code("control-flow-frozen")
+PYTHON_SCALAR_FROZEN = code("python-scalar-frozen")
+TRAIN_EVAL_TOGGLE = code("train-eval-toggle")
+
+
+def _of(thing: Any, read: Callable[[Any], Hashable]) -> tuple[Hashable, Callable[[Stack], Any]]:
+    """What ``read`` says of an object now, and a function that asks again while it is alive."""
+    reference = weakref.ref(thing)
+
+    def read_again(_stack: Stack) -> Any:
+        alive = reference()
+        return MISSING if alive is None else read(alive)
+
+    return read(thing), read_again
+
+
+# Modules.
+
+
+def parts(
+    module: torch.nn.Module, name: str, read_at: tuple[Frame, ...], *, backward: bool
+) -> Iterator[Frozen]:
+    """Layers, ``forward`` and hooks of a module that ran in a capture, or is a part of one.
+
+    ``name``: in its parent; empty for a module that has none.
+    """
+    kind = type(module).__name__
+    other_layers = f"{kind} has other layers than at the capture; the replay runs the old ones"
+
+    def target_of(layer: str) -> tuple[Target, ...]:
+        return (*((("item", int(layer)),) if layer.isdigit() else ()), ("attribute", layer))
+
+    # What a line replaces comes before what it grows.
+    for layer in children_of(module):
+        identity = _of(module, partial(_identity_of_layer, layer))
+        targets = (*target_of(layer), ("attribute", name))
+        yield Frozen(CONTROL_FLOW_FROZEN, other_layers, *identity, read_at, targets=targets)
+    if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+        # Children that others get later do not run; a container runs all that it has.
+        layers = _of(module, lambda module: len(children_of(module)))
+        targets = (("attribute", name),)
+        yield Frozen(
+            CONTROL_FLOW_FROZEN, other_layers, *layers, read_at, "the number of layers", targets
+        )
+    yield Frozen(
+        CONTROL_FLOW_FROZEN,
+        f"`forward` of {kind} was replaced after the capture; the replay runs the old one",
+        *_of(module, _forward_of),
+        read_at,
+        targets=(("attribute", "forward"),),
+    )
+    known = _hooks_of(module, backward)
+    yield Frozen(
+        CHILD_MODULE_HOOKS_CAPTURED,
+        f"a hook of {kind} was added after the capture; no replay runs it",
+        *_of(module, lambda module: _hooks_of(module, backward) - known),
+        read_at,
+        targets=_ADDS_HOOK,
+    )
+
+
+def _identity_of_layer(layer: str, module: torch.nn.Module) -> int:
+    return id(children_of(module).get(layer))
+
+
+def _forward_of(module: torch.nn.Module) -> int:
+    own = module.__dict__.get("forward")
+    return id(type(module).forward if own is None else getattr(own, "__func__", own))
+
+
+def _hooks_of(module: torch.nn.Module, backward: bool) -> frozenset[Any]:
+    """Keys of the hooks, which PyTorch counts up."""
+    tables = (*FORWARD_HOOKS, *(BACKWARD_HOOKS if backward else ()))
+    return frozenset(key for table in tables for key in getattr(module, table))
+
+
+_ADDS_HOOK: tuple[Target, ...] = tuple(
+    ("call", f"register_{name}_hook")
+    for name in ("forward", "forward_pre", "full_backward", "full_backward_pre")
+)
+
+
+def mode(
+    module: torch.nn.Module, read_at: tuple[Frame, ...], graph: WatchedGraph, toggled: ModuleChanges
+) -> Iterator[Frozen]:
+    """``train()`` or ``eval()`` of a module that runs in a capture, if it makes a difference."""
+    if _depends_on_mode(module):
+        reference = weakref.ref(module)
+
+        def toggled_at() -> tuple[Frame, ...]:
+            alive = reference()
+            return () if alive is None else toggled.since(alive, graph)
+
+        name = "train()" if module.training else "eval()"
+        yield Frozen(
+            TRAIN_EVAL_TOGGLE,
+            f"{type(module).__name__} was captured in `{name}`; the replay stays in that mode",
+            *_of(module, lambda module: module.training),
+            read_at,
+            changed_at=toggled_at,
+            chooses_graph=False,
+        )
+
+
+def _depends_on_mode(module: torch.nn.Module) -> bool:
+    """True if ``forward`` of a module looks at ``training``, and it makes a difference."""
+    if isinstance(module, Dropout):
+        return bool(module.p > 0)
+    forward = getattr(type(module).forward, "__code__", None)
+    if forward is None:
+        return False
+    if "training" in forward.co_names:
+        return True
+    # Recurrent modules pass it to their kernel only where they have dropout.
+    return isinstance(module, torch.nn.RNNBase) and module.dropout > 0
+
+
+# Optimizers.
+
+
+def hyperparameters(optimizer: Optimizer, read_at: tuple[Frame, ...]) -> Iterator[Frozen]:
+    """The numbers of an optimizer that steps in a capture."""
+    kind = type(optimizer).__name__
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if type(value) not in (int, float, bool, tuple):
+                continue
+            before, read = _of(optimizer, partial(_hyperparameter, index, name))
+            # A rate belongs into a tensor, where the optimizer is constructed.
+            is_rate = name == "lr"
+            place = constructed_at(optimizer) if is_rate else ()
+            yield Frozen(
+                frozen_by(optimizer) if is_rate else PYTHON_SCALAR_FROZEN,
+                f"`{name}` of {kind} has changed since the capture; the replay uses the old value",
+                before,
+                read,
+                place or read_at,
+                name,
+                () if is_rate else (("item", name),),
+                severity=ERROR,
+                chooses_graph=False,
+            )
+
+
+def _hyperparameter(index: int, name: str, optimizer: Optimizer) -> Any:
+    value = optimizer.param_groups[index].get(name, MISSING)
+    return MISSING if isinstance(value, torch.Tensor) else value
+
+
+# The environment, and settings of PyTorch.
+
+
+def variable(name: str, value: str | None, read_at: tuple[Frame, ...]) -> Frozen:
+    """An environment variable that a capture reads."""
+    is_tested = is_condition(read_at[0].file, read_at[0].line)
+    return Frozen(
+        CONTROL_FLOW_FROZEN if is_tested else PYTHON_SCALAR_FROZEN,
+        f"the environment variable {name} has changed since the capture; the replay uses the old "
+        "value",
+        value,
+        lambda _stack: os.environ.get(name),
+        read_at,
+        name,
+        (("item", name),),
+    )
+
+
+_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv")
+_CONVOLUTIONS = ("aten::convolution", "aten::cudnn_", "aten::_cudnn_", "aten::_slow_conv")
+_ATTENTION = ("aten::_scaled_dot_product",)
+_SETTINGS: tuple[tuple[str, Callable[[], Any], tuple[str, ...], tuple[Target, ...]], ...] = (
+    (
+        "torch.backends.cuda.matmul.allow_tf32",
+        torch.get_float32_matmul_precision,
+        _MATMULS,
+        (("attribute", "allow_tf32"), ("call", "set_float32_matmul_precision")),
+    ),
+    *(
+        (
+            f"torch.backends.cuda.matmul.{name}",
+            lambda name=name: getattr(torch.backends.cuda.matmul, name),
+            _MATMULS,
+            (("attribute", name),),
+        )
+        for name in (
+            "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
+            "fp32_precision",
+        )
+    ),
+    *(
+        (
+            f"torch.backends.cudnn.{name}",
+            lambda name=name: getattr(torch.backends.cudnn, name),
+            _CONVOLUTIONS,
+            (("attribute", name),),
+        )
+        for name in ("allow_tf32", "benchmark", "deterministic", "enabled")
+    ),
+    *(
+        (
+            f"torch.backends.cuda.{name}_sdp_enabled()",
+            getattr(torch.backends.cuda, f"{name}_sdp_enabled"),
+            _ATTENTION,
+            (("call", f"enable_{name}_sdp"),),
+        )
+        for name in ("flash", "mem_efficient", "math")
+    ),
+)  # fmt: skip
+"""Name, getter, ops whose kernels depend on it, and what a line that changes it does."""
+
+
+def settings(graph: WatchedGraph) -> Iterator[Frozen]:
+    """Settings of PyTorch that decide which kernels the captured ops launch.
+
+    Only what a line of the script changes after the capture counts: a setting that a ``with``
+    statement around the capture has changed is another one at the replay on purpose.
+    """
+    for name, getter, ops, targets in _SETTINGS:
+        if graph.has_op(*ops):
+            read = partial(_setting, getter)
+            yield Frozen(
+                CONTROL_FLOW_FROZEN,
+                f"`{name}` has changed since the capture; the replay launches the old kernels",
+                read(),
+                read,
+                (),
+                name,
+                targets,
+            )
+
+
+def _setting(getter: Callable[[], Any], _stack: Stack | None = None) -> Any:
+    # PyTorch raises if a script mixes the old and the new names of a setting.
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return getter()
+    return None

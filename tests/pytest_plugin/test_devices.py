@@ -108,10 +108,10 @@ def test_an_unknown_device_is_refused_at_once(pytester):
 def test_only_what_this_machine_cannot_measure_is_excused(
     request, verdict, simulated, times, excused
 ):
-    from cgtool.pytest_plugin.workers import Named
+    from cgtool.pytest_plugin.workers import NamedEntry
 
     class Workers:
-        entry = Named("model.py:build", "model.py:build")
+        entry = NamedEntry("model.py:build", "model.py:build")
 
     workers = Workers()
     workers.times = times

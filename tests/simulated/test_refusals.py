@@ -458,7 +458,6 @@ def test_tensors_on_two_devices_fail_as_in_eager(function):
     "function",
     [
         lambda x: x * torch.tensor(2.0),
-        lambda x: torch.where(x > 0, x, torch.tensor(0.0)),
         lambda x: x.masked_fill(x > 0, torch.tensor(2.0)),
         lambda x: torch.linalg.solve_ex(x @ x.t(), x)[0],
     ],

@@ -32,8 +32,8 @@ class CaptureOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     argument: Annotated[
         tuple[str, ...],
         Meta(
-            description="An argument of the program, as in `python FILE ARGUMENT...`; repeatable. "
-            "Everything after -- is one too.",
+            description="An argument for the user's program, as in `python FILE ARGUMENT...`; "
+            "repeatable. Everything after -- is also passed to it.",
             extra={"metavar": "TEXT", "expected": "text, or several texts"},
         ),
     ] = ()

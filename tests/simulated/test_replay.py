@@ -128,7 +128,7 @@ REFUSED = {
     "masked_select": lambda x: x.masked_select(x > 0),
     "unique": lambda x: x.unique(),
     "tolist": lambda x: x * x.tolist()[0],
-    "cpu": lambda x: x + x.cpu(),
+    "cpu": lambda x: x * x.sum().cpu(),
     "synchronize": lambda x: (torch.cuda.synchronize(), x + 1)[1],
     "tensor": lambda x: x + torch.tensor([1.0, 1.0, 1.0], device="cuda"),
 }

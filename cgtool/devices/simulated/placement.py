@@ -26,6 +26,7 @@ from cgtool.observe.tensors import (
     listed_tensors,
     place_of,
     put,
+    strided_parts,
 )
 from cgtool.torch_compat import call_key, op_key
 from cgtool.torch_compat.patches import Patches
@@ -68,12 +69,22 @@ class _Signature:
             return (*args[:position], value, *args[position + 1 :]), kwargs
         return args, {**kwargs, name: value}
 
-    def put(self, result: Any, place: str) -> None:
-        """Mark the results that have new memory."""
+    def put(self, result: Any, place: str, args: tuple[Any, ...]) -> None:
+        """Mark the results that have new memory. A sparse tensor is made of its arguments."""
         results = result if isinstance(result, tuple) else (result,)
         for value, is_new in zip(results, self.is_new, strict=False):
             for tensor in listed_tensors((value,)) if is_new else ():
-                put(tensor, place)
+                if tensor.layout is torch.strided:
+                    put(tensor, place)
+                    continue
+                given = {part.data_ptr() for each in args for _, part in _parts(each)}
+                for _, part in _parts(tensor):
+                    if part.data_ptr() not in given:
+                        put(part, place)
+
+
+def _parts(value: Any) -> list[tuple[str, torch.Tensor]]:
+    return strided_parts(value) if isinstance(value, torch.Tensor) else []
 
 
 class _Running(threading.local):
@@ -136,7 +147,7 @@ class Placement:
         is_new = signature.has_device or signature.is_move
         if is_new and not any(result is value for value in args[:1]):
             # torch.tensor(...) turns off what is below autograd.
-            signature.put(result, place)
+            signature.put(result, place, args)
         return result
 
     def _redirected(
@@ -188,7 +199,7 @@ class Placement:
         def run_and_mark(*args: Any, **kwargs: Any) -> Any:
             with op_key.inside_python_kernel(signature.name):
                 result = run(*args, **kwargs)
-            signature.put(result, place)
+            signature.put(result, place, args)
             return result
 
         before = running.op, running.place, device.on_host

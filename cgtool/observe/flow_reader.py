@@ -15,8 +15,16 @@ from types import CodeType
 from typing import Any
 
 from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
-from cgtool.observe.host_reads import HostReads
-from cgtool.observe.source import CHANGES, Position, Step, function_of, inner_nodes, name_chain
+from cgtool.observe.host_reads import HostReads, is_immutable
+from cgtool.observe.source import (
+    CHANGES,
+    Position,
+    Step,
+    function_of,
+    inner_nodes,
+    name_chain,
+    set_by,
+)
 
 
 def read_flows(ran: Ran, reads: HostReads) -> Flows:
@@ -94,6 +102,10 @@ class _Reader:
             sources |= {Source("state", key)}
             if key[0] == "item":
                 sources |= {Source("state", ("contents", key[1]))}
+        if steps:
+            whole = self.flows.reads.prefixes_of(self.code, root, steps)
+            whole.update(self.flows.cell(self.code, root))
+            sources |= {Source("whole", key) for key in whole}
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
             sources |= self._results(inner, sources)
@@ -254,6 +266,12 @@ class _Reader:
     def _Call(self, node: ast.Call) -> Sources:  # noqa: N802
         position = _position(self.code, node)
         function = node.func
+        chain, assigned = name_chain(node), set_by(node)
+        if chain is not None or assigned is not None:
+            sources = NOTHING.union(*map(self._eval, node.args[1:]))
+            if assigned is not None:
+                self._store(assigned, sources | self.control)
+            return sources if chain is None else sources | self._load(node, chain)
         chosen = self._eval(function)
         if isinstance(function, ast.Attribute):
             chosen |= self._eval(function.value)
@@ -341,6 +359,8 @@ class _Reader:
     def _branch(
         self, test: ast.AST, guarded: list[Any], sources: Sources, *, loops: bool = False
     ) -> Sources:
+        # What decides whether it is reached at all decides there.
+        sources -= self.control
         if not sources:
             return NOTHING
         position = _position(self.code, test)
@@ -383,6 +403,8 @@ class _Reader:
         self.implicit = outer
 
     def _do_Assign(self, node: ast.Assign) -> None:  # noqa: N802
+        if self._replaces_fields(node):
+            return
         for target in node.targets:
             pairs = [(target, node.value)]
             if (
@@ -394,6 +416,27 @@ class _Reader:
             values = [(part, self._eval(value)) for part, value in pairs]
             for part, sources in values:
                 self._bind(part, sources)
+
+    def _replaces_fields(self, node: ast.Assign) -> bool:
+        """Whether it is ``self.pair = self.pair._replace(step=1)``: the other fields remain."""
+        call, chains = node.value, list(map(name_chain, node.targets))
+        if not isinstance(call, ast.Call) or len(chains) != 1 or chains[0] is None:
+            return False
+        function, chain = call.func, chains[0]
+        if isinstance(function, ast.Attribute) and function.attr == "_replace":
+            replaced: ast.expr | None = function.value
+        else:
+            name = getattr(function, "attr", None) or getattr(function, "id", "")
+            replaced = call.args[0] if name == "replace" and call.args else None
+        values = self.flows.reads.values_of(self.code, *chain)
+        if replaced is None or name_chain(replaced) != chain or not all(map(is_immutable, values)):
+            return False
+        keys = self._keys(*chain)
+        for word in call.keywords:
+            sources = self._eval(word.value) | self.control
+            for key in keys:
+                self._add("state", (*key, word.arg), sources)
+        return bool(keys) and bool(values)
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> None:  # noqa: N802
         if node.value is not None:
@@ -446,7 +489,16 @@ class _Reader:
         if span is None or not decision:
             return
         self.control |= decision
+        last = max(getattr(part, "end_lineno", 0) for part in guarded)
+        skipped = [
+            node
+            for node in inner_nodes(span)
+            if isinstance(node, ast.stmt) and (span is not self.node or node.lineno > last)
+        ]
         for source in decision:
+            branch = self.flows.branches[source.key]
+            branch.effects |= self.flows.change_tensors(self.code, skipped)
+            branch.selects |= any(map(self._uses_tensors, skipped))
             file, line, column, *_ = source.key
             end = _position(self.code, span)
             start = end[1:3] if span is not self.node else (line, column)

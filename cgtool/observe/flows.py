@@ -30,8 +30,9 @@ class Source:
     """What a value depends on."""
 
     kind: str
-    """``parameter`` of the function that is read, ``state`` that outlives a call, ``decision`` (the
-    side that a branch takes), or what a call returns: ``random``, ``clock``, ``file``, ..."""
+    """``parameter`` of the function that is read, ``state`` that outlives a call, ``whole`` (the
+    state that another is reached through, if it is replaced), ``decision`` (the side that a branch
+    takes), or what a call returns: ``random``, ``clock``, ``file``, ..."""
     key: Any
     """Name of the parameter; key of the state; position of the test or of the call."""
 
@@ -119,6 +120,11 @@ class Flows:
             (Source(fact[0], fact[1]), sources)
             for fact, sources in self.facts.items()
             if fact[0] in ("state", "decision")
+        ]
+        results += [
+            (Source("whole", result.key), sources)
+            for result, sources in results
+            if result.kind == "state"
         ]
         growing = True
         while growing:

@@ -27,7 +27,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.source import Step, Use, uses_of
+from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import (
@@ -39,6 +39,8 @@ from cgtool.torch_compat.private import (
 
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
+_MANY = 1000
+"""Of so many things that are no numbers in a container it is compared what they are."""
 _HELPERS = 4
 """How deep calls of helpers are followed."""
 MISSING = object()
@@ -70,6 +72,8 @@ class Watched:
     """Identity of the root object: the same line serves many modules."""
     key: Any
     """The same for all names of one value; None if it is nowhere yet."""
+    prefixes: tuple[Any, ...] = ()
+    """The keys of what it is reached through: of ``self`` and ``self.config``."""
 
     def look_up(self) -> Any:
         return resolve(self.root(), self.use.steps)
@@ -126,6 +130,8 @@ class HostReads:
                 continue
             self._known.add(known)
             root = weakly(value)
+            if root is None and _has_slots_alone(value):
+                root = self._reference(value)
             if root is not None:
                 self._kept.append(use)
                 self._add(code, use, root, id(value))
@@ -134,6 +140,11 @@ class HostReads:
         """The keys of a name in a function, for all objects and closures that it ran with."""
         watched = self._named.get((id(code), root, steps), ())
         return [each.key for each in watched if each.key is not None]
+
+    def prefixes_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> set[Any]:
+        """The keys of what a name in a function is reached through."""
+        watched = self._named.get((id(code), root, steps), ())
+        return {key for each in watched for key in each.prefixes if key is not None}
 
     def values_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
         """What a name in a function holds now, for all objects and closures that it ran with."""
@@ -145,16 +156,20 @@ class HostReads:
         return [("contents", id(value)) for value in values if isinstance(value, _CONTAINERS)]
 
     def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
-        key: Any = owner, use.root
-        if use.steps:
-            base = resolve(root(), use.steps[:-1])
+        keys: list[Any] = [(owner, use.root)]
+        base = root()
+        for kind, part in use.steps:
             is_part = isinstance(base, torch.nn.Module) and is_internal(type(base).forward.__code__)
-            kind, part = use.steps[-1]
-            key = "module" if is_part else kind, id(base), part
             if base is None or base is MISSING:
-                key = None
+                keys.append(None)
+            elif is_immutable(base) and keys[-1] is not None:
+                # It is replaced as a whole: its place is where it is kept.
+                keys.append((*keys[-1], part))
+            else:
+                keys.append(("module" if is_part else kind, id(base), part))
+            base = resolve(base, ((kind, part),))
         frame = Frame(code.co_filename, use.line, code.co_qualname)
-        watched = Watched(use, frame, root, owner, key)
+        watched = Watched(use, frame, root, owner, keys[-1], tuple(keys[:-1]))
         self.watched.append(watched)
         self._named.setdefault((id(code), use.root, use.steps), []).append(watched)
 
@@ -210,7 +225,9 @@ class HostReads:
         """The value of every name now."""
         snapshot: Snapshot = {}
         for index, watched in enumerate(self.watched):
-            value = _reduce(watched.look_up())
+            value = (_attributes if watched.use.steps[-1:] == (ATTRIBUTES,) else _reduce)(
+                watched.look_up()
+            )
             if value is not None:
                 snapshot[index] = value
         return snapshot
@@ -218,15 +235,19 @@ class HostReads:
     def changes(self, before: Snapshot, after: Snapshot) -> Iterator[Change]:
         """The values that differ, each line and name once, in the order they were added."""
         reported: set[tuple[str, int, str, int]] = set()
+        written = {watched.key for watched in self.watched if watched.use.written}
         for index, old in before.items():
             new = after.get(index)
             if new is None or (new.kind == old.kind and new.content == old.content):
                 continue
             watched = self.watched[index]
             key = watched.frame.file, watched.frame.line, watched.use.text, watched.owner
-            if key not in reported:
+            change: Change | None = Change(watched, old, new)
+            if old.kind == "attributes":
+                change = _by_computed_names(watched, old, new, written)
+            if change is not None and key not in reported:
                 reported.add(key)
-                yield Change(watched, old, new)
+                yield change
 
     def written_by_threads(self) -> set[Any]:
         """The keys of values that the running functions of other threads write."""
@@ -242,6 +263,24 @@ class HostReads:
                     others._follow(getattr(thread, "function", None), _HELPERS)
                 running = running.f_back
         return {watched.key for watched in others.watched if watched.use.written}
+
+
+def _by_computed_names(
+    watched: Watched, old: Value, new: Value, written: set[Any]
+) -> Change | None:
+    """The change of the attributes of an object that nothing but a computed name assigns."""
+    if watched.key not in written:
+        return None
+    changed = [
+        name
+        for name, value in new.content.items()
+        if value != old.content.get(name, MISSING) and (*watched.key[:2], name) not in written
+    ]
+    before, after = (
+        Value("number", None, ", ".join(f"{name}={values.get(name)}" for name in changed))
+        for values in (old.content, new.content)
+    )
+    return Change(watched, before, after) if changed else None
 
 
 def weakly(value: Any) -> Callable[[], Any] | None:
@@ -306,13 +345,27 @@ def _item(value: Any, key: str | int) -> Any:
 
 
 def _attribute(value: Any, name: str) -> Any:
+    """What Python finds, without running the user's code: properties are not called. The first
+    of: a field in C of its type (a slot, a field of a named tuple), an attribute of its own, one of
+    its types."""
     if name == "__class__":
         return type(value)
-    try:
-        table = object.__getattribute__(value, "__dict__")
-    except Exception:  # slots, builtins, and objects whose attributes raise
-        table = None
-    if isinstance(table, dict | types.MappingProxyType):
+    table = _table_of(value)
+    if name == "__dict__":
+        return table
+    is_type = isinstance(value, type)
+    member = next(
+        (base.__dict__[name] for base in type(value).__mro__ if name in base.__dict__), MISSING
+    )
+    if isinstance(member, _FIELDS) and not is_type:
+        try:
+            return member.__get__(value)
+        except AttributeError:
+            return MISSING
+    for part in value.__mro__ if is_type else ():
+        if name in part.__dict__:
+            return _bound(part.__dict__[name], None, value)
+    if isinstance(table, dict):
         if name in table:
             return table[name]
         if isinstance(value, torch.nn.Module):
@@ -320,20 +373,65 @@ def _attribute(value: Any, name: str) -> Any:
                 inner = table.get(part) or {}
                 if name in inner:
                     return inner[name]
-    if isinstance(value, type | types.ModuleType):
+    if is_type or isinstance(value, types.ModuleType):
         return MISSING
+    return _bound(member, value, type(value))
+
+
+_FIELDS = types.MemberDescriptorType, type(vars(collections.namedtuple("_Pair", "a"))["a"])
+_BY_PYTHON = types.FunctionType, classmethod, staticmethod
+
+
+def _bound(member: Any, instance: Any, owner: type) -> Any:
+    """An attribute of a type as its instance, or the type itself, has it."""
+    if isinstance(member, _BY_PYTHON):
+        return member.__get__(instance, owner)
+    return MISSING if hasattr(type(member), "__get__") else member
+
+
+def _table_of(value: Any) -> Any:
+    """The ``__dict__`` of an object: for `threading.local` that of the running thread."""
     for base in type(value).__mro__:
-        member = base.__dict__.get(name, MISSING)
-        if isinstance(member, types.FunctionType):
-            return types.MethodType(member, value)
-        if isinstance(member, types.MemberDescriptorType):
+        find = base.__dict__.get("__getattribute__")
+        if isinstance(find, types.WrapperDescriptorType):
             try:
-                return member.__get__(value)
-            except AttributeError:
+                return find(value, "__dict__")
+            except Exception:  # slots, builtins, and objects whose attributes raise
                 return MISSING
-        if isinstance(member, bool | int | float | str):
-            return member
     return MISSING
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether its attributes and items cannot be assigned to: a tuple, a frozen dataclass."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return isinstance(value, tuple) or bool(getattr(parameters, "frozen", False))
+
+
+def _has_slots_alone(value: Any) -> bool:
+    """Whether it is an object whose attributes are slots with values of the host, which may be kept
+    alive."""
+    slots = [
+        _attribute(value, name)
+        for base in type(value).__mro__
+        for name, member in base.__dict__.items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+    reduced = [_reduce(slot) for slot in slots if slot is not MISSING]
+    return bool(slots) and not any(
+        each is None or each.has_tensors or each.kind == "tensor" for each in reduced
+    )
+
+
+def _attributes(table: Any) -> Value | None:
+    """The numbers among the attributes of an object."""
+    if not isinstance(table, dict | types.MappingProxyType):
+        return None
+    numbers = {
+        name: value.content
+        for name, part in table.items()
+        if (value := _reduce(part)) is not None and value.kind == "number"
+    }
+    return Value("attributes", numbers, "")
 
 
 def _reduce(value: Any, depth: int = 2) -> Value | None:
@@ -368,6 +466,7 @@ def _reduce(value: Any, depth: int = 2) -> Value | None:
     return None
 
 
+_NUMBERS = frozenset((bool, int, float, str))
 _CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 _ITERATORS = frozenset(
     map(
@@ -387,22 +486,20 @@ def _short(value: Any) -> str:
 
 
 def _container(value: Any, depth: int) -> Value:
-    """Its size, and the values in it that are on the host, if they are few."""
-    items = list(value.items() if isinstance(value, dict) else value)
-    parts = [part for item in items for part in (item if isinstance(value, dict) else (item,))]
-    shown, has_tensors = f"{len(items)} items", any(isinstance(p, torch.Tensor) for p in parts)
-    if len(items) > _SMALL or not depth:
-        return Value("container", len(items), shown, has_tensors)
-    reduced = [_reduce(part, depth - 1) for part in parts]
+    """Its size, the numbers in it, and the other values of the host."""
+    parts = list(itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else value)
+    shown, has_tensors = f"{len(value)} items", any(isinstance(p, torch.Tensor) for p in parts)
+    numbers = [part for part in parts if type(part) in _NUMBERS]
+    if depth and 0 < len(parts) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
+        return Value("number", tuple(value), _short(value))
+    others = (part for part in parts if type(part) not in _NUMBERS)
+    reduced = [_reduce(part, depth - 1) for part in itertools.islice(others, _MANY if depth else 0)]
     content = tuple(
         (part.kind, part.content if part.kind in ("number", "container") else None)
         for part in reduced
         if part is not None
     )
-    is_numbers = bool(parts) and all(type(part) in (bool, int, float, str) for part in parts)
-    if is_numbers and isinstance(value, list | tuple):
-        return Value("number", tuple(value), _short(value))
-    return Value("container", (len(items), content), shown, has_tensors)
+    return Value("container", (len(value), numbers, content), shown, has_tensors)
 
 
 def random_state(value: Any) -> Any:

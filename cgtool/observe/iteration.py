@@ -3,6 +3,7 @@ the host used."""
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import types
@@ -356,6 +357,12 @@ _READS_OF_LIBRARIES = {
     "is_set": "/threading.py",
 }
 """Functions in Python that return what others on the host have changed, and their files."""
+_READS_IN_C: dict[str, tuple[str, tuple[str, ...]]] = {
+    "_queue": ("host", ("get", "get_nowait", "qsize", "empty")),
+    "_socket": ("host", ("recv", "recv_into", "recvfrom")),
+    "_io": ("file", ("read", "readline", "readlines", "readinto", "__next__")),
+}
+"""Methods in C that return what others have put there, by the module of their objects."""
 _CLOCKS = {"posix": ("urandom", "getloadavg", "times"), "nt": ("urandom", "times")}
 
 
@@ -369,7 +376,8 @@ def _kind_of_source(function: Any) -> str | None:
         is_clock = owner.__module__ == "datetime" and name in ("now", "utcnow", "today")
         return "clock" if is_clock else None
     if not isinstance(owner, types.ModuleType):
-        return None
+        kind, reads = _READS_IN_C.get(type(owner).__module__, ("", ()))
+        return kind if name in reads and not isinstance(owner, io.BytesIO | io.StringIO) else None
     if owner.__name__ == "time":
         return "clock"
     if name in _CLOCKS.get(owner.__name__, ()):

@@ -21,6 +21,10 @@ Position = tuple[str, int, int, int, int]
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
+ATTRIBUTES: Step = ("attribute", "__dict__")
+"""All attributes of an object: one of them whose name is computed."""
+_TYPE: Step = ("attribute", "__class__")
+
 
 @dataclass(frozen=True)
 class Use:
@@ -42,8 +46,12 @@ class Use:
     def text(self) -> str:
         """As it is written: ``self.n``."""
         shown = self.root
-        for kind, name in self.steps:
-            shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
+        for step in self.steps:
+            kind, name = step
+            if step in (ATTRIBUTES, _TYPE):
+                shown = f"{'vars' if step == ATTRIBUTES else 'type'}({shown})"
+            else:
+                shown += f".{name}" if kind == "attribute" else f"[{name!r}]"
         return shown
 
 
@@ -107,21 +115,47 @@ CHANGES = frozenset(
 
 
 def name_chain(node: ast.expr) -> tuple[str, tuple[Step, ...]] | None:
-    """``self.config["lr"]`` as its root and steps; None if anything else is in between."""
+    """``self.config["lr"]`` as its root and steps; None if anything else is in between.
+    ``getattr(self, "n")`` and ``vars(self)["n"]`` are ``self.n``."""
     steps: list[Step] = []
     while not isinstance(node, ast.Name):
         if isinstance(node, ast.Attribute):
-            steps.append(("attribute", node.attr))
-            node = node.value
+            step: Step | None = ("attribute", node.attr)
+            inner = node.value
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             key = node.slice.value
-            if not isinstance(key, str | int):
-                return None
-            steps.append(("item", key))
-            node = node.value
+            step = ("item", key) if isinstance(key, str | int) else None
+            inner = node.value
+        elif isinstance(node, ast.Call) and node.args:
+            step = _step_of_call(node)
+            inner = node.args[0]
         else:
             return None
+        if step == ATTRIBUTES and steps:
+            kind, name = steps.pop()
+            step = ("attribute", name) if kind == "item" else None
+        if step is None:
+            return None
+        steps.append(step)
+        node = inner
     return node.id, tuple(reversed(steps))
+
+
+def _step_of_call(call: ast.Call) -> Step | None:
+    function = call.func.id if isinstance(call.func, ast.Name) else ""
+    if function == "getattr" and len(call.args) > 1:
+        name = call.args[1]
+        is_known = isinstance(name, ast.Constant) and isinstance(name.value, str)
+        return ("attribute", name.value) if is_known else ATTRIBUTES  # type: ignore[attr-defined]
+    return {"type": _TYPE, "vars": ATTRIBUTES}.get(function) if len(call.args) == 1 else None
+
+
+def set_by(call: ast.Call) -> ast.expr | None:
+    """What ``setattr`` assigns to."""
+    if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
+        read = ast.Call(ast.Name("getattr", ast.Load()), call.args[:2], [])
+        return ast.copy_location(read, call)
+    return None
 
 
 class _Uses(ast.NodeVisitor):
@@ -167,7 +201,11 @@ class _Uses(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        function = node.func
+        function, assigned = node.func, set_by(node)
+        if self._use(node) or (assigned is not None and self._use(assigned, written=True)):
+            for argument in node.args[1:]:
+                self.visit(argument)
+            return
         if isinstance(function, ast.Attribute) and function.attr in CHANGES:
             if not self._use(function.value, written=True):
                 self.visit(function.value)

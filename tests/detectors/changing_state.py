@@ -7,11 +7,14 @@ import datetime
 import enum
 import itertools
 import math
+import queue
 import random
 import threading
 import time
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -762,5 +765,197 @@ def object_of_a_with(device):
     def run(x):
         with entered as count:
             return x * count
+
+    return run, (rows(device),)
+
+
+class PerThread(threading.local):
+    def __init__(self):
+        self.calls = 0
+
+
+def attribute_of_a_thread(device):
+    kept = PerThread()
+
+    def run(x):
+        kept.calls += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (kept.calls // 1000)
+
+    return run, (rows(device),)
+
+
+class Stage(NamedTuple):
+    step: int = 0
+    scale: float = 1.0
+
+
+def rate_of(stage):
+    return 0.5 ** (stage.step // 1000)
+
+
+class Replaced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stage = Stage()
+
+    def forward(self, x):
+        self.stage = self.stage._replace(  # <- cpu-state-step-counter
+            step=self.stage.step + 1
+        )
+        return x * rate_of(self.stage)
+
+
+def fields_replaced(device):
+    return Replaced().to(device), (rows(device),)
+
+
+class Rebuilt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.settings = SimpleNamespace(rate=1.0)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1  # <- cpu-state-step-counter
+        self.settings = SimpleNamespace(rate=0.5 ** (self.calls // 1000))
+        return x * self.settings.rate
+
+
+def object_built_again(device):
+    return Rebuilt().to(device), (rows(device),)
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+def slots_by_a_computed_key(device):
+    states = {shape: Slotted() for shape in ((4, 8), (2, 8))}
+
+    def run(x):
+        state = states[tuple(x.shape)]
+        state.count += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (state.count // 1000)
+
+    return run, (rows(device),)
+
+
+class OfItsType(nn.Module):
+    steps = 0
+
+    def forward(self, x):
+        type(self).steps += 1  # <- cpu-state-step-counter
+        return x * 0.5 ** (OfItsType.steps // 1000)
+
+
+def attribute_of_a_type(device):
+    return OfItsType().to(device), (rows(device),)
+
+
+class OfAClassMethod(nn.Module):
+    steps = 0
+
+    @classmethod
+    def advance(cls):
+        cls.steps = cls.steps + 1  # <- cpu-state-step-counter
+        return cls.steps // 1000
+
+    def forward(self, x):
+        return x * 0.5 ** self.advance()
+
+
+def attribute_of_a_class_method(device):
+    return OfAClassMethod().to(device), (rows(device),)
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count_train = self.count_eval = 0
+
+    def bump(self, name):
+        setattr(self, name, getattr(self, name) + 1)  # <- cpu-state-step-counter
+
+    def forward(self, x):
+        name = "count_train" if self.training else "count_eval"
+        self.bump(name)
+        return x * 0.5 ** (getattr(self, name) // 1000)
+
+
+def attribute_by_a_computed_name(device):
+    return Named().to(device), (rows(device),)
+
+
+def long_plan_rotated(device):
+    plan = collections.deque([1.0] * 500 + [0.5] * 500)
+
+    def run(x):
+        plan.rotate(-1)  # <- python-side-effects-skipped
+        return x * plan[0]
+
+    return run, (rows(device),)
+
+
+def long_plan_of_pairs(device):
+    plan = [(k, 1.0 if k < 500 else 0.5) for k in range(1000)]
+
+    def run(x):
+        plan.append(plan.pop(0))  # <- python-side-effects-skipped
+        _, rate = plan[0]
+        return x * rate  # <- python-scalar-frozen
+
+    return run, (rows(device),)
+
+
+def queue_in_c(device):
+    rates = queue.SimpleQueue()
+    for k in range(1000):
+        rates.put(1.0 - k // 100 / 10)
+
+    def run(x):
+        return x * rates.get()  # <- cpu-work-in-region
+
+    return run, (rows(device),)
+
+
+class Slow:
+    def __init__(self, weights, every=5):
+        self.weights, self.every, self.calls = weights, every, 0
+        self.slow = [weight.clone() for weight in weights]
+
+    def step(self):
+        self.calls += 1
+        if self.calls % self.every:  # <- control-flow-frozen
+            return
+        for weight, slow in zip(self.weights, self.slow, strict=True):
+            slow.lerp_(weight, 0.5)
+            weight.copy_(slow)
+
+
+def return_before_an_update(device):
+    weights = [rows(device), rows(device)]
+    keep = Slow(weights)
+
+    def run(x):
+        y = x * weights[0] + weights[1]
+        keep.step()
+        return y
+
+    return run, (rows(device),)
+
+
+def skipped_in_a_loop(device):
+    weights, calls = [rows(device), rows(device)], [0]
+
+    def run(x):
+        calls[0] += 1
+        for weight in weights:
+            if calls[0] % 100:  # <- control-flow-frozen
+                continue
+            weight.mul_(0.5)
+        return x * weights[0]
 
     return run, (rows(device),)

@@ -9,7 +9,8 @@ import random
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -710,5 +711,129 @@ def functions_of_torch_func(device):
 
         shape = (torch.empty(4, 8, device="meta") * 2).shape
         return torch.func.vmap(one)(x) * shape[0]
+
+    return run, (rows(device),)
+
+
+def depth_of_a_thread(device):
+    kept = threading.local()
+    kept.depth, kept.calls = 0, 0
+
+    def run(x):
+        kept.depth += 1
+        kept.calls += 1
+        y = x * (1.0 / kept.depth)
+        kept.depth -= 1
+        return y
+
+    return run, (rows(device),)
+
+
+class Stage(NamedTuple):
+    step: int = 0
+    scale: float = 0.5
+
+
+@dataclass(frozen=True)
+class Settings:
+    step: int = 0
+    scale: float = 0.5
+
+
+class Replaced(nn.Module):
+    """The field that reaches an op is never replaced."""
+
+    def __init__(self):
+        super().__init__()
+        self.stage, self.settings = Stage(), Settings()
+
+    def forward(self, x):
+        self.stage = self.stage._replace(step=self.stage.step + 1)
+        self.settings = replace(self.settings, step=self.settings.step + 1)
+        return x * self.stage.scale * self.settings.scale
+
+
+def other_fields_replaced(device):
+    return Replaced().to(device), (rows(device),)
+
+
+class Slotted:
+    __slots__ = ("hits", "scale")
+
+    def __init__(self):
+        self.hits, self.scale = 0, 0.5
+
+
+def slots_that_count(device):
+    states = {"a": Slotted()}
+
+    def run(x):
+        state = states["a"]
+        state.hits += 1
+        return x * state.scale
+
+    return run, (rows(device),)
+
+
+class OfItsType(nn.Module):
+    calls, scale, table = 0, 0.5, (1.0, 2.0)
+
+    def forward(self, x):
+        type(self).calls += 1
+        return x * type(self).scale * self.table[1]
+
+
+def attributes_of_a_type(device):
+    return OfItsType().to(device), (rows(device),)
+
+
+class Named(nn.Module):
+    """Layers and tensors by computed names, beside a count."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = self.seen_train = self.seen_eval = 0
+        for number in range(3):
+            setattr(self, f"layer{number}", nn.Linear(8, 8))
+
+    def forward(self, x):
+        self.calls += 1
+        for number in range(3):
+            if not hasattr(self, f"scale{number}"):
+                setattr(self, f"scale{number}", 1.0 / (number + 1))
+            x = getattr(self, f"layer{number}")(x) * getattr(self, f"scale{number}")
+        return getattr(functional, "relu" if self.training else "gelu")(x)
+
+
+def layers_by_computed_names(device):
+    return Named().to(device), (rows(device),)
+
+
+def long_history(device):
+    history = collections.deque([0.0] * 100, maxlen=100)
+    plan = collections.deque([1.0] * 500)
+
+    def run(x):
+        history.append(time.time())
+        plan.rotate(-1)
+        return x * plan[0]
+
+    return run, (rows(device),)
+
+
+def logged_after_a_return(device):
+    weights, calls = [rows(device), rows(device)], [0]
+
+    def note(value):
+        calls[0] += 1
+        if calls[0] % 100:
+            return
+        for weight in weights:
+            log.info("%s: %s", calls[0], tuple(weight.shape))
+
+    def run(x):
+        y = x * weights[0]
+        note(y)
+        return y
 
     return run, (rows(device),)

@@ -169,6 +169,16 @@ def counts_for_the_log(device):
     return Counted().to(device), (torch.ones(4, device=device),)
 
 
+def tensors_of_the_host_that_a_step_reads(device):
+    x = torch.randn(4, device=device)
+    mask, ends = torch.tensor([True, False, True, False]), torch.tensor([1, 3])
+
+    def step():
+        return x.index_put((mask,), x[:2]), torch.tensor_split(x, ends)
+
+    return step
+
+
 def scratch_that_is_filled(device):
     def fill(x):
         scratch = torch.empty_like(x)
@@ -232,6 +242,13 @@ def atomic_sum(x: torch.Tensor) -> torch.Tensor:
     for index in order:
         total += x[index]
     return total
+
+
+def random_numbers_of_the_system(device):
+    def step(x):
+        return x * (2 if CHANCE else 3)
+
+    return step, (torch.randn(4, device=device),)
 
 
 def sums_as_atomics_do(device):

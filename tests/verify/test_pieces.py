@@ -6,6 +6,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,6 +76,50 @@ def test_everything_that_a_call_changes_is_set_back():
     assert list(stored) == ["draws"]
     after = random.getstate(), torch.get_rng_state(), generator.getstate()
     assert before[0] == after[0] and torch.equal(before[1], after[1]) and before[2] == after[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "draw"),
+    [
+        (torch.Generator(), lambda source: torch.rand(2, generator=source).tolist()),
+        (random.Random(4), random.Random.random),
+        (np.random.RandomState(4), np.random.RandomState.random_sample),
+        (np.random.default_rng(4), np.random.Generator.random),
+        (np.random.PCG64(4), np.random.PCG64.random_raw),
+    ],
+)
+def test_sources_of_random_numbers_are_set_back(source, draw):
+    start = Snapshot(workload(lambda: draw(source)), Source())
+    first = draw(source)
+    assert draw(source) != first
+    start.restore()
+    assert draw(source) == first
+
+
+@pytest.mark.parametrize("source", [random.SystemRandom(), np.random.SeedSequence(4)])
+def test_sources_that_cannot_be_set_back_are_left(source):
+    Snapshot(workload(lambda: source), Source()).restore()
+
+
+class Slotted:
+    __slots__ = ("__calls", "seen")
+
+    def __init__(self):
+        self.__calls = 0
+
+    def __call__(self, x):
+        self.__calls += 1
+        self.seen = x
+        return self.__calls
+
+
+def test_slots_are_set_back():
+    slotted = Slotted()
+    start = Snapshot(workload(slotted, torch.ones(2)), Source())
+    assert slotted(1) == 1
+    start.restore()
+    assert not hasattr(slotted, "seen")
+    assert slotted(1) == 1
 
 
 def test_state_has_the_names_of_the_user():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from statistics import median
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from cgtool.jobs.verify.runs import Results, Run, Trial, TrialRunner
+from cgtool.jobs.verify.runs import Results, Run, Trial
 from cgtool.jobs.verify.state import arithmetic, dense, raw, same_bits
 from cgtool.model.finding import Comparison
 
@@ -28,10 +28,6 @@ SLACK = 2.0
 runs: the largest difference of a few runs is not the largest possible."""
 CLOSE = 4.0
 """A replay may be this many times as far from float64 as eager is."""
-TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 1e-2}
-_TOLERANCE = 1e-4
-"""Relative to the scale, without a float64 run; the second for other types. Those of PyTorch's
-harness (benchmarks/dynamo/common.py)."""
 _TRUSTED = 0.1
 """Relative error of eager above which its float64 run does not judge a replay: with ``CLOSE``, a
 replay of zeros would soon be as near to float64 as is allowed. Eager is that far away if the run
@@ -116,6 +112,12 @@ def _largest_of_integers(left: torch.Tensor, right: torch.Tensor) -> int:
     return int(apart.max()) + _TOP
 
 
+def _tolerance(dtype: torch.dtype) -> float:
+    """Relative to the scale, without a float64 run: those of PyTorch's harness
+    (benchmarks/dynamo/common.py)."""
+    return 1e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
+
+
 class Size(NamedTuple):
     """Of finite numbers: root mean square, and the largest magnitude."""
 
@@ -182,14 +184,6 @@ def dense_numbers(tensor: torch.Tensor) -> torch.Tensor:
     return (plain.real if plain.is_complex() else plain).to(torch.float64)
 
 
-def is_finite(tensor: torch.Tensor) -> bool:
-    """True without a NaN or an infinity."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
-    with arithmetic():
-        return bool(dense(tensor).isfinite().all())
-
-
 TOO_NOISY = 0.1
 """Where eager runs differ by more than this part of the group's largest value, equality proves
 nothing."""
@@ -244,22 +238,21 @@ Values = dict[tuple[str, str], list[torch.Tensor]]
 
 
 def compare_runs(
-    runner: TrialRunner,
     trial: Trial,
     eager: list[Run],
     replay: Run,
+    base: Sequence[Mapping[str, torch.Tensor]],
     *,
-    noise_counts: bool = True,
-    rounds: bool = False,
-    reference: Run | None = None,
+    noise_counts: bool,
+    rounds: bool,
+    reference: Run | None,
 ) -> TrialResult:
     """Compare every tensor of every iteration.
 
-    ``noise_counts``: eager runs differ by chance, not because the host changes a number.
-    ``rounds``: the replay may round differently, because it runs other kernels. ``reference``: a
-    float64 run, to judge that by.
+    ``base``: for each iteration, state by name, of what no run has changed. ``noise_counts``: eager
+    runs differ by chance, not because the host changes a number. ``rounds``: the replay may round
+    differently, because it runs other kernels. ``reference``: a float64 run, to judge that by.
     """
-    base = runner.base(trial)
     result = TrialResult(trial, eager, replay)
 
     def values_of(runs: Sequence[Run], number: int, key: tuple[str, str]) -> list[torch.Tensor]:
@@ -359,19 +352,22 @@ class _Judge:
         numbers = [magnitude(tensor) for tensor in self.start if _is_rounded(tensor)]
         return max([*numbers, *(scale.largest for scale in self.scales.values())], default=0.0)
 
-    def too_noisy(self, key: tuple[str, str], dtype: torch.dtype, noise: float | None) -> bool:
+    def too_noisy(self, key: tuple[str, str], eager: torch.Tensor, noise: float | None) -> bool:
         """Eager runs differ so much that equality proves nothing, and by more than they round: what
         cancels leaves the rounding of the numbers that it is computed from."""
-        if noise is None or noise <= TOO_NOISY * self.scales[_group(key)].largest:
+        if noise is None:
             return False
-        return noise > _ROUNDINGS * torch.finfo(dtype).eps * self.largest
+        if not _is_rounded(eager):
+            return noise > TOO_NOISY * magnitude(eager)
+        if noise <= TOO_NOISY * self.scales[_group(key)].largest:
+            return False
+        return noise > _ROUNDINGS * torch.finfo(eager.dtype).eps * self.largest
 
     def allowed(self, key: tuple[str, str], dtype: torch.dtype) -> Size:
         """How far from float64 a replay may be; without float64 values, how far from eager."""
         scales = self.scales[_group(key)]
         if key not in self.errors:
-            tolerance = TOLERANCE.get(dtype, _TOLERANCE)
-            return Size(*(tolerance * scale for scale in scales))
+            return Size(*(_tolerance(dtype) * scale for scale in scales))
         rounding = max(torch.finfo(dtype).eps, _FLOAT64)
         return Size(
             *(
@@ -393,7 +389,7 @@ def _compare(
     rounds: bool,
 ) -> Compared:
     noise, distance = spread(expected), nearest(expected, replayed)
-    tolerance = 0.0 if noise.largest is None else SLACK * noise.largest
+    tolerance = SLACK * (noise.largest or 0.0)
     equal = distance.exact or (distance.largest is not None and distance.largest <= tolerance)
     comparison = Comparison(
         name=key[1],
@@ -408,17 +404,13 @@ def _compare(
     )
     if distance.exact or distance.largest is None:
         return Compared(number, comparison)
-    scale = magnitude(expected[0])
-    if scale:
+    if scale := magnitude(expected[0]):
         comparison = msgspec.structs.replace(comparison, relative=distance.largest / scale)
     judge = judge_of()
-    if not _is_rounded(replayed):
-        too_noisy = equal and noise.largest is not None and noise.largest > TOO_NOISY * scale
+    if equal or not rounds or not _is_rounded(replayed):
+        too_noisy = equal and judge.too_noisy(key, expected[0], noise.largest)
         return Compared(number, comparison, too_noisy)
     dtype = replayed.dtype
-    if equal or not rounds:
-        too_noisy = equal and judge.too_noisy(key, dtype, noise.largest)
-        return Compared(number, comparison, too_noisy)
     allowed, eager_error = judge.allowed(key, dtype), judge.errors.get(key)
     error = size_of(replayed, judge.exact.get(key, expected[0]))
     # The measure that decides: the root mean square if it is too large, else the largest.
@@ -431,9 +423,8 @@ def _compare(
         eager_error=None if eager_error is None else eager_error[measure],
     )
     # Float64 says nothing then: only a replay that is as good as equal to eager is known to be.
-    proves_little = comparison.equal and eager_error is not None and key not in judge.trusted
-    relative = TOLERANCE.get(dtype, _TOLERANCE)
-    too_noisy = proves_little and not any(
-        size_of(replayed, run).rms <= relative * size_of(run).rms for run in expected
+    unproven = comparison.equal and eager_error is not None and key not in judge.trusted
+    too_noisy = unproven and not any(
+        size_of(replayed, run).rms <= _tolerance(dtype) * size_of(run).rms for run in expected
     )
     return Compared(number, comparison, too_noisy)

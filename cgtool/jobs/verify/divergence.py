@@ -9,8 +9,9 @@ import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, Probes, ResultRecorder
-from cgtool.jobs.verify.compare import difference, is_finite, magnitude
+from cgtool.jobs.verify.compare import difference, magnitude
 from cgtool.jobs.verify.runs import Trial, TrialRunner, observed_iteration
+from cgtool.jobs.verify.state import is_finite
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALISED
@@ -38,15 +39,15 @@ def _described(call: OpCall, number: int, record: Record) -> str:
     place = _place(call, record)
     text = f"{call.name} (op {number} of the capture)"
     if place.frames:
-        text += f", {line_of(place.frames)}"
+        text += f", {_line_of(place.frames)}"
     if place.module:
         text += f", module {place.module}"
     if place.forward:
-        text += f", forward {line_of(place.forward)}"
+        text += f", forward {_line_of(place.forward)}"
     return text
 
 
-def line_of(frames: tuple[Frame, ...]) -> str:
+def _line_of(frames: tuple[Frame, ...]) -> str:
     """``model.py:12`` of the innermost frame."""
     return f"{frames[0].file}:{frames[0].line}"
 

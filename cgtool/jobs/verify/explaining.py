@@ -10,7 +10,7 @@ from cgtool.detectors.reporting import FindingLog
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.compare import TrialResult, is_finite
+from cgtool.jobs.verify.compare import TrialResult
 from cgtool.jobs.verify.divergence import Divergence, first_noisy
 from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
@@ -52,12 +52,12 @@ class Verification:
     spoiled: list[Finding] = field(default_factory=list)
     """Memory that is read before it is written."""
 
-    def add(self, finding: Finding) -> None:
-        """Report a finding; one without a line gets the line of the entry point."""
+    def add(self, *findings: Finding) -> None:
+        """Report findings; one without a line gets the line of the entry point."""
         entry = self.target.workload.entry_frame()
-        if not finding.frames and entry is not None:
-            finding = msgspec.structs.replace(finding, frames=(entry,))
-        self.findings.add(finding)
+        for finding in findings:
+            frames = finding.frames or ((entry,) if entry is not None else ())
+            self.findings.add(msgspec.structs.replace(finding, frames=frames))
 
     def note(self, code: str, text: str) -> None:
         if (caveat := Caveat(code, text)) not in self.notes:
@@ -76,18 +76,13 @@ class Verification:
         consecutive: list[Finding] = []
         if written or self.liveness.freed_inputs:
             consecutive = eager.consecutive(self.captured)
-        for finding in self.liveness.joined([*reasons, *consecutive], reasons):
-            self.add(finding)
-        for finding in self.spoiled:
-            if finding not in reasons:
-                self.add(finding)
+        self.add(*self.liveness.joined([*reasons, *consecutive], reasons))
+        self.add(*(finding for finding in self.spoiled if finding not in reasons))
         if written:
-            for finding in causes.written_inputs(written, consecutive):
-                self.add(finding)
+            self.add(*causes.written_inputs(written, consecutive))
         # Finding such work runs the code again, from the state of the capture.
         self.runner.begin_eager(self.captured)
-        for finding in self.target.uncaptured_work(bool(differing)):
-            self.add(finding)
+        self.add(*self.target.uncaptured_work(bool(differing)))
         for name in sorted(self.results[0].only_eager)[:1]:
             self.add(
                 Finding(
@@ -102,9 +97,8 @@ class Verification:
             self._report_noise()
         self._report_ops(differing)
         known = {finding.frames[:1] for finding in self.findings}
-        for finding in self.target.freed_inputs():
-            if finding.frames[:1] not in known:
-                self.add(finding)
+        freed = self.target.freed_inputs()
+        self.add(*(finding for finding in freed if finding.frames[:1] not in known))
 
     def _reasons(self, eager: causes.Eager, first: TrialResult) -> list[Finding]:
         """The findings of the first cause that applies."""
@@ -162,7 +156,7 @@ class Verification:
         not_finite = [
             (result, iteration)
             for result in self.results
-            if (iteration := first_not_finite(result)) is not None
+            if (iteration := result.replay.first_not_finite()) is not None
         ]
         if not differing and not not_finite:
             return
@@ -179,10 +173,10 @@ class Verification:
                         f"from {op}",
                     )
         except (CgtoolError, RuntimeError, MemoryError) as error:
-            reason = error.failure.what if isinstance(error, CgtoolError) else first_line(error)
             self.note(
                 "parting-unknown",
-                f"the op that differs first is unknown, because a second capture failed: {reason}",
+                "the op that differs first is unknown, because a second capture failed: "
+                f"{first_line(error)}",
             )
 
     def _report_first_difference(self, divergence: Divergence, result: TrialResult) -> None:
@@ -219,11 +213,3 @@ def _differing(run: Run, other: Run) -> list[str]:
         for (kind, name), tensor in values.items()
         if (kind, name) in again and not state.unchanged(tensor, again[kind, name])
     ]
-
-
-def first_not_finite(result: TrialResult) -> int | None:
-    """The first iteration whose replay left a NaN or an infinity; None for none."""
-    for number, values in enumerate(result.replay.values):
-        if not all(map(is_finite, values.values())):
-            return number
-    return None

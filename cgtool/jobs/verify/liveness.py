@@ -44,9 +44,9 @@ class Outside:
     """Device memory allocated before the iteration that one of its ops read."""
 
     call: OpCall
-    reference: StorageRef
-    shape: tuple[int, ...]
-    dtype: str
+    storage: StorageRef
+    tensor: str
+    """``float32[4, 8]``."""
 
 
 class LivenessRecorder(OpRecorder):
@@ -83,18 +83,14 @@ class LivenessRecorder(OpRecorder):
             if self._before is not None and key not in self._before:
                 # Created in C++ for this op only, unseen by recorders (the index of x[[0, 2]]).
                 continue
-            self.outside[key] = Outside(
-                call,
-                storage,
-                tuple(tensor.shape),
-                str(tensor.dtype).removeprefix("torch."),
-            )
+            described = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+            self.outside[key] = Outside(call, storage, described)
         return output
 
     def freed_inputs(self) -> list[Outside]:
         """The reads whose memory was freed since."""
         gc.collect()
-        return [read for read in self.outside.values() if read.reference.expired()]
+        return [read for read in self.outside.values() if read.storage.expired()]
 
 
 class Liveness:
@@ -139,18 +135,17 @@ class Liveness:
     def findings(self) -> Iterator[Finding]:
         """Memory that the iteration read but did not allocate, and that was freed at its end."""
         for read in self.freed_inputs:
-            tensor = f"{read.dtype}{list(read.shape)}"
             if self._caches:
                 finding = Finding(
                     AUTOCAST_WEIGHT_CACHE,
                     f"{read.call.name} reads a cast from autocast's cache: a replay reads it even "
                     "after the weight has changed and the cache was cleared",
-                    evidence=(f"the cast is {tensor}",),
+                    evidence=(f"the cast is {read.tensor}",),
                 )
             else:
                 finding = Finding(
                     INPUT_FREED_BEFORE_REPLAY,
-                    f"{read.call.name} reads {tensor} from before the call, which is freed when "
-                    "the call returns: a replay reads freed memory",
+                    f"{read.call.name} reads {read.tensor} from before the call, which is freed "
+                    "when the call returns: a replay reads freed memory",
                 )
             yield at_call(finding, read.call, self.record)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from cgtool.detectors import compare_iterations
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
-from cgtool.jobs.verify.compare import TrialResult, compare_runs, is_finite
+from cgtool.jobs.verify.compare import TrialResult, compare_runs
 from cgtool.jobs.verify.explaining import Verification
 from cgtool.jobs.verify.inputs import fresh, reordered
 from cgtool.jobs.verify.liveness import Liveness
@@ -29,12 +28,13 @@ from cgtool.jobs.verify.runs import (
     eager_iteration,
     float_parameters,
 )
-from cgtool.jobs.verify.state import Snapshot, raw
+from cgtool.jobs.verify.state import Snapshot, copies, raw
 from cgtool.jobs.verify.uninitialised import reads_uninitialised
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
 from cgtool.model.finding import ERROR, NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
+from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
 from cgtool.program.workload import named_tensors
 
@@ -116,29 +116,27 @@ class _Procedure(Verification):
     def _first_accepted(self, alternatives: Sequence[Trial]) -> TrialResult | None:
         """The first of these trials whose values eager accepts: it raises nothing, and its results
         are finite if those of the captured values are."""
-        was_finite = _all_finite(self.results[0].eager[0])
+        was_finite = self.results[0].eager[0].first_not_finite() is None
         for trial in alternatives:
             self.progress(trial.name)
             try:
                 run = self.runner.eager(trial)
             except (CgtoolError, RuntimeError) as error:
-                what = error.failure.what if isinstance(error, CgtoolError) else first_line(error)
-                refusal = f"{trial.name}: eager refuses {trial.means} ({what})"
+                refusal = f"{trial.name}: eager refuses {trial.means} ({first_line(error)})"
                 try:
                     self.target.device.synchronize()
                 except RuntimeError:
                     raise DeviceLostError(refusal) from error
                 self.note(REFUSED_VALUES, refusal)
                 continue
-            if trial is alternatives[-1] or not was_finite or _all_finite(run):
+            if trial is alternatives[-1] or not was_finite or run.first_not_finite() is None:
                 self.looked_at.append(trial.means)
                 return self._run_trial(trial, run)
         return None
 
     def report_failed_replay(self, error: ReplayFailedError) -> None:
         findings = list(self.liveness.findings())
-        for finding in findings:
-            self.add(finding)
+        self.add(*findings)
         self.note("replay-failed", str(error))
         if not findings:
             self.add(
@@ -152,11 +150,7 @@ class _Procedure(Verification):
     def prepare(self) -> None:
         """Everything before the trials: warm-up, an observed iteration, and the capture."""
         target = self.target
-        with raw():
-            cold = {
-                name: tensor.detach().clone()
-                for name, tensor in state.read(target.workload).items()
-            }
+        cold = copies(state.read(target.workload))
         iterations = target.warm_up(self.progress)
         self.looked_at.append(f"{iterations} eager iterations as warm-up")
         self.progress("observe one iteration")
@@ -197,13 +191,11 @@ class _Procedure(Verification):
             if name in now and not state.unchanged(before, now[name])
         ]
         if changed:
-            shown = ", ".join(changed[:3]) + (
-                f" and {len(changed) - 3} more" if changed[3:] else ""
-            )
             self.note(
                 WARMUP_MUTATES_STATE,
-                f"warm-up changed {shown}: both sides start from the changed values here; in your "
-                "program, save them before warm-up and restore them before the capture",
+                f"warm-up changed {_listed(changed)}: both sides start from the changed values "
+                "here; in your program, save them before warm-up and restore them before the "
+                "capture",
             )
 
     def _captured_inputs(self) -> TrialResult:
@@ -256,16 +248,27 @@ class _Procedure(Verification):
         least = 2 if trial is self.captured else 1
         runs = [*runs_so_far, *(runner.eager(trial) for _ in range(least - len(runs_so_far)))]
         replay = runner.replay(trial)
-        compare = partial(compare_runs, runner, trial, runs, replay)
-        result = compare(noise_counts=self.noise_counts)
+
+        def compare(rounds: bool = False, reference: Run | None = None) -> TrialResult:
+            return compare_runs(
+                trial,
+                runs,
+                replay,
+                runner.base(trial),
+                noise_counts=self.noise_counts,
+                rounds=rounds,
+                reference=reference,
+            )
+
+        result = compare()
         if self.noise_counts and (result.differing or result.noisy):
             # Two runs can agree by chance.
             runs += [runner.eager(trial) for _ in range(NOISE_RUNS - len(runs))]
             result = compare()
             if result.noisy:
                 self._is_noise(trial)
-                result = compare(noise_counts=self.noise_counts)
-        if result.differing and (self._rounds() or (self.noise_counts and not self.deterministic)):
+                result = compare()
+        if result.differing and self.noise_counts and (self._rounds() or not self.deterministic):
             result = compare(rounds=True, reference=self._reference(trial))
         return result.accepting(self.random)
 
@@ -276,7 +279,7 @@ class _Procedure(Verification):
         try:
             run, recorder = self.runner.reference(trial)
         except (CgtoolError, torch.OutOfMemoryError) as error:
-            failure = error.failure.what if isinstance(error, CgtoolError) else NO_MEMORY
+            failure = first_line(error) if isinstance(error, CgtoolError) else NO_MEMORY
         else:
             failure = recorder.failure
             if recorder.own_type and failure is None:
@@ -331,7 +334,8 @@ class _Procedure(Verification):
         return [*trials, alternatives] if alternatives else trials
 
     def _read_only(self) -> list[tuple[str, torch.Tensor]]:
-        """Tensors that a step reads by name and does not write: its inputs."""
+        """Tensors that a step reads by name and does not write: its inputs. A graph has the values
+        of those in unpinned memory of the host, whose changes it cannot see."""
         if self.target.workload.kind != "step":
             return []
         run = self.runner.eager(Trial("one"))
@@ -340,7 +344,10 @@ class _Procedure(Verification):
         return [
             (name.replace("tensor ", "", 1), tensor)
             for name, kind, tensor in named_tensors(self.target.workload)
-            if kind == "input" and "tensor " in name and names.get(id(tensor)) not in written
+            if kind == "input"
+            and "tensor " in name
+            and names.get(id(tensor)) not in written
+            and place_of(tensor) != HOST
         ]
 
     def _try_another_order(self) -> None:
@@ -367,17 +374,15 @@ class _Procedure(Verification):
             )
 
 
-def _all_finite(run: Run) -> bool:
-    return all(is_finite(tensor) for values in run.values for tensor in values.values())
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _own_type_text(own_type: dict[str, str]) -> str:
     """Of the ops of a float64 run that did not run in it, by name, and why."""
-    names = list(own_type)
-    shown = ", ".join(names[:_SHOWN])
-    more = f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
     return (
-        f"the float64 run has {shown}{more} in their own types: they draw random "
+        f"the float64 run has {_listed(list(own_type))} in their own types: they draw random "
         "numbers, are not PyTorch's, or have no float64 kernel"
     )
 

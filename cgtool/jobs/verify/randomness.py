@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import mean, variance
 
 import torch
 
@@ -18,11 +19,10 @@ from cgtool.jobs.verify.runs import (
     Results,
     Trial,
     TrialRunner,
-    copied,
     eager_iteration,
     results_of,
 )
-from cgtool.jobs.verify.state import raw, unchanged
+from cgtool.jobs.verify.state import copies, raw, unchanged
 from cgtool.model.finding import Finding
 
 RNG_FROZEN_SEED = code("rng-frozen-seed")
@@ -46,7 +46,7 @@ def _draws(
         else:
             results = eager_iteration(runner.target)
             runner.target.device.synchronize()
-        draws.append(copied(results))
+        draws.append(copies(results))
     return draws
 
 
@@ -103,11 +103,5 @@ def _same_mean(
     with raw():
         eager_means = [float(of(dense_numbers(values[key])).mean()) for values in eager]
         replay_means = [float(of(dense_numbers(values[key])).mean()) for values in replays]
-    error = math.sqrt((_variance(eager_means) + _variance(replay_means)) / SEEDS)
-    apart = abs(sum(eager_means) / SEEDS - sum(replay_means) / SEEDS)
-    return apart <= _SIGMAS * error
-
-
-def _variance(values: list[float]) -> float:
-    middle = sum(values) / len(values)
-    return sum((value - middle) ** 2 for value in values) / (len(values) - 1)
+    error = math.sqrt((variance(eager_means) + variance(replay_means)) / SEEDS)
+    return abs(mean(eager_means) - mean(replay_means)) <= _SIGMAS * error

@@ -139,9 +139,8 @@ class Reachable:
         self.places: list[Place] = []
         self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
         """By identity: the first path to it."""
-        self.generators: list[torch.Generator] = []
-        self.randoms: list[Any] = []
-        """``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``."""
+        self.random_sources: list[Any] = []
+        """Of PyTorch, Python and NumPy."""
         self.arrays: list[Any] = []
         self._seen: dict[int, Any] = {}
         waiting: deque[tuple[str, Any]] = deque()
@@ -222,14 +221,8 @@ class Reachable:
                 )
             )
         if tensor.is_leaf and tensor.requires_grad:
-            self.places.append(
-                Place(
-                    lambda: {"grad": tensor.grad},
-                    lambda items: setattr(tensor, "grad", items["grad"]),
-                )
-            )
-            if tensor.grad is not None:
-                yield f"gradient of {path}", tensor.grad
+            self.places.append(_attributes(tensor, ("grad",)))
+            yield f"gradient of {path}", tensor.grad
 
     def _function(self, path: str, function: types.FunctionType) -> Named:
         for name, cell in zip(
@@ -264,11 +257,10 @@ class Reachable:
 
     def _object(self, path: str, value: Any) -> Named:
         kind = type(value)
-        if isinstance(value, torch.Generator):
-            self.generators.append(value)
-            return
-        if isinstance(value, random.Random) or _from_numpy(value, "random"):
-            self.randoms.append(value)
+        if isinstance(value, torch.Generator | random.Random) or _from_numpy(value, "random"):
+            # Numbers of the system have no state, and that of a source of seeds is read-only.
+            if not isinstance(value, random.SystemRandom) and kind.__name__ != "SeedSequence":
+                self.random_sources.append(value)
             return
         if _from_numpy(value, "") and hasattr(value, "tobytes") and hasattr(value, "flags"):
             self.arrays.append(value)
@@ -282,11 +274,13 @@ class Reachable:
             self._seen[id(table)] = table
             prefix = "" if path in ("", "self") else path
             yield from self._items(prefix, _container(table), len(table))
+        # Its descriptor has a slot's real name (``_Class__private``).
         slots = tuple(
             name
             for base in kind.__mro__
-            for name in _slots_of(base)
-            if name not in ("__dict__", "__weakref__")
+            if "__slots__" in vars(base)
+            for name, member in vars(base).items()
+            if isinstance(member, types.MemberDescriptorType)
         )
         if slots:
             yield from self._items(path, _attributes(value, slots), len(slots))
@@ -309,11 +303,6 @@ def _is_users(kind: type) -> bool:
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names or file is None:
         return kind.__module__ in ("__main__",)
     return "-packages/" not in file and kind.__module__.partition(".")[0] not in ("torch", "cgtool")
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _from_numpy(value: Any, part: str) -> bool:

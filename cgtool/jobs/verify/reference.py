@@ -15,10 +15,10 @@ float64's speed, and twice (four times for 16-bit types) the memory of what is a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,8 @@ from cgtool.torch_compat.private import (
     storage_address,
 )
 from cgtool.torch_compat.storages import StorageRef
+
+Key = TypeVar("Key")
 
 _NARROW = frozenset(
     (
@@ -216,6 +218,11 @@ class Float64Recorder(OpRecorder):
                 key: kept for key, kept in self._opaque.items() if not kept[0].expired()
             }
         return output
+
+    def values(self, tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """Copies of their float64 values."""
+        with raw():
+            return {key: self.shadows.values(tensor) for key, tensor in tensors.items()}
 
     def _guard(self, action: Callable[[], None]) -> None:
         """Work on shadows, which must not fail in the user's code."""

@@ -15,7 +15,7 @@ from cgtool.devices.device import VerifyTarget
 from cgtool.jobs.verify import state
 from cgtool.jobs.verify.reachable import Reachable
 from cgtool.jobs.verify.reference import Float64Recorder
-from cgtool.jobs.verify.state import Snapshot, distinct, raw, write
+from cgtool.jobs.verify.state import Snapshot, copies, distinct, is_finite, raw, write
 from cgtool.model.failure import user_code
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
@@ -100,16 +100,6 @@ def eager_iteration(
     return results_of(phases)
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
-
-
-def copied(results: Results, value_of: Callable[[torch.Tensor], torch.Tensor] = _copy) -> Results:
-    """Copies that the next run does not overwrite."""
-    with raw():
-        return {key: value_of(tensor) for key, tensor in results.items()}
-
-
 def observed_iteration(
     target: VerifyTarget, make_recorder: Callable[..., RecorderT], **options: Any
 ) -> tuple[Results, RecorderT]:
@@ -189,6 +179,13 @@ class Run:
     unwritten: list[str] = field(default_factory=list)
     """Results that still have the sentinel after the first replay."""
 
+    def first_not_finite(self) -> int | None:
+        """The first iteration that left a NaN or an infinity; None for none."""
+        for number, values in enumerate(self.values):
+            if not all(map(is_finite, values.values())):
+                return number
+        return None
+
 
 class DeviceLostError(Exception):
     """An eager run failed so that the device cannot be used afterwards: a device-side assert."""
@@ -224,12 +221,10 @@ class TrialRunner:
         """Tensors that the graphs must write before they are read."""
         self.written: list[str] = []
         """Inputs that a replay changed."""
-        with raw():
-            self.incoming = {
-                id(tensor): (tensor, tensor.detach().clone())
-                for backward in target.session.backwards.values()
-                for tensor in backward.incoming
-            }
+        self._incoming = [
+            tensor for backward in target.session.backwards.values() for tensor in backward.incoming
+        ]
+        self._incoming_values = copies({id(tensor): tensor for tensor in self._incoming})
 
     def write_inputs(self, trial: Trial, number: int) -> None:
         """Write the inputs of an iteration, before it runs."""
@@ -240,15 +235,12 @@ class TrialRunner:
             trial.start_values[number] = trial.start_values[number - 1]
             return
         # Read back: inputs may share memory with each other, or with themselves.
-        with raw():
-            trial.start_values[number] = {
-                id(tensor): tensor.detach().clone() for _, tensor in self.inputs
-            }
+        trial.start_values[number] = copies({id(tensor): tensor for _, tensor in self.inputs})
 
     def _write_incoming(self) -> None:
         with raw():
-            for tensor, values in self.incoming.values():
-                tensor.detach().copy_(values)
+            for tensor in self._incoming:
+                tensor.detach().copy_(self._incoming_values[id(tensor)])
 
     def begin_eager(self, trial: Trial, skipped: int = 0) -> None:
         """Restore everything as it was before the capture, run ``skipped`` iterations, and write
@@ -282,9 +274,7 @@ class TrialRunner:
             for written, values in writes:
                 if written is tensor:
                     return values
-        if id(tensor) in self.incoming:
-            return self.incoming[id(tensor)][1]
-        return self.start.value_of(tensor)
+        return self._incoming_values.get(id(tensor), self.start.value_of(tensor))
 
     def iterate(self) -> None:
         """One eager iteration; its results are not kept."""
@@ -306,7 +296,6 @@ class TrialRunner:
     def _eager(self, trial: Trial, recorder: Float64Recorder | None) -> Run:
         self.begin_eager(trial)
         run = Run()
-        value_of = _copy if recorder is None else recorder.shadows.values
         for number in range(trial.iterations):
             if number:
                 self.write_inputs(trial, number)
@@ -314,7 +303,7 @@ class TrialRunner:
             self.target.device.synchronize()
             if recorder is not None and recorder.failure is not None:
                 break
-            self._collect(run, results, trial, number, value_of)
+            self._collect(run, results, trial, number, recorder)
             del results
         # Gradients and caches of an eager run must not affect the next run.
         gc.collect()
@@ -358,16 +347,15 @@ class TrialRunner:
         results: Results,
         trial: Trial,
         number: int,
-        value_of: Callable[[torch.Tensor], torch.Tensor] = _copy,
+        recorder: Float64Recorder | None = None,
     ) -> None:
-        values = copied(results, value_of)
         named = {**state.read(self.target.workload), **dict(self.inputs)}
-        with raw():
-            for name, tensor in named.items():
-                before = self.value_at_start(tensor, trial, number)
-                if before is None or not state.unchanged(before, tensor):
-                    values["state", name] = value_of(tensor)
-        run.values.append(values)
+        changed = dict(results)
+        for name, tensor in named.items():
+            before = self.value_at_start(tensor, trial, number)
+            if before is None or not state.unchanged(before, tensor):
+                changed["state", name] = tensor
+        run.values.append(copies(changed) if recorder is None else recorder.values(changed))
         run.names = set(named)
 
     def base(self, trial: Trial) -> list[dict[str, torch.Tensor]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +21,8 @@ from cgtool.jobs.verify.reachable import Reachable
 from cgtool.program.workload import Workload, inputs_of, named_tensors
 from cgtool.torch_compat.op_key import unintercepted, unobserved
 from cgtool.torch_compat.private import disable_current_modes, no_torch_function
+
+Key = TypeVar("Key")
 
 
 @contextlib.contextmanager
@@ -36,6 +38,12 @@ def arithmetic() -> Iterator[None]:
     name a device."""
     with raw(), unintercepted():
         yield
+
+
+def copies(tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+    """Copies that the next run does not overwrite."""
+    with raw():
+        return {key: tensor.detach().clone() for key, tensor in tensors.items()}
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -58,11 +66,19 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """True without a NaN or an infinity."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    with arithmetic():
+        return bool(dense(tensor).isfinite().all())
+
+
 def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
     """True when no bit differs; the two may be on different devices."""
-    if before.shape != now.shape:
-        return False
     with raw():
+        if before.shape != now.shape:
+            return False
         before = before.to(now.device)
     with arithmetic():
         return same_bits(dense(before), dense(now.detach()))
@@ -120,20 +136,15 @@ class Snapshot:
         self.reachable = Reachable(workload)
         self._restore_objects = self.reachable.layout()
         self._tensors = [tensor for _, tensor in self.reachable.tensors.values()]
-        with raw():
-            self._values = {id(tensor): tensor.detach().clone() for tensor in self._tensors}
+        self._values = copies({id(tensor): tensor for tensor in self._tensors})
         self._arrays = [(array, array.copy()) for array in self.reachable.arrays]
-        self._random: list[Callable[[], object]] = [
-            partial(generator.set_state, generator.get_state())
-            for generator in self.reachable.generators
-        ]
-        self._random += [
-            partial(_set_state, source, _state_of(source)) for source in self.reachable.randoms
-        ]
-        self._random.append(partial(random.setstate, random.getstate()))
+        sources = [*self.reachable.random_sources, random]
         if (numpy := sys.modules.get("numpy")) is not None:
-            self._random.append(partial(numpy.random.set_state, numpy.random.get_state()))
-        self._random.append(partial(device.set_rng_state, device.get_rng_state()))
+            sources.append(numpy.random)
+        self._random: list[Callable[[], object]] = [
+            *map(_rewinding, sources),
+            partial(device.set_rng_state, device.get_rng_state()),
+        ]
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The saved value of a tensor; None for a tensor that is not part of the state."""
@@ -155,16 +166,11 @@ class Snapshot:
             restore()
 
 
-def _state_of(source: Any) -> Any:
-    if isinstance(source, random.Random):
-        return source.getstate()
-    return source.bit_generator.state if hasattr(source, "bit_generator") else source.get_state()
-
-
-def _set_state(source: Any, state: Any) -> None:
-    if isinstance(source, random.Random):
-        source.setstate(state)
-    elif hasattr(source, "bit_generator"):
-        source.bit_generator.state = state
-    else:
-        source.set_state(state)
+def _rewinding(source: Any) -> Callable[[], object]:
+    """What sets a source of random numbers back to its present state."""
+    if hasattr(source, "getstate"):  # Python's
+        return partial(source.setstate, source.getstate())
+    if hasattr(source, "get_state"):  # PyTorch's, and the older ones of NumPy
+        return partial(source.set_state, source.get_state())
+    bits = getattr(source, "bit_generator", source)
+    return partial(setattr, bits, "state", bits.state)

@@ -13,10 +13,10 @@ from cgtool.jobs.verify.runs import (
     Results,
     Trial,
     TrialRunner,
-    copied,
     fill_sentinel,
     observed_iteration,
 )
+from cgtool.jobs.verify.state import copies
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder
@@ -73,7 +73,7 @@ def reads_uninitialised(runner: TrialRunner, trial: Trial) -> list[Finding]:
     def run(only: int | None) -> tuple[Results, SpoilRecorder]:
         runner.begin_eager(trial)
         results, recorder = observed_iteration(runner.target, partial(SpoilRecorder, only=only))
-        return copied(results), recorder
+        return copies(results), recorder
 
     clean, recorder = run(-1)
     if not recorder.calls:

@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -14,6 +14,7 @@ import torch
 from cgtool.detectors import preflight
 from cgtool.detectors.capture_errors import at_checkpoint, explain
 from cgtool.detectors.compare_iterations import branches_on_capturing, compare_iterations
+from cgtool.detectors.frozen_values import CONTROL_FLOW_FROZEN
 from cgtool.detectors.reporting import CapturedRegion, at_call
 from cgtool.detectors.streams import LaneNode
 from cgtool.findings import code
@@ -22,7 +23,7 @@ from cgtool.model.finding import NOTE, Finding
 from cgtool.model.options import CaptureOptions, Progress
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.frames import in_library, package_part
-from cgtool.observe.iteration import SKIPPED
+from cgtool.observe.iteration import SKIPPED, Iteration
 from cgtool.observe.ops import OpCall, Record
 from cgtool.program.phases import (
     NO_DIFFERENTIABLE_PARAMS,
@@ -38,6 +39,7 @@ from cgtool.torch_compat.private import CAPTURE_HEALTH_CHECKS
 
 MEMCPY_MEMSET_NODE_OVERHEAD = code("memcpy-memset-node-overhead")
 
+Result = TypeVar("Result")
 DryRun = Callable[[Annotations, CaptureOptions], Sequence[OpCall]]
 """Runs the workload as if it were captured, continuing after a finding; returns all its calls."""
 _WITHOUT: dict[str, dict[str, bool]] = {
@@ -71,16 +73,25 @@ def check_entry(
     for refusal in workload.refusals:
         findings.extend(refusal.failure.findings)
     iterations, _ = warmup_iters(workload, options)
-    try:
-        session = _first_iterations(region, workload, options, max(1, iterations - 2), progress)
+
+    def compared(
+        session: WorkloadRun,
+    ) -> tuple[dict[int, preflight.Stepped], list[Finding], Iteration]:
+        warm_up(session, max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
-            differences, iteration = compare_iterations(
+            found, iteration = compare_iterations(
                 lambda: warm_up(session, 1, lambda _text: None, explain),
                 roots_of(workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],
             )
+        return steps, found, iteration
+
+    try:
+        options, (steps, differences, iteration) = _without_refusals(
+            region, workload, options, compared
+        )
         scheduled = {id(step.optimizer) for step in iteration.scheduled}
         for step in steps.values():
             if id(step.optimizer) not in scheduled:
@@ -91,11 +102,14 @@ def check_entry(
         )
         findings.extend(preflight.of_modules(workload, differences))
         findings.extend(differences)
+        if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences):
+            # Another call may run the layers that this one skipped.
+            findings.demote(UNUSED_INPUT)
         checked.append("two eager iterations")
         gc.collect()
         region.collecting = True
         with _stepping_anyway(region):
-            captured = dry_run(annotations, session.options)
+            captured = dry_run(annotations, options)
         checked.append("a dry run of the capture")
     except CgtoolError as error:
         if not error.failure.findings and not workload.refusals:
@@ -116,26 +130,23 @@ def check_entry(
     return tuple(checked)
 
 
-def _first_iterations(
+def _without_refusals(
     region: CapturedRegion,
     workload: Workload,
     options: CaptureOptions,
-    iterations: int,
-    progress: Progress,
-) -> WorkloadRun:
-    """Warm up; what the entry itself is refused for is reported, and no longer required."""
+    run: Callable[[WorkloadRun], Result],
+) -> tuple[CaptureOptions, Result]:
+    """What ``run`` returns; what the entry itself is refused for is reported, and no longer
+    required by the options."""
     while True:
-        session = WorkloadRun(workload, options)
         try:
-            warm_up(session, iterations, progress, explain)
+            return options, run(WorkloadRun(workload, options))
         except CgtoolError as error:
             refusals = [f for f in error.failure.findings if f.code in _WITHOUT]
             if not refusals:
                 raise
             region.findings.extend(refusals)
             options = msgspec.structs.replace(options, **_WITHOUT[refusals[0].code])
-        else:
-            return session
 
 
 @contextlib.contextmanager

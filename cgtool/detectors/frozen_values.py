@@ -19,7 +19,7 @@ from cgtool.observe.frames import Site, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
 from cgtool.observe.iteration import Iteration
 from cgtool.observe.ops import OpCall
-from cgtool.observe.source import Position
+from cgtool.observe.source import Position, text_at
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
@@ -56,7 +56,11 @@ class FrozenValues:
             if position not in second.generators
             or second.generators[position] != first.generators.get(position)
         ]
-        first_of_all = dict.fromkeys([*drawn, *self.changes, *by_threads])
+        # What changed in a container is named before the container.
+        changed = sorted(
+            self.changes, key=lambda each: self.changes[each].after.kind == "container"
+        )
+        first_of_all = dict.fromkeys([*drawn, *changed, *by_threads])
         self.causes = self.flows.volatile(first_of_all)
         """Sources whose values change, each with the first one behind it."""
         self._rank = {source: number for number, source in enumerate(first_of_all)}
@@ -72,7 +76,10 @@ class FrozenValues:
     def explain_number(self, call: OpCall, evidence: str) -> bool:
         """Whether a value that changes reaches this op, which gets another number in the second
         iteration; ``findings`` then reports it as an error."""
-        positions = [position_of(site) for site in call.chain[:1]]
+        forward = self.second.record.forward_of(call)
+        positions = [
+            position_of(site) for each in (call, forward) if each for site in each.chain[:1]
+        ]
         known = [position for position in positions if self._changing("op", position)]
         self.observed.update(dict.fromkeys(known, evidence))
         return bool(known)
@@ -118,7 +125,7 @@ class FrozenValues:
                     chain, name = (call.chain, call.name) if call else ((), "an op in another op")
                     yield self._value(source, chain, name, key)
                 elif kind == "setting":
-                    yield self._value(source, (), "a setting of PyTorch", key)
+                    yield self._value(source, (), f"`{text_at(key)}`", key)
             if kind == "decision" and changing and self._decides_ops(key):
                 decisions[key] = None
         for position in decisions:
@@ -192,6 +199,7 @@ class FrozenValues:
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         at_op = frames_of(chain) or (self._frame_at(position),)
+        fix: str | None = None
         use = watched[0].frame if watched else at_op[0]
         code_name, frame, reason = (
             PYTHON_SCALAR_FROZEN,
@@ -220,6 +228,11 @@ class FrozenValues:
             )
         elif kind == "number" and written:
             code_name, frame = CPU_STATE_STEP_COUNTER, written[0].frame
+            if changed is not None and isinstance(changed.after.content, float):
+                fix = (
+                    "keep it in a 0-dim tensor on the device, and change that in place in the "
+                    "captured code (`mul_`, `copy_`)"
+                )
             reason = (
                 f"{name} changes on the host with every call and reaches {target}; a replay "
                 "does not change it"
@@ -229,6 +242,7 @@ class FrozenValues:
             reason,
             at_op if frame == at_op[0] else (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
+            fix=fix,
             severity=None if position in self.observed else WARNING,
         )
 

@@ -200,9 +200,10 @@ def captured_scheduler(
 
 
 def _first_rate(group: dict[str, Any]) -> Any:
-    """The learning rate before any scheduler changed it."""
+    """The learning rate before any scheduler changed it, to twelve digits."""
     rate = group.get("initial_lr", group.get("lr"))
-    return rate.item() if isinstance(rate, torch.Tensor) and on_host(rate) else rate
+    rate = rate.item() if isinstance(rate, torch.Tensor) and on_host(rate) else rate
+    return float(f"{rate:.12g}") if isinstance(rate, float) else rate
 
 
 def _keeps_host_state(optimizer: torch.optim.Optimizer) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from cgtool.findings import page
 from cgtool.model.capture import Frame
 from cgtool.model.failure import EXIT_USER_CODE, CgtoolError, Failure
-from cgtool.model.finding import Code, Finding
+from cgtool.model.finding import NOTE, Code, Finding
 from cgtool.observe.frames import chain_of, columns_of, frames_of, here
 from cgtool.observe.ops import OpCall, Record
 from cgtool.observe.script.script import ObservedScript
@@ -52,6 +52,12 @@ class FindingLog:
         """Add findings in order."""
         for finding in findings:
             self.add(finding)
+
+    def demote(self, code: Code) -> None:
+        """Make notes of all findings with a code, which another finding explains."""
+        for key, finding in self._findings.items():
+            if finding.code == code:
+                self._findings[key] = msgspec.structs.replace(finding, severity=NOTE)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._findings.values())

@@ -279,6 +279,13 @@ def _spans(nodes: list[ast.AST], line: int) -> bool:
     )
 
 
+def text_at(position: Position) -> str:
+    """The source of an expression, as far as its first line goes."""
+    file, line, column, last, end = position
+    text = linecache.getline(file, line).encode()
+    return text[column : end if line == last else None].decode(errors="replace").strip()
+
+
 def is_condition(file: str, line: int) -> bool:
     """Whether a condition, or what a loop goes over, is on this line of a file."""
     tree = tree_of(file)

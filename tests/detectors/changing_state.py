@@ -959,3 +959,60 @@ def skipped_in_a_loop(device):
         return x * weights[0]
 
     return run, (rows(device),)
+
+
+def number_that_backward_gets(device):
+    """The number of a backward op is that of its forward op: one finding."""
+    layer, calls = nn.Linear(8, 8, device=device), itertools.count(1)
+
+    def run(x):
+        weight = 1.0 / next(calls)
+        return layer(x).square().mean() * weight  # <- python-scalar-frozen
+
+    return run, (rows(device),)
+
+
+class LayersLeftOut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            if generator.random() < 0.5:  # <- control-flow-frozen
+                continue
+            x = x + layer(x)
+        return x
+
+
+def layers_left_out(device):
+    """That a call leaves some unused is no finding of its own."""
+    return LayersLeftOut().to(device), (rows(device),)
+
+
+def number_that_cools(device):
+    sampler = SimpleNamespace(temperature=1.0)
+
+    def run(x):
+        y = x / sampler.temperature
+        sampler.temperature = max(0.1, sampler.temperature * 0.9)  # <- cpu-state-step-counter
+        return y
+
+    return run, (rows(device),)
+
+
+def rate_of_an_optimizer(device):
+    layer, calls = nn.Linear(8, 8, device=device), itertools.count(1)
+    rate = torch.tensor(0.1, device=device)
+    parameters = layer.parameters()
+    optimizer = torch.optim.Adam(  # <- lr-frozen-despite-capturable
+        parameters, lr=rate, capturable=True
+    )
+
+    def run():
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * min(1.0, next(calls) / 1000)  # <- python-scalar-frozen
+        layer(rows(device)).sum().backward()
+        optimizer.step()
+
+    return run

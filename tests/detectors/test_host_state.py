@@ -88,3 +88,17 @@ def test_a_rebound_tensor_names_the_line_that_changes_it():
     )
     append = inspect.getsourcelines(changing_state.history_of_outputs)[1] + 4
     assert f"`outs` is changed at changing_state.py:{append}" in rebound.evidence
+
+
+def test_a_number_that_cools_is_not_told_to_count():
+    (cools,) = found(changing_state, "number_that_cools")
+    assert "mul_" in cools.fix
+
+
+def test_a_setting_is_named():
+    (rate,) = (
+        finding
+        for finding in found(changing_state, "rate_of_an_optimizer")
+        if finding.code == "python-scalar-frozen"
+    )
+    assert '`group["lr"]`' in rate.reason

@@ -92,7 +92,7 @@ class LazyGroup(TyperGroup):
 def help(
     context: typer.Context,
     command: Annotated[
-        str | None, typer.Argument(metavar="COMMAND", help="A command; all where there is none.")
+        str | None, typer.Argument(metavar="COMMAND", help="The command; all commands if omitted.")
     ] = None,
 ) -> None:
     """Show the help of COMMAND, or the list of all commands."""

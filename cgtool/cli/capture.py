@@ -36,7 +36,7 @@ def capture(
     format_: opt.FormatOption = opt.Format.TABLE,
     depth: Annotated[
         int | None,
-        typer.Option(min=1, help="Module levels in 'Nodes by module': as many as fit."),
+        typer.Option(min=1, help="Module levels in 'Nodes by module'; by default as many as fit."),
     ] = None,
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,

@@ -42,7 +42,7 @@ def check(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the program.")
+        list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments for SCRIPT.")
     ] = None,
     output: opt.Output = None,
     format_: FindingsFormatOption = FindingsFormat.TABLE,

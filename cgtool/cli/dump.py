@@ -49,7 +49,7 @@ def dump(
     dot: Annotated[
         bool,
         typer.Option(
-            "--dot", help="Readable DOT text, the default if the name of FILE says nothing else."
+            "--dot", help="Readable DOT text, the default unless FILE has another suffix."
         ),
     ] = False,
     svg: Annotated[bool, typer.Option("--svg", help="SVG picture.")] = False,
@@ -164,7 +164,7 @@ def _format(flag: str | None, output: Path | None) -> str:
     named = _BY_SUFFIX.get(output.suffix.lower()) if output is not None else None
     if flag is not None and named is not None and flag not in (named, "raw"):
         raise usage(
-            f"--{flag} -o {output}: the name says {named}",
+            f"--{flag} -o {output}: option and file name ask for different formats",
             fix=f"leave --{flag} out, or name a file that ends in .{flag}",
         )
     return flag or named or "dot"

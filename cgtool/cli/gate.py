@@ -71,8 +71,8 @@ def gate(
         typer.Argument(
             metavar="TARGET",
             help=".cgt files, JSON of `cgtool check` and `cgtool verify`, or an ENTRY, for which "
-            "everything that its budgets need is measured. By default every entry that has a table "
-            "in pyproject.toml.",
+            "cgtool measures what its budgets need. By default every entry that has a table in "
+            "pyproject.toml.",
         ),
     ] = None,
     limits: dict[str, list[str] | None],

@@ -267,7 +267,8 @@ class Runs:
     @property
     def out_of_time(self) -> str:
         """The note of a report whose runs were cut short."""
-        return f"{self.max_seconds:g} s were over after {self.counted}: --max-seconds allows more"
+        limit = f"the limit of {self.max_seconds:g} s"
+        return f"{limit} was reached after {self.counted}: --max-seconds raises it"
 
 
 @dataclass(frozen=True)

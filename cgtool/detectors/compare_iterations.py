@@ -151,7 +151,7 @@ class _Comparison:
         if not self.frozen.explain_branch([op.call for op in (before, after) if op], text):
             yield Finding(
                 CONTROL_FLOW_FROZEN,
-                f"{text}; a graph repeats those of the capture",
+                f"{text}; a replay repeats the captured ops",
                 frames or frames_of(before.call.chain),
             )
 

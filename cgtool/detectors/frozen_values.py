@@ -32,7 +32,7 @@ _DRAWS = {
     "random": (RNG_FROZEN_SEED, "a random number drawn on the host"),
     "clock": (CPU_WORK_IN_REGION, "the time"),
     "file": (CPU_WORK_IN_REGION, "what is read from a file"),
-    "host": (CPU_WORK_IN_REGION, "a value that others on the host change"),
+    "host": (CPU_WORK_IN_REGION, "a value that other code on the host changes"),
 }
 """Of calls whose result is never the same: the code, and the value in words."""
 
@@ -122,7 +122,9 @@ class FrozenValues:
                     decisions[source.key] = None
                 elif kind == "op":
                     call = calls.get(key)
-                    chain, name = (call.chain, call.name) if call else ((), "an op in another op")
+                    chain, name = (
+                        (call.chain, call.name) if call else ((), "an op inside another op")
+                    )
                     yield self._value(source, chain, name, key)
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key)
@@ -154,8 +156,8 @@ class FrozenValues:
         what = f"`{changed.watched.use.text}`" if changed is not None else self._in_words(cause)
         return Finding(
             CONTROL_FLOW_FROZEN,
-            f"{what} decides here which ops run, and may change from call to call; a graph keeps "
-            "what the capture ran",
+            f"{what} decides which ops run here, and may change from call to call; a replay "
+            "repeats the captured ops",
             (frame, *self._callers_of(frame)),
             evidence=tuple(evidence),
             severity=None if position in self.observed else WARNING,

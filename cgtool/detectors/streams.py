@@ -207,8 +207,8 @@ class CaptureInProgress(CapturedRegion):
         """The code calls `record_stream` of a tensor."""
         if self.collecting and self.capturing:
             reason = (
-                "`record_stream` prevents reuse of the block, which is freed here while work is "
-                "still captured, until the capture ends"
+                "the tensor is freed here, during the capture, but because of `record_stream` its "
+                "block cannot be reused until the capture ends"
             )
             finding = Finding(RECORD_STREAM_DEFERS_REUSE, reason, here(2), phase=self.phase)
             self._recorded.append((weakref.ref(tensor), finding))

@@ -121,7 +121,7 @@ def differentiable(part: Part, outputs: list[Named]) -> Backward | None:
                 Finding(
                     NO_DIFFERENTIABLE_PARAMS,
                     f"`{part.name}` returns {needing_grad[0][0]}, which requires grad through a "
-                    "tensor that is neither an argument nor reached by name",
+                    "tensor that is neither an argument nor held in a variable or attribute",
                     severity=ERROR,
                 ),
             ),

@@ -76,9 +76,7 @@ class Workload:
         """Called when the callable ``name`` calls ``backward()`` itself."""
         if self.kind != "step":
             self.kind = "step"
-            self.notes += (
-                f"{name} calls backward() itself: it is captured as it is, as a whole step",
-            )
+            self.notes += (f"{name} calls backward() itself: it is captured as a whole step",)
 
     def entry_frame(self) -> Frame | None:
         """Where the entry point is defined."""

@@ -93,7 +93,7 @@ def module_columns(summary: Summary) -> Sequence[Column[ModuleRow]]:
         Column(
             "module",
             lambda row: row.module if row.modules == 1 else f"{row.module} x{row.modules}",
-            explanation="`layers.* x4`: modules of one type with as many nodes each, added up",
+            explanation="`layers.* x4`: 4 modules of one type and size, their nodes added up",
         ),
         Column("type", lambda row: row.type, style="dim", priority=1),
         Column("forward" if "forward" in phases else "nodes", lambda row: row.forward),

@@ -173,10 +173,10 @@ dispatches_to_python: Callable[[torch.Tensor], bool] = _private(
 is_functorch_tensor: Callable[[torch.Tensor], bool] = _private(
     "torch._C._functorch.is_functorch_wrapped_tensor",
     _OPS,
-    "tensors inside torch.vmap have no place",
+    "it is unknown where tensors in torch.vmap are",
 )
 unwrapped: Callable[[torch.Tensor], torch.Tensor] = _private(
-    "torch._C._functorch.get_unwrapped", _OPS, "tensors inside torch.vmap have no place"
+    "torch._C._functorch.get_unwrapped", _OPS, "it is unknown where tensors in torch.vmap are"
 )
 """The tensor inside one of ``torch.vmap`` or ``torch.func.grad``."""
 
@@ -330,14 +330,14 @@ storage_address: Callable[[torch.Tensor], int] = _private(
 )
 """The ``storage_key`` of a tensor's storage, without an object for the storage."""
 direct_storage: Callable[[torch.UntypedStorage, int], Any] = _private(
-    "torch.UntypedStorage._set_cdata", _STORAGES, "storages cannot be numbered over their lifetime"
+    "torch.UntypedStorage._set_cdata", _STORAGES, "storages cannot be told apart"
 )
 """Make an object that of another storage, by its ``storage_key``."""
 weak_storage: Callable[[torch.UntypedStorage], int] = _private(
-    "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be numbered over their lifetime"
+    "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be told apart"
 )
 weak_storage_expired: Callable[[int], bool] = _private(
-    "torch.UntypedStorage._expired", _STORAGES, "the end of a storage is not noticed"
+    "torch.UntypedStorage._expired", _STORAGES, "freed storages are not noticed"
 )
 free_weak_storage: Callable[[int], None] = _private(
     "torch.UntypedStorage._free_weak_ref", _STORAGES, "weak references to storages are not freed"
@@ -394,7 +394,7 @@ _UNSIMULATED = "code for a GPU cannot run on the simulated device"
 LAZY_INIT = _patch_point("torch.cuda._lazy_init", _SIMULATED, _UNSIMULATED)
 INITIALIZED = _patch_point("torch.cuda._initialized", _SIMULATED, _UNSIMULATED)
 check: Callable[[bool, Callable[[], str]], None] = _private(
-    "torch._check", _SIMULATED, "ops with tensors on two devices run there"
+    "torch._check", _SIMULATED, "ops with tensors on two devices do not fail there"
 )
 SLEEP = _patch_point("torch.cuda._sleep", _SIMULATED, "torch.cuda._sleep() fails there")
 SNAPSHOT = _patch_point("torch.cuda.memory._snapshot", _SIMULATED, "memory snapshots fail there")
@@ -417,7 +417,9 @@ PARSE_TO = _patch_point("torch._C._nn._parse_to", _SIMULATED, "Module.to(0) fail
 NESTED_TENSOR = _patch_point(
     "torch._C._nested.nested_tensor", _SIMULATED, "nested tensors are on the host there"
 )
-LOCATION_TAG = _patch_point("torch.serialization.location_tag", _SIMULATED, "files name the CPU")
+LOCATION_TAG = _patch_point(
+    "torch.serialization.location_tag", _SIMULATED, "saved tensors name the CPU"
+)
 RESTORE_LOCATION = _patch_point(
     "torch.serialization.default_restore_location", _SIMULATED, "torch.load fails there"
 )

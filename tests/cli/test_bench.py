@@ -98,7 +98,7 @@ def test_after_the_time_is_over_no_run_is_begun(run, machine, monkeypatch):
     machine.spread = 0.05
     code, out, _ = run(ENTRY, "--baseline", "base.cgt", "--max-seconds", 150)
     assert code == 5
-    assert "150 s were over after 2 runs" in out
+    assert "the limit of 150 s was reached after 2 runs" in out
     assert len(machine.jobs) == 2
 
 
@@ -130,7 +130,7 @@ def test_so_many_runs_as_there_is_time_for(run, machine, monkeypatch):
     code, out, _ = run(ENTRY, "--runs", 9, "--max-seconds", 150)
     assert code == 0
     assert len(machine.jobs) == 2
-    assert "150 s were over after 2 runs" in out
+    assert "the limit of 150 s was reached after 2 runs" in out
 
 
 def test_runs_begin_the_schedule(run, machine):

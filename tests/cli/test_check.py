@@ -161,7 +161,7 @@ with torch.cuda.graph(graph):
     y = f(x)
 graph.replay()
 """
-EAGERLY = "code of torch.compile runs eagerly"
+EAGERLY = "code under torch.compile runs eagerly"
 
 
 @pytest.mark.parametrize(

@@ -178,5 +178,5 @@ def test_values_that_are_refused(name, value):
 
 def test_the_options_of_the_fixture_are_those_of_a_capture():
     given = {"stream": "high", "input": "x=float32[4]", "annotations": False}
-    read = options_of("cudagraph()", given, Options(seed=3)).capture
+    read = options_of("cudagraph()", given, Options(seed=3)).capture_options
     assert read == CaptureOptions(stream="high", input=("x=float32[4]",), annotations=False, seed=3)

@@ -82,4 +82,4 @@ def test_time_that_other_work_takes_is_not_that_of_runs(monkeypatch):
     now[0] += 1000
     run_count, note = judge.until_decided(most=12)
     assert run_count == 5
-    assert note == "35 s were over after 5 runs: --max-seconds allows more"
+    assert note == "the limit of 35 s was reached after 5 runs: --max-seconds raises it"

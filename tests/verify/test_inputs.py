@@ -208,12 +208,12 @@ def build(device):
 @pytest.mark.parametrize(
     ("refuses", "notes", "looked_at"),
     [
-        ("False", 0, "2 sets of new inputs in a row for 2 tensors"),
+        ("False", 0, "2 sets of new inputs back to back for 2 tensors"),
         # The second input is computed from the first: only whole samples are right.
         (
             "((x.sum(-1, keepdim=True) - y).abs() > 1e-5).any()",
             1,
-            "2 sets of the same samples in another order in a row for 2 tensors",
+            "2 sets of the same samples in another order back to back for 2 tensors",
         ),
         ("torch.equal(x, build.x) is False", 2, None),
     ],

@@ -177,7 +177,7 @@ def _notes(
         yield f"{'; '.join(settings)}: kernels and sizes may differ because of that"
     without = [name for name, side in zip("AB", (a, b), strict=True) if not side.argument_lists]
     if any(side.argument_lists for side in (a, b)) and without:
-        yield f"arguments of ops are not compared: {' and '.join(without)} does not record them"
+        yield f"arguments of ops are not compared: the capture {without[0]} does not record them"
     yield from _options(a, b)
     yield from _elsewhere(graphs)
     for matched in graphs:

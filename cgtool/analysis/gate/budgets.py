@@ -346,7 +346,7 @@ def _of_section(path: Path, name: str, table: dict[str, Any], simulated: bool) -
 def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
     baseline = table.pop("baseline", None)
     if not isinstance(baseline, str | None):
-        raise usage(f"{where} baseline: the name of a file, not {_kind(baseline)}")
+        raise usage(f"{where} baseline: expected the name of a file, not {_kind(baseline)}")
     known = [*NAMES, "max-increase", "max-regression"]
     for name in table:
         if name not in known:

@@ -41,7 +41,7 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "cannot-tell"
 _HOST_PRIOR = 0.1
 """``PRIOR`` for host-dependent times, which differ more from process to process."""
 _FROM_IDLE = (
-    "the rounds of one side begin on an idle GPU, as an earlier cgtool measured: record it again"
+    "an earlier cgtool measured one side on a GPU that was idle before each round: record it again"
 )
 _MANY = 1000
 """Degrees of freedom that are practically infinite."""

@@ -54,7 +54,9 @@ def parts(
     ``name``: in its parent; empty for a module that has none.
     """
     kind = type(module).__name__
-    other_layers = f"{kind} has other layers than at the capture; the replay runs the old ones"
+    other_layers = (
+        f"the layers of {kind} have changed since the capture; the replay runs the old ones"
+    )
 
     def target_of(layer: str) -> tuple[Target, ...]:
         return (*((("item", int(layer)),) if layer.isdigit() else ()), ("attribute", layer))

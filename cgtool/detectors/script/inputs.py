@@ -132,8 +132,8 @@ class Inputs(Detector):
             return False
         self.report(
             REPLAY_WITH_OTHER_SHAPE,
-            f"`resize_` makes {list(now)} of the static input, which was {list(use.shape)} when "
-            "captured; the replay uses the old shape and address",
+            f"`resize_` has changed the static input from {list(use.shape)} to {list(now)} since "
+            "the capture; the replay uses the old shape and address",
             frames,
             phase="replay",
         )

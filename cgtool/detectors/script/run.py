@@ -151,7 +151,7 @@ def run(
     if script.compiled_captures:
         own = count_text(script.compiled_captures, "capture")
         replayed = count_text(script.compiled_replays, "replay")
-        counts.append(f"{own} and {replayed} of torch.compile's own, which are not looked into")
+        counts.append(f"{own} and {replayed} by torch.compile itself, which are not checked")
     return findings.all(), (f"the script ({', '.join(counts)})", *ended)
 
 

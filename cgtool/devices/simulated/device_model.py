@@ -16,7 +16,7 @@ from cgtool.observe.frames import chain_of, here
 
 UNCOMPILED_NOTE = Caveat(
     UNCOMPILED,
-    "the simulated device compiles nothing: code of torch.compile runs eagerly, its ops unfused",
+    "the simulated device compiles nothing: code under torch.compile runs eagerly, its ops unfused",
 )
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")

@@ -77,7 +77,8 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
         procedure.report_failed_replay(error)
     except DeviceLostError as error:
         procedure.note(
-            REFUSED_VALUES, f"{error}; the device cannot be used after that: nothing else was done"
+            REFUSED_VALUES,
+            f"{error}; the device cannot be used after that, so the other trials were skipped",
         )
     if not any(result.compared for result in procedure.results) and procedure.results:
         procedure.note(
@@ -122,7 +123,7 @@ class _Procedure(Verification):
             try:
                 run = self.runner.eager(trial)
             except (CgtoolError, RuntimeError) as error:
-                refusal = f"{trial.name}: eager refuses {trial.means} ({first_line(error)})"
+                refusal = f"{trial.name}: eager fails with {trial.means} ({first_line(error)})"
                 try:
                     self.target.device.synchronize()
                 except RuntimeError:
@@ -329,7 +330,7 @@ class _Procedure(Verification):
                 for _ in range(count)
             ]
             if any(sets):
-                what = f"{count} sets of {means} in a row for {len(sets[0])} tensors"
+                what = f"{count} sets of {means} back to back for {len(sets[0])} tensors"
                 alternatives.append(Trial("fresh inputs", count, sets, what))
         return [*trials, alternatives] if alternatives else trials
 
@@ -382,7 +383,7 @@ def _listed(names: Sequence[str]) -> str:
 def _own_type_text(own_type: dict[str, str]) -> str:
     """Of the ops of a float64 run that did not run in it, by name, and why."""
     return (
-        f"the float64 run has {_listed(list(own_type))} in their own types: they draw random "
+        f"in the float64 run {_listed(list(own_type))} kept their own types: they draw random "
         "numbers, are not PyTorch's, or have no float64 kernel"
     )
 

@@ -1,4 +1,4 @@
-"""Work on two streams of a capture that uses the same memory in no order.
+"""Work on two streams of a capture that uses the same memory although neither stream waits.
 
 Ops say which tensors they read and write, and the forks and joins of the capture say what comes
 before what. A read and a write of the same bytes, or two writes, on streams that do not wait for
@@ -28,14 +28,15 @@ class _Region(NamedTuple):
     """The bytes of a storage that a tensor takes."""
 
     start: int
-    """Of its first element."""
+    """Byte offset of its first element."""
     end: int
     is_dense: bool
-    """It takes all bytes from start to end."""
+    """Whether it takes all bytes from start to end."""
     strides: tuple[int, ...]
 
     def overlaps(self, other: _Region) -> bool:
-        """True only if they share an element: two strided tensors may lie between each other."""
+        """True only if they are sure to share an element: those of two strided tensors may
+        interleave."""
         return (
             self == other
             or (self.is_dense and self.start <= other.start < self.end)
@@ -58,12 +59,12 @@ class _Memory(Generic[Node]):
     storage: StorageRef
     """Keeps the key from being given to another storage."""
     writes: dict[tuple[_Region, int], Node] = field(default_factory=dict)
-    """By region and stream, the last one: it comes after all before it there."""
+    """The last write by region and stream; earlier ones on that stream come before it."""
     reads: dict[tuple[_Region, int], Node] = field(default_factory=dict)
 
 
 class Race(NamedTuple, Generic[Node]):
-    """An earlier node that nothing orders with this one."""
+    """An earlier node that uses the same memory and is not ordered with this one."""
 
     node: Node
     reason: str

@@ -80,8 +80,8 @@ class Comparison(msgspec.Struct, frozen=True, omit_defaults=True):
     noise: int | float | None = None
     """Largest absolute difference of eager against eager."""
     error: float | None = None
-    """Where a replay may round differently: its difference from a float64 run, the largest, or the
-    root mean square if that is too large."""
+    """If a replay may round differently: its difference from a float64 run, as the largest, or as
+    the root mean square if that one is too large."""
     eager_error: float | None = None
     """The same of eager."""
 

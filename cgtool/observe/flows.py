@@ -21,7 +21,7 @@ from cgtool.observe.source import Position, function_of, inner_nodes, name_chain
 from cgtool.observe.tensors import on_host
 
 _HELPERS = 3
-"""How deep calls of helpers are followed that did not run."""
+"""How deep calls are followed into helpers that did not run."""
 _CHANGES_TENSORS = frozenset(("backward", "step", "zero_grad", "load_state_dict"))
 
 
@@ -62,7 +62,7 @@ class Ran:
     tensors: dict[int, set[str]] = field(default_factory=dict)
     """By id of a function: its local names that held tensors on the device when it returned."""
     hidden: set[int] = field(default_factory=set)
-    """Functions that ran inside an op, which hides the ops that they called: by id."""
+    """Ids of functions that ran inside an op, so that the ops that they called were not seen."""
     outputs: dict[int, tuple[bool, ...] | None] = field(default_factory=dict)
     """By id of the outermost functions: whether each value that it returned holds tensors."""
 
@@ -74,13 +74,13 @@ class Branch:
     code: CodeType
     line: int
     spans: list[Position] = field(default_factory=list)
-    """Code that runs or not by what it decides."""
+    """Code that runs or does not run, depending on it."""
     effects: bool = False
-    """Code of these, which may not have run, changes tensors."""
+    """Whether code in the spans, even if it did not run, changes tensors."""
     selects: bool = False
-    """Code of these, which may not have run, computes from tensors or returns them."""
+    """Whether code in the spans, even if it did not run, computes from tensors or returns them."""
     loops: bool = False
-    """It is what a loop iterates over."""
+    """Whether it is what a loop iterates over."""
 
 
 class Flows:
@@ -93,7 +93,7 @@ class Flows:
         self.summaries: dict[int, dict[Fact, set[Source]]] = {number: {} for number in ran.codes}
         """Of each function: the facts that depend on its parameters, and its ``return``."""
         self.changed = True
-        """A fact was added."""
+        """Whether a fact was added."""
         self.parents = {
             id(inner): outer
             for outer in ran.codes.values()

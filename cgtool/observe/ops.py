@@ -120,19 +120,19 @@ class Record:
 
 
 class Maker(NamedTuple):
-    """When the sequence number of an autograd node was first seen as given."""
+    """The calls around which an autograd node with this sequence number was made."""
 
     call: int
     """Index of the call that was about to run, or had just run."""
     previous: int | None
     """Index of the call before it on this thread: in-place ops on views make nodes at their end."""
     is_last: bool
-    """It was the last number given by then, so the node is that of the call itself."""
+    """Whether it was the last number given by then; then the node is that of the call itself."""
 
 
 _BACKWARD = re.compile(r"Backward[0-9]*$")
 _SAVED_COPIES = 4
-"""An op comes so soon after its autograd node was made."""
+"""An op is among this many calls from the one at which its autograd node was made."""
 
 
 def _plain(name: str) -> str:

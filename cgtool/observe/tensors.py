@@ -37,8 +37,9 @@ DEVICE, HOST, PINNED = "device", "host", "pinned"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _places: dict[int, tuple[int, str]] = {}
 """Address of a storage to that of its memory, and the place of what is in it. Not an attribute of
-the storage: the object that has it would be an owner, and autograd adds up gradients in place only
-where it is the last one. What has no op of its own (NumPy, files) has its memory elsewhere."""
+the storage: the Python object that holds it would be an owner, and autograd accumulates gradients
+in place only in storages that have a single owner. What has no op of its own (NumPy, files) has its
+memory elsewhere."""
 
 
 def _data_of(tensor: torch.Tensor) -> int:
@@ -120,7 +121,7 @@ def storage_place(storage: torch.UntypedStorage) -> str:
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    # To ask whether memory is pinned is an op, which takes longer than all else here.
+    # Asking whether memory is pinned is an op, and takes longer than everything else here.
     return not tensor.is_cuda if _place is _really else _place(tensor) != DEVICE
 
 

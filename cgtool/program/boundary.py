@@ -1,4 +1,4 @@
-"""The boundary to the user's code: whose fault an exception is, and the failure that it becomes.
+"""The boundary to the user's code: whether an exception is the user's, and how it is reported.
 
 The frames of ``call_user`` and ``call_op`` in a traceback mark where cgtool calls the user's code,
 and where it runs an op that somebody else called (below a dispatch key: ``RUN_CODE``).

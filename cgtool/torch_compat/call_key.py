@@ -3,8 +3,8 @@
 This key lies above functorch, autograd and autocast. So ops that are made of others (``aten::to``,
 ``aten::dropout``) arrive whole, and ops that name a device before any kernel of PyTorch looks at
 it, whether Python code calls them, another op, or autograd. No mode is active, so Python and ATen
-take the paths of plain eager. Other ops pass, and inside the kernel of an op that ``op_key``
-observes the key is off.
+take the paths of plain eager. Other ops pass, and this key is off inside the kernel of an op that
+``op_key`` observes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels in Python for all ops, on a dispatch key that PyTorch has no use for."""
+"""Python kernels for all ops, on a dispatch key that PyTorch does not use."""
 
 from __future__ import annotations
 

@@ -265,7 +265,8 @@ def _is_subclass(leaf: Any) -> bool:
 KERNEL_CODES = (_kernel.__code__, OP_KERNEL_CODE, _higher_order_kernel.__code__)
 """Of the frames between an op's caller and the observer."""
 _passed_over = {id(code): code for code in (*KERNEL_CODES, RUN_CODE, run_observed.__code__)}
-"""By id: to compare code objects takes longer than all else that is done for a frame."""
+"""By id, because comparing code objects takes longer than everything else that is done for a
+frame."""
 
 
 def pass_over(*codes: CodeType) -> None:
@@ -384,7 +385,7 @@ def place(placer: Placer) -> Iterator[None]:
 
 
 def place_thread() -> contextlib.AbstractContextManager[None]:
-    """The placer of ``place`` stands before the ops of this thread too."""
+    """Ops of this thread go through the placer of ``place`` too."""
     return _key_on()
 
 

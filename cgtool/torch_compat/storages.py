@@ -2,8 +2,8 @@
 
 In recent releases of PyTorch ``tensor.untyped_storage()`` makes a Python object that lives as long
 as the storage, as an owner of it. Autograd adds up gradients in place only where a storage has a
-single owner (input_buffer.cpp, ``can_accumulate_inplace``): the program would run other ops because
-of the look at it. Here an object of cgtool's own is directed to the storage for a moment.
+single owner (input_buffer.cpp, ``can_accumulate_inplace``): looking at a storage would make the
+program run other ops. So an object of cgtool's own is pointed at the storage for a moment.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OBJECTS_ARE_OWNERS = _objects_are_owners()
 
 
 def _storage_object() -> tuple[torch.UntypedStorage, int, torch.UntypedStorage]:
-    """An object, the key of its own storage, and what keeps that one alive: a slice owns what it is
-    a slice of."""
+    """An object, the key of its own storage, and what keeps that storage alive (a slice owns what
+    it is a slice of)."""
     storage = torch.UntypedStorage(0)
     return storage, storage_key(storage), storage[:0]
 

@@ -1,5 +1,5 @@
-"""Which graph of one capture is which of another, which of their nodes are, and which dependencies
-and operands of those differ."""
+"""Matches the graphs of two captures and their nodes, and finds the dependencies and operands that
+differ."""
 
 from __future__ import annotations
 
@@ -264,8 +264,8 @@ class _Bridges:
 
 # --- operands
 # A tensor is known by what wrote it, or by its name if nothing in the graph did: never by the
-# number of its storage. Where what wrote it was removed or added, that is the change, and not what
-# reads it.
+# number of its storage. If the node that wrote it was removed or added, that is the change, not the
+# node that reads it.
 
 
 class _Operands:

@@ -2,8 +2,8 @@
 
 A node is known by what it does (type, kernel, sizes, stream, arguments) and where it comes from
 (module, op, function), and by its place in the order of creation: never by its id, an address or a
-handle. Line numbers and folders do not count, because a comment above shifts the one and a checkout
-the other.
+handle. Line numbers and folders do not count, because a comment above changes the numbers, and
+another checkout the folders.
 
 1. Nodes that are equal in all of that are matched in order (``common``). Where equal nodes are
    next to each other and one of them is gone, their lines tell which.

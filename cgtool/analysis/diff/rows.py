@@ -49,8 +49,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
     attributes: tuple[ChangedAttribute, ...]
     """Attributes of the first of these nodes."""
     variants: int
-    """How many different values these nodes have of these attributes: 1 if all have those of the
-    first."""
+    """The number of different values of these attributes among the nodes: 1 if all nodes agree."""
     a: tuple[int, ...]
     """Ids of the nodes."""
     b: tuple[int, ...]

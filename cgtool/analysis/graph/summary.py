@@ -37,7 +37,8 @@ _DEEPEST = 8
 _NUMBER = re.compile(r"(?<![^. ])[0-9]+(?![^.])")
 """The first number of a module path that is a whole name."""
 _REPEATED = 3
-"""So many equal modules among others are repeated layers."""
+"""At least so many equal modules in a container count as repeated layers, whatever else is in
+it."""
 _SUMMED = ("forward", "backward", "share")
 
 
@@ -67,7 +68,7 @@ class ModuleRow(msgspec.Struct, frozen=True):
     modules of one type with as many nodes each."""
     type: str
     modules: int
-    """How many they are."""
+    """Number of modules in this row."""
     forward: int
     """Nodes of all of them."""
     backward: int
@@ -227,8 +228,9 @@ def _modules(
 
 
 def _folded(rows: Sequence[ModuleRow]) -> tuple[ModuleRow, ...]:
-    """Repeated layers as one row: modules of one type with as many nodes each, whose paths differ
-    in one number. Two of several different ones (a Linear before and after a ReLU) are none."""
+    """Merge repeated layers into one row: modules of one type with the same number of nodes each,
+    whose paths differ in one number. Two equal modules among different ones (a Linear before and
+    after a ReLU) are not repeated layers."""
     pattern_of = {row.module: _NUMBER.sub("*", row.module, count=1) for row in rows}
     similar = Counter(pattern_of.values())
     groups: dict[object, list[ModuleRow]] = defaultdict(list)

@@ -34,8 +34,8 @@ def ratio_interval(
 
     The samples are paired by round, and rounds are resampled whole, so that what drifts with the
     round falls on both sides (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13).
-    What makes eager slow on a shared host lasts for many rounds, which then say less than as many
-    independent ones: the interval is as much wider.
+    On a shared host eager may stay slow for many rounds in a row. Such rounds say less than
+    independent ones, so the interval is widened.
     """
     count = min(len(numerator), len(denominator))
     if count == 0:
@@ -63,10 +63,10 @@ def ratio_interval(
 
 
 def _lasting(values: Sequence[float]) -> float:
-    """How much larger the standard error of the middle is than that of as many independent values:
-    that of a first-order autoregression, by the correlation of neighbours, whose bias with few
-    values is removed (Kendall, Biometrika 1954), and of so few independent values Student's
-    quantile is larger.
+    """The factor by which the standard error of the middle exceeds that of independent values. The
+    values are taken for a first-order autoregression with the correlation of neighbours, corrected
+    for its bias with few values (Kendall, Biometrika 1954). Student's quantile allows for the small
+    number of independent values.
 
     Of 30 rounds whose neighbours correlate by 0.5 and 0.8, 95 % and 90 % of the intervals hold the
     ratio (simulated); without Student's quantile it is 93 % and 86 %. Thirty rounds say too little

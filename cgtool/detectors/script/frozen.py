@@ -21,18 +21,19 @@ class Frozen(NamedTuple):
     read: Callable[[Stack], Hashable]
     """What it is now; ``MISSING`` where it is gone."""
     read_at: tuple[Frame, ...]
-    """Without such a line it counts only if the line that changed it is found."""
+    """The line that read it; if there is none, a change is reported only if the line that made it
+    is found."""
     name: str = ""
-    """As evidence shows it; empty where its values say nothing."""
+    """Its name in the evidence; empty if its values would say nothing to the user."""
     targets: tuple[Target, ...] = ()
-    """What the line that changed it must change."""
+    """What a line must assign or call to have changed it."""
     local_to: int | None = None
     """Identity of the frame whose local variable it is."""
     changed_at: Callable[[], tuple[Frame, ...]] = tuple
     """The line that changed it, if that was seen."""
     severity: str | None = None
     chooses_graph: bool = True
-    """Of several graphs captured at one line, each may be for another value."""
+    """Whether several graphs that were captured at one line may each be for another value of it."""
 
     def evidence(self, now: Hashable) -> tuple[str, ...]:
         """What it was and what it is."""

@@ -1,12 +1,12 @@
 """Eager and replay as a training loop gets them, timed in interleaved rounds.
 
-The figure is the period of a loop: so many iterations one after the other, without a synchronize.
-So a round first runs iterations that are not timed, and puts its events behind these: neither
-the start of an idle GPU counts, nor what the other side left in the caches, and one iteration takes
-as long as fifty back to back. Where the GPU is the bottleneck, the host is ahead of it by then, and
-the time between the events is that of the work alone. Where the host is, the GPU waits for it
-between the events as it does in the loop, and the time is that of the launches. (A kernel that
-spins while the sample is enqueued would hide these waits, and lets the clock rise.)
+The figure is the period of a loop: iterations one after the other, without a synchronize. So a
+round first runs iterations that are not timed, and records its events after them. Then neither the
+start of an idle GPU nor the caches that the other side left count, and one iteration takes as long
+as each of fifty back to back. If the GPU is the bottleneck, the host is ahead by then, and the time
+between the events is that of the GPU's work alone. If the host is, the GPU waits for it between the
+events as in the loop, and the time is that of the launches. (A kernel that spins while the sample
+is enqueued would hide these waits, and lets the clock rise.)
 
 A backward is timed between the forward before it and the one after it, each between its own pair of
 events, in eager and in replay alike: no program has a queue of backwards alone.
@@ -58,13 +58,14 @@ STEADY = 0.005
 STEADY_SECONDS = 3.0
 MAX_ITERATIONS = 20_000
 EAGER_ITERATIONS = 10
-"""In a round, as far as ``EAGER_SHARE`` of ``max_seconds`` is enough for them."""
+"""At least this many eager iterations in a round, if ``EAGER_SHARE`` of ``max_seconds`` is enough
+for them."""
 EAGER_SHARE = 0.25
 LEAD_IN_MS = 10.0
 """How long iterations run before the timed ones. On an H200, replays that follow an idle GPU are up
 to 1 % faster than those of a loop that has run for this long."""
 FEWEST_LEAD_IN = 2
-"""The first of them begins on an idle GPU and with the caches of the other side."""
+"""Two, because the first begins on an idle GPU and with the caches of the other side."""
 HOST_SHARE = 0.1
 """Iterations whose time on the host counts, as a share of the timed ones: with more of them, the
 driver's queue would be full."""

@@ -29,12 +29,12 @@ runs: the largest difference of a few runs is not the largest possible."""
 CLOSE = 4.0
 """A replay may be this many times as far from float64 as eager is."""
 _TRUSTED = 0.1
-"""Relative error of eager above which its float64 run does not judge a replay: with ``CLOSE``, a
-replay of zeros would soon be as near to float64 as is allowed. Eager is that far away if the run
-missed what a kernel outside PyTorch wrote, or if the problem itself is ill-conditioned."""
+"""If the relative error of eager is above this, the float64 run does not judge a replay: ``CLOSE``
+times a larger error would allow a replay of zeros. Eager is so far away if the float64 run missed
+what a kernel outside PyTorch wrote, or if the problem is ill-conditioned."""
 _ROUNDINGS = 64
-"""Of the largest number of an iteration: by so much a sum may differ with its order, as atomics
-make it, whatever its own size."""
+"""Relative to the largest number of an iteration: how much a sum, whatever its own size, may differ
+because atomics add in another order."""
 _FLOAT64 = 1e-12
 """Relative differences that float64 cannot judge, because it rounds too."""
 _TWO_ROUNDINGS = 2.0**-22
@@ -353,8 +353,8 @@ class _Judge:
         return max([*numbers, *(scale.largest for scale in self.scales.values())], default=0.0)
 
     def too_noisy(self, key: tuple[str, str], eager: torch.Tensor, noise: float | None) -> bool:
-        """Eager runs differ so much that equality proves nothing, and by more than they round: what
-        cancels leaves the rounding of the numbers that it is computed from."""
+        """Eager runs differ so much that equality proves nothing, and by more than rounding
+        explains: after a cancellation, the rounding of much larger numbers is left."""
         if noise is None:
             return False
         if not _is_rounded(eager):
@@ -422,7 +422,8 @@ def _compare(
         error=None if eager_error is None else error[measure],
         eager_error=None if eager_error is None else eager_error[measure],
     )
-    # Float64 says nothing then: only a replay that is as good as equal to eager is known to be.
+    # Float64 says nothing then, so only a replay that is practically equal to eager counts as
+    # equal.
     unproven = comparison.equal and eager_error is not None and key not in judge.trusted
     too_noisy = unproven and not any(
         size_of(replayed, run).rms <= _tolerance(dtype) * size_of(run).rms for run in expected

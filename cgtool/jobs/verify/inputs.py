@@ -1,12 +1,12 @@
 """New values for static inputs, valid wherever the user's own values are.
 
-The meaning of a tensor is unknown, so new values are made of its own, and what holds of those must
-hold of them: the range, lines that sum to one or have length one, an order, symmetry, masks that
-leave something. A candidate that breaks such a fact is dropped, and the next changes less: mixtures
-of slices (a batch of samples, usually), which are convex and so keep most facts; permutations of
-each line; permutations of slices.
+The meaning of a tensor is unknown, so new values are made from its own values and must keep their
+properties: the range, lines that sum to one or have length one, an order, symmetry, lines that are
+not all zero. A candidate without such a property is dropped, and the next one changes less:
+mixtures of slices (a batch of samples, usually), which are convex and so keep most facts;
+permutations of each line; permutations of slices.
 
-What several tensors have in common is not known either. ``reordered`` keeps it: the same samples
+How several tensors depend on each other is unknown too. ``reordered`` keeps that: the same samples
 in another order.
 """
 
@@ -25,7 +25,7 @@ _LEAST_SHARE = 0.6
 """Of one of two slices in a mixture. More than half: a mixture of an invertible matrix's rows is
 invertible."""
 _FEW = 8
-"""So few different values are a choice: labels, masks, signs."""
+"""Values with no more distinct numbers than this are a choice: labels, masks, signs."""
 _SAMPLE = 1 << 16
 _MOST_ROWS = 1024
 """Larger matrices are not tested for being positive definite."""
@@ -207,7 +207,7 @@ def _facts(values: torch.Tensor, rounding: float) -> Iterator[Fact]:
                     if bool((ahead > 0).all()):
                         yield f"strictly {name}", axis
     if rounding and not values.is_complex():
-        # Of many numbers a part says whether it is worth to look at all.
+        # If there are many numbers, a sample shows whether it is worth looking at all of them.
         part = values.reshape(-1)[:: max(1, values.numel() // _SAMPLE)]
         different = values.unique() if part.unique().numel() <= _FEW else part
         if different.numel() <= min(_FEW, values.numel() // 2):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.op_rules import READERS
+from cgtool.detectors.op_rules import COPIES, READERS
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
@@ -128,9 +128,7 @@ def _refuse_copy(
         copy_code,
         subject,
         fix,
-        why="it copies between the device and pageable host memory, which CUDA refuses "
-        "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and "
-        "CUDA tensors during CUDA graph capture' instead",
+        why=COPIES,
     )
 
 
@@ -162,7 +160,7 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
         _refuse_copy(
             region, H2D_PAGEABLE_COPY, "assigning a CPU tensor to a part of a device tensor"
         )
-    if isinstance(value, (bool, int, float, complex)) and any(
+    if is_number(value) and any(
         isinstance(part, torch.Tensor)
         and part.dim() > 0
         and part.dtype not in (torch.bool, torch.uint8)
@@ -171,7 +169,7 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
         _refuse_copy(
             region,
             H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
-            "assigning a Python number through an index tensor",
+            "assigning a number of the host through an index tensor",
         )
 
 

@@ -1,16 +1,17 @@
 """Ops that CUDA refuses while a stream is capturing, mostly because they make the host wait.
 
 Ops are looked up by name when they are dispatched, which also finds them inside libraries and in
-backward. Which ops are refused and which similar ones are not was seen on an H200 with torch 2.11.
+backward. Each rule has an entry in tests/corpus/entries/refused_ops.py, which an H200 refused with
+torch 2.11: if ``benchmarks/corpus.py --truth`` captures it, the rule is out of date.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op, package_part
 from cgtool.observe.ops import OpCall, op_name
-from cgtool.observe.tensors import on_host, tensors_of
+from cgtool.observe.tensors import on_host, runs_on_the_cpu, tensors_of
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.private import (
     TorchDispatchMode,
@@ -29,7 +30,7 @@ from cgtool.torch_compat.private import (
     schema_of,
     sparse_indices,
 )
-from cgtool.torch_compat.shared_kernels import shares_kernel
+from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shares_kernel
 
 CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
 HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
@@ -50,6 +51,13 @@ _BOUNDS = {
     torch.Tensor.expand, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.__index__,
     torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
 }  # fmt: skip
+_SET_ITEM = torch.Tensor.__setitem__
+_OUTSIDE = "call it outside the captured code"
+COPIES = (
+    "it copies between the device and pageable host memory, which CUDA refuses "
+    "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and CUDA "
+    "tensors during CUDA graph capture' instead"
+)
 _MASKS = (torch.bool, torch.uint8)
 _RANGES = ("arange", "linspace", "logspace", "range")
 
@@ -104,6 +112,13 @@ def _indexes_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     )
 
 
+def _puts_with_mask(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    # canDispatchToMaskedFill (TensorAdvancedIndexing.cpp): a number of the host is filled in.
+    value, accumulate = args[2], _argument(args, kwargs, 3, "accumulate", False)
+    fills = value.numel() == 1 and on_host(value) and not accumulate
+    return not fills and _indexes_with_mask(args, kwargs)
+
+
 def _has_no_range(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     low, high = _argument(args, kwargs, 2, "min", 0), _argument(args, kwargs, 3, "max", 0)
     return bool(low == high and args[0].numel())
@@ -118,7 +133,10 @@ _OPS: dict[str, OpRule] = {
     "aten::is_nonzero": OpRule(Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor")),
     "aten::equal": OpRule(
         Refusal(
-            SYNC_TRUTH_VALUE, "`torch.equal`", "use (a == b).all() and read it after the replay"
+            SYNC_TRUTH_VALUE,
+            "`torch.equal`",
+            "use (a == b).all() and read it after the replay; call a function that compares its "
+            "arguments (`istft`) outside the captured code",
         ),
         _compares_values,
     ),
@@ -197,12 +215,23 @@ _OPS: dict[str, OpRule] = {
         ),
         lambda args, _kwargs: sparse_indices(args[0]).shape[1] > 1,
     ),
-    "aten::embedding_renorm_": OpRule(
+    # cuda/Indexing.cu, masked_fill__cuda
+    "aten::masked_fill_.Tensor": OpRule(
         Refusal(
-            HIDDEN_SYNC_IN_STOCK_MODULE,
-            "an embedding with `max_norm`",
-            "clip the weights outside the graph",
-        )
+            SYNC_ITEM,
+            "`masked_fill` with a tensor as value, which is read on the host,",
+            "use torch.where(mask, value, x)",
+        ),
+        lambda args, _kwargs: not on_host(args[2]),
+    ),
+    # cuda/Distributions.cpp, bernoulli_tensor_cuda_kernel
+    "aten::bernoulli_.Tensor": OpRule(
+        Refusal(
+            H2D_PAGEABLE_COPY,
+            "`bernoulli_` with probabilities on the CPU, which it copies to the device,",
+            "create the probabilities on the device, once",
+        ),
+        lambda args, _kwargs: on_host(args[1]),
     ),
     "aten::repeat_interleave.Tensor": OpRule(
         Refusal(
@@ -215,7 +244,7 @@ _OPS: dict[str, OpRule] = {
     "aten::index": OpRule(_MASK._replace(code=SYNC_DYNAMIC_SHAPE_OP), _indexes_with_mask),
     **dict.fromkeys(
         ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"),
-        OpRule(_MASK, _indexes_with_mask),
+        OpRule(_MASK, _puts_with_mask),
     ),
     "aten::nonzero": _dynamic("nonzero"),
     "aten::masked_select": _dynamic("masked_select"),
@@ -231,10 +260,10 @@ as on a GPU, what it calls is looked up too (``inside_kernel``)."""
 _ONLY_ON_THE_CPU = frozenset(
     {
         # FunctionsManual.cpp, evenly_distribute_backward: a GPU compares without reading.
-        ("aten::_local_scalar_dense", "MedianBackward0"),
-        ("aten::_local_scalar_dense", "NanmedianBackward0"),
-        ("aten::_local_scalar_dense", "MaxBackward1"),
-        ("aten::_local_scalar_dense", "MinBackward1"),
+        *itertools.product(
+            ("aten::_local_scalar_dense", "aten::masked_fill_"),
+            ("MedianBackward0", "NanmedianBackward0", "MaxBackward1", "MinBackward1"),
+        ),
         # Distributions.cpp, multinomial_out: a GPU asserts in a kernel.
         ("aten::_local_scalar_dense", "aten::multinomial"),
         # ReduceOps.cpp, std_var_all_reduce_cpu
@@ -246,8 +275,8 @@ _ONLY_ON_THE_CPU = frozenset(
         ("aten::_linalg_check_errors", "aten::cholesky_inverse"),
     }
 )
-"""Reads that PyTorch's code does for tensors of the CPU alone: the op, and the autograd node or
-the op in which it is called."""
+"""Ops that PyTorch's code calls for tensors of the CPU alone, and the autograd node or the op in
+which it calls them."""
 # Sorting.cpp, quantile_checks
 _QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
 
@@ -268,6 +297,11 @@ def _without_capturable() -> Iterator[str]:
                 yield package_part(constructor.co_filename)
 
 
+_LIBRARY_FUNCTION = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "a function of PyTorch, which reads a tensor value on the host,",
+    f"replace it, or {_OUTSIDE}",
+)
 # Who reads a value on the host, by a part of the file name of the innermost frame; in order.
 _LIBRARIES: dict[str, Refusal] = {
     "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
@@ -291,6 +325,11 @@ _LIBRARIES: dict[str, Refusal] = {
     "/torch/optim/sgd.py": Refusal(
         code("sgd-tensor-lr-sync"), "SGD with a tensor learning rate, which it reads on the host,"
     ),
+    "/torch/optim/swa_utils.py": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "`AveragedModel`, which reads its counter on the host,",
+        "update the averages after the replay",
+    ),
     "/torch/optim/": Refusal(
         code("optimizer-not-capturable"), "the optimizer, which reads its state on the host,"
     ),
@@ -305,16 +344,13 @@ _LIBRARIES: dict[str, Refusal] = {
         "give it a fixed momentum",
     ),
     "/torch/autograd/": _BACKWARD,
-    "/torch/nn/": Refusal(
+    "/torch/nn/modules/transformer.py": Refusal(
         HIDDEN_SYNC_IN_STOCK_MODULE,
-        "a function of `torch.nn`, which reads a value on the host,",
-        "replace it, or call it outside the captured code",
+        "a mask that the transformer compares with a causal one on the host",
+        "pass is_causal=True or is_causal=False",
     ),
-    "/torch/functional.py": Refusal(
-        HIDDEN_SYNC_IN_STOCK_MODULE,
-        "a function of `torch`, which reads a value on the host,",
-        "replace it, or call it outside the captured code",
-    ),
+    "/torch/nn/": _LIBRARY_FUNCTION,
+    "/torch/functional.py": _LIBRARY_FUNCTION,
     "/torch/_linalg_utils.py": Refusal(
         LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"
     ),
@@ -331,11 +367,21 @@ _READS: dict[Any, Refusal] = {
         Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
     ),
     **dict.fromkeys(
-        _BOUNDS,
+        _BOUNDS, Refusal(BOUNDS, "a tensor as a bound or size, which is read on the host,")
+    ),
+    **dict.fromkeys(
+        (torch.Tensor.__getitem__, torch.Tensor.__setitem__),
         Refusal(
             BOUNDS,
-            "a tensor as a bound or size, which is read on the host,",
+            "a tensor as a bound or as the index of a row, which is read on the host,",
+            "select a row by x.index_select(dim, index.view(1)); instead of a slice, compare "
+            "positions with the bound on the device and mask",
         ),
+    ),
+    torch.full: Refusal(
+        BOUNDS,
+        "`torch.full` with a tensor as size or value, which is read on the host,",
+        "fill with a tensor by torch.empty(...).fill_(value)",
     ),
 }
 
@@ -351,7 +397,7 @@ def is_host_work(args: Sequence[Any]) -> bool:
 
 
 def refuse_op(
-    region: CapturedRegion, call: OpCall, args: Sequence[Any], kwargs: dict[str, Any]
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     """Report an op that CUDA would refuse; nothing outside a capture, and for tensors on the host.
 
@@ -363,21 +409,34 @@ def refuse_op(
         _refuse_random_branches(region, args)
     else:
         _refuse(region, call, call.name, args, kwargs)
+        is_assigned = region.function is _SET_ITEM  # function_rules has a rule for it
+        if not is_assigned and copies_to_device(func, args, kwargs, on_host):
+            region.refuse(
+                H2D_PAGEABLE_COPY,
+                f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
+                "create the tensor on the device once, outside the captured code",
+                why=COPIES,
+            )
 
 
 @contextlib.contextmanager
-def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
+def inside_kernel(
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[None]:
     """Around the kernel of an op: report the ops that it calls and CUDA would refuse, where the
     same code runs on a GPU."""
     is_seen = region.capturing and not region.on_host and not region.fills_mask
-    if not is_seen or not shares_kernel(call.name) or not op_key.is_supported():
+    is_seen = is_seen and shares_kernel(call.name) and op_key.is_supported()
+    if not is_seen or _refusal_of(region, call, call.name, args, kwargs) is not None:
         yield
         return
-    known = len(region.findings)
+    names: list[str] = []
+    refused: list[tuple[int, Refusal]] = []
 
     def inspect_op(
         inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
     ) -> None:
+        names.append(op_name(inner))
         if is_host_work(args):
             return
         if op_key.may_have_python_kernel(callers[-1]):
@@ -385,9 +444,10 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
             before, region.call = region.call, None
             _refuse(region, call, op_name(inner), args, kwargs)
             region.call = before
-        elif len(region.findings) == known:
-            # One reason for an op is enough.
-            _refuse(region, call, op_name(inner), args, kwargs, callers)
+        else:
+            refusal = _refusal_of(region, call, op_name(inner), args, kwargs, callers)
+            if refusal is not None:
+                refused.append((len(names) - 1, refusal))
 
     # What a kernel in Python calls is at its own lines.
     outer = region.call
@@ -397,33 +457,62 @@ def inside_kernel(region: CapturedRegion, call: OpCall) -> Iterator[None]:
             yield
     finally:
         region.call = outer
+    if refused:
+        # What runs on a GPU is seen there.
+        rehearsal = rehearsed(func, args, kwargs, on_host) if runs_on_the_cpu() else None
+        known = None if rehearsal is None else {inner.name for inner in rehearsal}
+        # One reason for an op is enough.
+        for index, refusal in refused:
+            # A read after all that is rehearsed is one of the function that computes on the CPU.
+            is_read = names[index] == "aten::_local_scalar_dense"
+            if not is_read or known is None or not known.isdisjoint(names[index:]):
+                region.refuse(*refusal)
+                break
 
 
 def _refuse(
+    region: CapturedRegion, call: OpCall, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """Report the op ``name``, called by the code or by a custom op, if CUDA would refuse it."""
+    refusal = _refusal_of(region, call, name, args, kwargs)
+    if refusal is not None:
+        region.refuse(*refusal)
+
+
+def _refusal_of(
     region: CapturedRegion,
     call: OpCall,
     name: str,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     callers: Sequence[str] = (),
-) -> None:
-    """Report the op ``name`` if CUDA would refuse it. ``call`` is the op that the code calls, and
+) -> Refusal | None:
+    """Why CUDA would refuse the op ``name``. ``call`` is the op that the code calls, and
     ``callers`` are the ops inside which that one calls ``name``."""
     op = name.partition(".")[0]
-    chain = [call.autograd_node or "", *(each.partition(".")[0] for each in callers), op]
-    if any((inner, outer) in _ONLY_ON_THE_CPU for outer, inner in pairwise(chain)):
-        return
+    caller = callers[-1].partition(".")[0] if callers else call.autograd_node
+    if (op, caller) in _ONLY_ON_THE_CPU:
+        return None
     if _checks_quantiles(region, call):
-        return
+        return None
     if op == "aten::_local_scalar_dense":
-        region.refuse(*(_read_inside(call) if callers else _host_read(region, call)))
-        return
+        return _read_inside(call) if callers else _host_read(region, call)
     rule = _OPS.get(name) or _OPS.get(op)
     if rule is None or (op.startswith("aten::index_put") and region.fills_mask):
-        return
-    if rule.when(args, kwargs):
-        subject = f"{rule.refusal.subject} called by `{_short(call.name)}`,"
-        region.refuse(*(rule.refusal._replace(subject=subject) if callers else rule.refusal))
+        return None
+    if not rule.when(args, kwargs):
+        return None
+    refusal = rule.refusal
+    function = _short(call.name) if callers else _function_of_library(refusal)
+    if function is None or function == _short(name).removesuffix("_"):
+        return refusal
+    subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
+    return refusal._replace(subject=subject, fix=_OUTSIDE)
+
+
+def _function_of_library(refusal: Refusal) -> str | None:
+    """The function of PyTorch that compares tensors for the user's code (``istft``)."""
+    return _library_function() if refusal.code == SYNC_TRUTH_VALUE else None
 
 
 def _short(name: str) -> str:
@@ -439,13 +528,17 @@ def _checks_quantiles(region: CapturedRegion, call: OpCall) -> bool:
     return tuple(each.name.partition(".")[0] for each in before) == _QUANTILE_CHECKS
 
 
+_INSTEAD = {"normal": "use mean + std * torch.randn_like(std)"}
+"""Of ops that read a value on the host: what does not."""
+
+
 def _read_inside(call: OpCall) -> Refusal:
     """A read on the host in the kernel of an op."""
     name = _short(call.name)
     return Refusal(
         BOUNDS if name in _RANGES else HIDDEN_SYNC_IN_STOCK_MODULE,
         f"`{name}`, which reads a tensor value on the host,",
-        "pass a Python number" if name in _RANGES else None,
+        "pass a Python number" if name in _RANGES else _INSTEAD.get(name, _OUTSIDE),
     )
 
 
@@ -463,24 +556,36 @@ def read_by_library(files: Iterable[str]) -> Refusal | None:
 
 def _host_read(region: CapturedRegion, call: OpCall) -> Refusal:
     """A read on the host by an op of its own, ``call``."""
-    by_library = read_by_library(_running_files())
+    by_library = read_by_library(file for file, _ in _running())
     if by_library is not None:
-        is_formula = by_library is _BACKWARD and call.autograd_node is not None
-        subject = f"`{call.autograd_node}`, which reads a tensor value on the host,"
-        return by_library._replace(subject=subject) if is_formula else by_library
+        name = call.autograd_node if by_library is _BACKWARD else None
+        if by_library is _LIBRARY_FUNCTION:
+            name = _library_function()
+        subject = f"`{name}`, which reads a tensor value on the host,"
+        return by_library._replace(subject=subject) if name else by_library
     subject = "reading a tensor value on the host (.item(), int(), float())"
     return _READS.get(region.function, Refusal(SYNC_ITEM, subject))
 
 
-def _running_files() -> Iterator[str]:
-    """Files of the running frames outside cgtool, innermost first; empty for those of the user."""
+def _running() -> Iterator[tuple[str, str]]:
+    """File and function of the running frames outside cgtool, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         name = package_part(file)
         if not name.startswith("/cgtool/") and not file.startswith("<"):
-            yield name
+            yield name, frame.f_code.co_qualname
         frame = frame.f_back
+
+
+def _library_function() -> str | None:
+    """The innermost public function of PyTorch that runs; None if the user's own code does."""
+    for file, function in _running():
+        if not file.startswith("/torch/"):
+            break
+        if not function.rpartition(".")[2].startswith("_"):
+            return function
+    return None
 
 
 def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None:

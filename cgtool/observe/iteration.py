@@ -31,6 +31,7 @@ from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_memory, on_host, tensors_in
 from cgtool.torch_compat.patches import without_collector
 from cgtool.torch_compat.private import CALL_MODULE_CODE, pytree, storage_address
+from cgtool.torch_compat.shared_kernels import copies_to_device
 from cgtool.torch_compat.storages import StorageRef
 
 _SMALL = 64
@@ -70,7 +71,7 @@ class Op:
     host: bool
     """All tensors of the op are on the host: those it gets, or else its results."""
     host_scalar: bool
-    """A device op got a 0-dim CPU tensor from before the iteration."""
+    """A device op got a 0-dim CPU tensor from before the iteration as a number."""
     random: bool = False
     """It draws random numbers."""
     in_optimizer: bool = False
@@ -134,6 +135,8 @@ class _Recorder(OpRecorder):
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         op = self._op(call, args, kwargs)
+        if op is not None and op.host_scalar:
+            op.host_scalar = not copies_to_device(func, args, kwargs, on_host)
         before = self._note_storages((args, kwargs))
         unread = self._empty.read_by(func, call.name, args, kwargs)
         result = self.run(func, args, kwargs)

@@ -90,6 +90,11 @@ def marked_places() -> Iterator[None]:
         _place = before
 
 
+def runs_on_the_cpu() -> bool:
+    """Whether what is on the device has its ops run by the CPU: on the simulated device."""
+    return _place is _by_mark
+
+
 def put(tensor: torch.Tensor, place: str) -> None:
     """Mark a new tensor of the simulated device."""
     try:

@@ -203,6 +203,11 @@ has_kernel: Callable[[str, str], bool] = _private(
 """``has_kernel("aten::add.Tensor", "CPU")``"""
 
 
+key_set_of: Callable[[Any], Any] = _private(
+    "torch._C.DispatchKeySet", _OPS, "what an op does on a GPU is not rehearsed"
+)
+
+
 def is_made_of_others(name: str) -> bool:
     """Whether an op has a kernel that calls other ops, for autograd to follow."""
     return has_kernel(name, "CompositeImplicitAutograd")
@@ -412,6 +417,10 @@ GROUP_TENSORS = _patch_point(
 )
 MAKE_WRAPPER_SUBCLASS = _patch_point(
     "torch.Tensor._make_wrapper_subclass", _SIMULATED, "wrapper subclasses fail there"
+)
+SCRIPT_CALLS = tuple(
+    _patch_point(f"torch._C.{name}.__call__", _SIMULATED, "TorchScript creates tensors on the host")
+    for name in ("ScriptFunction", "ScriptMethod")
 )
 PARSE_TO = _patch_point("torch._C._nn._parse_to", _SIMULATED, "Module.to(0) fails there")
 NESTED_TENSOR = _patch_point(

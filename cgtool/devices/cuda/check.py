@@ -102,9 +102,9 @@ class _Recorder(OpRecorder):
             if kwargs.get("pin_memory"):
                 note_pinning(dry)
             with watch_index(dry, call, args):
-                refuse_op(dry, call, args, kwargs)
+                refuse_op(dry, call, func, args, kwargs)
             dry.may_wait = len(dry.findings) == known
-            with inside_kernel(dry, call):
+            with inside_kernel(dry, call, func, args, kwargs):
                 output = self.run(func, args, kwargs)
             results = list(tensors_in(output))
             effect = effect_of(func)

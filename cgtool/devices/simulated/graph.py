@@ -141,13 +141,13 @@ class CaptureRecorder(OpRecorder):
         self.device.call, self.device.record = call, self.record
         try:
             with watch_index(self.device, call, args):
-                refuse_op(self.device, call, args, kwargs)
+                refuse_op(self.device, call, func, args, kwargs)
             return self._keep(call, func, args, kwargs)
         finally:
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with inside_kernel(self.device, call):
+        with inside_kernel(self.device, call, func, args, kwargs):
             output = self.run(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):

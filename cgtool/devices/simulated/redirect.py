@@ -39,6 +39,7 @@ from cgtool.torch_compat.private import (
     NESTED_TENSOR,
     PARSE_TO,
     RESTORE_LOCATION,
+    SCRIPT_CALLS,
     device_constructors,
 )
 
@@ -179,6 +180,12 @@ def _make_of(
         return original(*args, **{**kwargs, "device": None})
 
 
+def _run_script(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
+    # TorchScript reads the real device of a tensor, in C++.
+    with placement.inside(DEVICE):
+        return call_user(original, *args, **kwargs)
+
+
 def _replace_numbers(patches: Patches) -> None:
     """Let numbers name devices (``x.to(0)``), which needs an accelerator that PyTorch was built
     for."""
@@ -315,6 +322,8 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         _replace_numbers(patches)
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))
+        for point in SCRIPT_CALLS:
+            wrap(*point, functools.partial(_run_script, placement))
         for name in _FROM_DATA:
             wrap(torch, name, functools.partial(_make_from_data, placement))
         for owner, name in (*((torch, name) for name in _FROM_TENSORS), NESTED_TENSOR):

@@ -1,0 +1,385 @@
+"""One entry for each rule of what CUDA refuses of an op, and look-alikes that are captured."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+def compares_with_equal(device):
+    def forward(x):
+        return x * torch.equal(x, x + 0)  # guilty: torch.equal
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def equal_of_two_shapes(device):
+    def forward(x):
+        return x * torch.equal(x, x[:2])
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def compares_with_allclose(device):
+    def forward(x):
+        return x * torch.allclose(x, x + 0)  # guilty: torch.allclose
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def truth_of_is_nonzero(device):
+    def forward(x):
+        return x * torch.is_nonzero(x.sum())  # guilty: is_nonzero
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def counts_values(device):
+    def forward(x):
+        return torch.bincount(x)  # guilty: bincount
+
+    return forward, (torch.randint(5, (9,), device=device),)
+
+
+def histogram_without_a_range(device):
+    def forward(x):
+        return torch.histc(x, 4)  # guilty: reads the smallest and largest value
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def histogram_of_a_range(device):
+    def forward(x):
+        return torch.histc(x, 4, -1, 1)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def ctc_loss_with_lengths_of_the_host(device):
+    targets = torch.randint(1, 6, (2, 3), device=device)
+    lengths = torch.tensor([9, 9]), torch.tensor([3, 3])
+
+    def forward(x):
+        return functional.ctc_loss(x.log_softmax(-1), targets, *lengths)  # guilty: copies them
+
+    return forward, (torch.randn(9, 2, 6, device=device),)
+
+
+def inverse(device):
+    def forward(x):
+        return torch.linalg.inv(x)  # guilty: checks the error code
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def factors_a_rectangle(device):
+    def forward(x):
+        return torch.linalg.lu_factor_ex(x)[0]  # guilty: MAGMA waits
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def factors_a_square(device):
+    def forward(x):
+        return torch.linalg.lu_factor_ex(x)[0]
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def factors_a_symmetric_matrix(device):
+    def forward(x):
+        return torch.linalg.ldl_factor_ex(x + x.mT)[0]  # guilty: sytrf
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def eigenvectors(device):
+    def forward(x):
+        return torch.linalg.eig(x)[1].abs()  # guilty: runs on the host
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def eigenvalues(device):
+    def forward(x):
+        return torch.linalg.eigvals(x).abs()  # guilty: runs on the host
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def repeats_by_a_tensor(device):
+    counts = torch.tensor([1, 2, 0, 1], device=device)
+
+    def forward(x):
+        return x.repeat_interleave(counts, 0)  # guilty: reads the sum of the repeats
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def repeats_to_a_known_size(device):
+    counts = torch.tensor([1, 2, 0, 1], device=device)
+
+    def forward(x):
+        return x.repeat_interleave(counts, 0, output_size=4)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def selects_by_a_mask(device):
+    def forward(x):
+        return x[x > 0].sum()  # guilty: as many as are positive
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def assigns_by_a_mask(device):
+    def forward(x, mask):
+        x = x.clone()
+        x[mask] = x[0, :1]  # guilty: the mask becomes indices
+        return x
+
+    return forward, (torch.randn(4, 6, device=device), torch.rand(4, 6, device=device) > 0.5)
+
+
+def positions_that_are_not_zero(device):
+    def forward(x):
+        return (x > 0).nonzero()  # guilty: as many as are positive
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def masked_select_of_the_positive(device):
+    def forward(x):
+        return x.masked_select(x > 0)  # guilty: as many as are positive
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def distinct_values(device):
+    def forward(x):
+        return torch.unique(x)  # guilty: as many as there are
+
+    return forward, (torch.randint(5, (9,), device=device),)
+
+
+def distinct_rows(device):
+    def forward(x):
+        return torch.unique(x, dim=0)  # guilty: as many as there are
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def runs_of_values(device):
+    def forward(x):
+        return torch.unique_consecutive(x)  # guilty: as many as there are
+
+    return forward, (torch.randint(5, (9,), device=device),)
+
+
+def runs_of_rows(device):
+    def forward(x):
+        return torch.unique_consecutive(x, dim=0)  # guilty: as many as there are
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def coalesces_a_sparse_tensor(device):
+    indices = torch.tensor([[0, 1, 1]], device=device)
+
+    def forward(x):
+        return torch.sparse_coo_tensor(indices, x, (4,)).coalesce().values()  # guilty: it counts
+
+    return forward, (torch.randn(3, device=device),)
+
+
+def fills_a_mask_with_the_maximum(device):
+    def forward(x):
+        return x.masked_fill(x < 0, x.max())  # guilty: reads the value
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def fills_a_mask_with_a_tensor_of_the_host(device):
+    value = torch.tensor(0.5)
+
+    def forward(x):
+        return x.masked_fill(x < 0, value)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def fills_rows_with_the_maximum(device):
+    rows = torch.tensor([0, 3], device=device)
+
+    def forward(x):
+        return x.index_fill(0, rows, x.max())  # guilty: reads the value
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def fills_all_with_the_maximum(device):
+    def forward(x):
+        return x.clone().fill_(x.max())
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def draws_by_a_probability_of_the_host(device):
+    probability = torch.tensor(0.5)
+
+    def forward(x):
+        return torch.empty_like(x).bernoulli_(probability)  # guilty: copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def chooses_a_tensor_of_the_host(device):
+    zero = torch.tensor(0.0)
+
+    def forward(x):
+        return torch.where(x > 0, x, zero)  # guilty: copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def chooses_of_two_tensors_of_the_host(device):
+    low, high = torch.tensor(0.1), torch.tensor(0.9)
+
+    def forward(x):
+        return x * torch.where(x > 0, high, low)  # guilty: both are copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def chooses_a_number(device):
+    def forward(x):
+        return torch.where(x > 0, x, 0.0)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def puts_a_tensor_of_the_host(device):
+    rows = torch.tensor([0, 3], device=device)
+    padding = torch.tensor(-1.0)
+
+    def forward(x):
+        return x.index_put((rows,), padding)  # guilty: copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def adds_a_tensor_of_the_host_to_rows(device):
+    rows = torch.tensor([0, 3], device=device)
+    one = torch.tensor(1.0)
+
+    def forward(x):
+        return x.index_put((rows,), one, accumulate=True)  # guilty: copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def puts_a_tensor_of_the_host_by_a_mask(device):
+    padding = torch.tensor(-1.0)
+
+    def forward(x):
+        return x.index_put((x > 0,), padding)
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def puts_by_an_index_of_the_host(device):
+    row = torch.tensor(1)
+
+    def forward(x):
+        return x.index_put((row,), x[0])  # guilty: copied to the device
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def assigns_a_number_by_an_index(device):
+    def forward(x, rows):
+        x = x.clone()
+        x[rows] = 1.0  # guilty: the number is a tensor of the host, and copied to the device
+        return x
+
+    return forward, (torch.randn(6, 4, device=device), torch.tensor([0, 3], device=device))
+
+
+def puts_values_of_the_device(device):
+    def forward(x, rows):
+        y = x.index_put((rows,), x.new_zeros(()))
+        y[rows] = x.mean()
+        return y.index_fill(0, rows, 2.0).scatter(0, rows[:, None].expand(2, 4), 3.0)
+
+    return forward, (torch.randn(6, 4, device=device), torch.tensor([0, 3], device=device))
+
+
+def tensors_of_the_host_as_numbers(device):
+    half = torch.tensor(0.5)
+
+    def forward(x):
+        y = torch.addcmul(x, x, half).lerp(x, half) // half
+        return *torch._foreach_mul([y, x], half), *torch._foreach_add([x], [half])
+
+    return forward, (torch.randn(4, 6, device=device),)
+
+
+def embedding_with_a_maximum_norm(device):
+    embedding = nn.Embedding(12, 4, max_norm=1.0).to(device).requires_grad_(False)
+
+    def forward(ids):
+        return embedding(ids).sum(1)
+
+    return forward, (torch.randint(12, (3, 5), device=device),)
+
+
+def fake_quantised_weight(device):
+    weight = nn.Parameter(torch.randn(4, 4, device=device))
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def forward(x):
+        scale = (weight.detach().abs().amax() / 127).reshape(1)
+        return x @ torch.fake_quantize_per_tensor_affine(weight, scale, zero, -128, 127)
+
+    return forward, (torch.randn(3, 4, device=device),)
+
+
+def fake_quantised_channels(device):
+    weight = torch.randn(4, 4, device=device)
+    scale = torch.full((4,), 0.01, device=device)
+    zero = torch.zeros(4, dtype=torch.int32, device=device)
+
+    def forward(x):
+        quantised = torch.fake_quantize_per_channel_affine(  # guilty: checks the zero points
+            weight, scale, zero, 0, -128, 127
+        )
+        return x @ quantised
+
+    return forward, (torch.randn(3, 4, device=device),)
+
+
+def observed_and_fake_quantised(device):
+    def flag():
+        return torch.ones(1, dtype=torch.long, device=device)
+
+    observe, quantise = flag(), flag()
+    low, high = torch.full((1,), -1.0, device=device), torch.full((1,), 1.0, device=device)
+    scale = torch.ones(1, device=device)
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def forward(x):
+        return torch.fused_moving_avg_obs_fake_quant(
+            x, observe, quantise, low, high, scale, zero, 0.01, -128, 127, -1
+        )
+
+    return forward, (torch.randn(4, 4, device=device),)
+
+
+def quantised_by_a_scale_on_the_device(device):
+    scale = torch.ones(1, device=device)
+    zero = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def forward(x):
+        quantised = torch.quantize_per_tensor(x, scale, zero, torch.quint8)  # guilty: reads both
+        return quantised.dequantize()
+
+    return forward, (torch.randn(4, 4, device=device),)

@@ -1,0 +1,51 @@
+"""Each rule of ``op_rules`` is one that a GPU confirms: it has an entry in the corpus."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgtool.detectors.op_rules import _OPS
+from cgtool.devices.simulated import capture as simulated_capture
+from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.model.failure import CgtoolError
+from cgtool.model.options import CaptureOptions
+from cgtool.program.load import load
+from tests.corpus.catalog import entries
+
+ENTRIES = [entry for entry in entries() if entry.theme == "refused_ops"]
+
+
+def refusal(entry):
+    """What a capture of an entry is refused for; None if it is captured."""
+    with SimulatedDevice("test").active() as device:
+        workload = load(f"{entry.file}:{entry.name}", device="cuda")
+        try:
+            simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)
+        except CgtoolError as error:
+            return error.failure
+    return None
+
+
+def test_rules_and_entries_belong_together():
+    subjects = {rule.refusal.subject for rule in _OPS.values()}
+    confirmed = set()
+    for entry in ENTRIES:
+        failure = refusal(entry)
+        assert (failure is not None) == bool(entry.guilty), entry.key
+        if failure is not None:
+            lines = {frame.line for frame in failure.frames}
+            assert any(lines & set(guilty) for guilty in entry.guilty), entry.key
+            confirmed |= {each for each in subjects if each.removesuffix(",") in failure.what}
+    assert confirmed == subjects
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("puts_a_tensor_of_the_host", "`index_put` with a CPU tensor, which it copies"),
+        ("fills_a_mask_with_the_maximum", "`masked_fill` with a tensor as value"),
+    ],
+)
+def test_words(name, words):
+    (entry,) = (entry for entry in ENTRIES if entry.name == name)
+    assert words in refusal(entry).what

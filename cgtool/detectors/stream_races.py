@@ -57,7 +57,7 @@ class _Memory(Generic[Node]):
     """How one storage was used."""
 
     storage: StorageRef
-    """Keeps the key from being given to another storage."""
+    """Keeps the storage's key from being reused."""
     writes: dict[tuple[_Region, int], Node] = field(default_factory=dict)
     """The last write by region and stream; earlier ones on that stream come before it."""
     reads: dict[tuple[_Region, int], Node] = field(default_factory=dict)

@@ -179,7 +179,7 @@ class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     if it does not begin where its storage does, both in elements; the value of a number on the
     host; several in brackets."""
     operands: Count = 0
-    """How many tensors with a storage it has: so many of ``Call.operands``, in order."""
+    """Number of its tensors that have a storage: it takes the next so many of ``Call.operands``."""
 
 
 class ArgumentList(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -347,7 +347,7 @@ class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[Count, ...] = ()
     dtype: str = ""
     storage: Count | None = None
-    """Its number in ``Call.reads``, ``writes`` and ``operands``."""
+    """Number of its storage in ``Call.reads``, ``writes`` and ``operands``."""
 
 
 class Memory(msgspec.Struct, frozen=True, omit_defaults=True):

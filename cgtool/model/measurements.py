@@ -49,8 +49,8 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     captures of the same code differ by their memory layout. The captures of ``replay`` and
     ``against`` with the same number were made and measured one right after the other."""
     lead_in: Count = 0
-    """Iterations that ran right before the timed ones of a round, so that these began on a busy
-    GPU; 0: on an idle one, as files from before this field have it."""
+    """Untimed iterations that ran right before the timed ones of a round, so that those began on a
+    busy GPU. 0: they began on an idle one, as in files older than this field."""
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,8 +117,8 @@ class GraphTimes(msgspec.Struct, frozen=True, omit_defaults=True):
     synced_ns: tuple[MeasuredNs, ...] = ()
     """Wall time of replay + synchronize, one after the other."""
     queued_ns: MeasuredNs | None = None
-    """Time of one of many back-to-back replays, behind others: of an iteration of all graphs, its
-    share by device time."""
+    """Time of one of many back-to-back replays on a GPU that is already busy: this graph's share,
+    by device time, of an iteration of all graphs."""
 
 
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):

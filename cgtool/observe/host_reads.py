@@ -44,7 +44,7 @@ _MANY = 1000
 _HELPERS = 4
 """How deep calls of helpers are followed."""
 MISSING = object()
-"""There is no such name, attribute or item."""
+"""The value of a name, attribute or item that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Value:
     content: Any
     shown: str
     has_tensors: bool = False
-    """A container with tensors in it."""
+    """Whether it is a container with tensors in it."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ Kernel = Callable[..., Any]
 NUMBERS = frozenset((int, float, complex, bool))
 try:
     _PLAIN_KEYS = included_keys(), excluded_keys()
-    """Those of a thread outside any op."""
+    """The keys of a thread outside any op."""
 except (MissingPrivateName, RuntimeError):
     _PLAIN_KEYS = None, None
 
@@ -55,7 +55,7 @@ class Kernels:
         self.key = key
         self.kernel = kernel
         self._libraries: dict[str, Any] = {}
-        """Those that hold the kernels, by namespace."""
+        """The libraries that hold the kernels, by namespace."""
         self._named: set[str] = set()
         """Ops that have a kernel of their own."""
 

@@ -206,9 +206,9 @@ def _pairs(
     fills: Sequence[float],
     node_ns: Sequence[int],
 ) -> tuple[IndependentPair, ...]:
-    """The pieces that the edges order (``edges`` is what each node waits for), with the nodes that
-    they could run at the same time as by the dependencies of the data (``free``), by lines, the
-    largest gain first.
+    """Pieces that edges put in order with nodes of the critical path, although the dependencies of
+    the data (``free``) would let both run at the same time: one row for each pair of lines, the
+    largest gain first. ``edges`` is what each node waits for.
 
     ``fills`` is the share of the device that each node fills. Where no node is timed, ``node_ns``
     is 0 throughout, and the times in ``free`` are 1.

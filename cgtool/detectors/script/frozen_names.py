@@ -83,11 +83,12 @@ class Reads:
 
     host: HostReads = field(default_factory=HostReads)
     numbers: dict[tuple[str, str], set[tuple[type, Any]]] = field(default_factory=dict)
-    """Passed to ops, by the file and the function that called them."""
+    """Numbers passed to ops, by the file and the function that called them."""
     chains: dict[tuple[str, int], tuple[Frame, ...]] = field(default_factory=dict)
-    """By the file and line that called an op."""
+    """The frames of an op, by the file and line that called it."""
     forwards: dict[tuple[str, str], tuple[Frame, ...]] = field(default_factory=dict)
-    """By file and function of a ``forward`` of PyTorch's: the user's line that called it."""
+    """The user's line that called a ``forward`` of PyTorch's, by the file and function of that
+    ``forward``."""
 
     def note(self, op: Op, frame: types.FrameType | None, outer: dict[int, int]) -> None:
         """An op was captured; ``frame`` called it."""

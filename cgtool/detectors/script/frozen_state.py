@@ -53,11 +53,11 @@ class HostState(Detector):
         self._forget()
 
     def _forget(self) -> None:
-        """What the capture in progress has read so far: nothing. It leads to tensors, which it
-        would keep alive."""
+        """Forget what the last capture has read: it refers to tensors, and would keep them
+        alive."""
         self._reads = Reads()
         self._modules: dict[weakref.ref[torch.nn.Module], tuple[Frame, ...]] = {}
-        """That ran in it, and where."""
+        """Modules that ran in the capture, and where."""
         self._others: dict[object, tuple[Frozen, ...]] = {}
         """Its environment variables by name, modes by module, and steps by optimizer."""
 

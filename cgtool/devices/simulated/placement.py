@@ -46,13 +46,14 @@ class _Signature:
             argument.name: position for position, argument in enumerate(schema.arguments)
         }
         self.is_move = self.name in ("aten::to", "aten::_to_copy")
-        """It returns its first argument, or a copy of it in another place."""
+        """Whether it returns its first argument, or a copy of it in another place."""
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.device_check = device_check(self.name + overload)
         self.has_device = "device" in self.positions
         is_anew = self.is_move or self.name.startswith("aten::resize_")
         self.is_new = [is_anew or result.alias_info is None for result in schema.returns]
-        """Of each result: whether it has memory of its own, or may have got other memory."""
+        """For each result: whether it has memory of its own, or may have been given other
+        memory."""
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         position = self.positions.get(name)

@@ -155,8 +155,8 @@ class Trial:
     name: str
     iterations: int = 1
     writes: Sequence[Writes] = ()
-    """What is written before each iteration. Where it is shorter than the trial, the rest begin
-    with what the iteration before left."""
+    """What is written before each iteration. If it has fewer items than the trial has iterations,
+    the other iterations begin with what the previous one left."""
     means: str = ""
     """What the trial does, for the report."""
     start_values: dict[int, Values] = field(default_factory=dict, repr=False)

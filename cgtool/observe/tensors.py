@@ -68,7 +68,11 @@ def _by_mark(tensor: torch.Tensor) -> str:
 def _really(tensor: torch.Tensor) -> str:
     if tensor.is_cuda:
         return DEVICE
-    return PINNED if tensor.device.type == "cpu" and tensor.is_pinned() else HOST
+    if tensor.device.type != "cpu":
+        return HOST
+    # It is an op, whose observer may ask for places.
+    with unintercepted():
+        return PINNED if tensor.is_pinned() else HOST
 
 
 _place = _really

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from operator import attrgetter, methodcaller
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -381,10 +381,11 @@ TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` makes of a module: the module itself."""
 APPLY = _patch_point("torch.nn.Module._apply", _MODULES, "moved modules are not noticed")
-CALL_MODULE_CODE = _private(
+call_module: Callable[..., Any] = _private(
     "torch.nn.Module._call_impl", _MODULES, "the module that calls is unknown"
-).__code__
-"""Of the function that runs a module's hooks and ``forward``."""
+)
+"""Runs a module's hooks and ``forward``."""
+CALL_MODULE_CODE: CodeType = call_module.__code__
 Dropout: Any = _private(
     "torch.nn.modules.dropout._DropoutNd", _MODULES, "train() and eval() are not compared"
 )

@@ -40,6 +40,7 @@ from cgtool.torch_compat.private import (
     PARSE_TO,
     RESTORE_LOCATION,
     SCRIPT_CALLS,
+    call_module,
     device_constructors,
 )
 
@@ -138,7 +139,7 @@ def _compile(device: DeviceModel, model: Any = None, **_options: Any) -> Any:
 
 
 def _compile_module(module: torch.nn.Module, device: DeviceModel, **_options: Any) -> None:
-    module._compiled_call_impl = _noted(device, module._call_impl)
+    module._compiled_call_impl = _noted(device, functools.partial(call_module, module))
 
 
 def _noted(device: DeviceModel, function: Any) -> Any:

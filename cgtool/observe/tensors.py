@@ -176,7 +176,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         return [(".values", tensor.values())]
     try:
         readable = StorageRef(tensor).address != 0 or tensor.numel() == 0
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):  # the last: parameters of lazy modules
         return []
     return [("", tensor)] if readable else []
 

@@ -287,6 +287,21 @@ def build(device):
 """
 
 
+def test_a_lazy_module_is_captured(tmp_path):
+    (tmp_path / "lazy.py").write_text(LAZY)
+    with SimulatedDevice("test").active() as device:
+        workload = load(f"{tmp_path}/lazy.py:build", device="cuda")
+        assert simulated_capture.prepare(device, workload, CaptureOptions(), quiet).captured
+
+
+LAZY = """
+import torch
+
+def build(device):
+    return torch.nn.LazyLinear(4).to(device), (torch.randn(2, 3, device=device),)
+"""
+
+
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_a_gpu_captures_is_captured(name):
     with SimulatedDevice("test").active() as device:

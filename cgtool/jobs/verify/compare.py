@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
+from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
@@ -154,16 +155,14 @@ def magnitude(tensor: torch.Tensor) -> float:
 
 def spread(runs: Sequence[torch.Tensor]) -> Difference:
     """The largest difference between any two runs."""
-    worst = EQUAL
-    for index, run in enumerate(runs):
-        for earlier in runs[:index]:
-            distance = difference(run, earlier)
-            if distance.largest is None:
-                return distance
-            worst = Difference(
-                max(worst.largest or 0.0, distance.largest), worst.exact and distance.exact
-            )
-    return worst
+    largest: int | float = 0.0
+    exact = True
+    for run, other in combinations(runs, 2):
+        distance = difference(run, other)
+        if distance.largest is None:
+            return distance
+        largest, exact = max(largest, distance.largest), exact and distance.exact
+    return Difference(largest, exact)
 
 
 def nearest(runs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Difference:

@@ -30,13 +30,8 @@ class FirstDifference:
     detail: str
 
 
-def _place(call: OpCall, record: Record) -> Finding:
-    """An incomplete finding with only the place of an op."""
-    return at_call(Finding(Code(""), ""), call, record)
-
-
 def _described(call: OpCall, number: int, record: Record) -> str:
-    place = _place(call, record)
+    place = at_call(Finding(Code(""), ""), call, record)
     text = f"{call.name} (op {number} of the capture)"
     if place.frames:
         text += f", {_line_of(place.frames)}"
@@ -59,15 +54,15 @@ def _eager(runner: TrialRunner, trial: Trial, iteration: int) -> ResultRecorder:
     return observed_iteration(runner.target, make_recorder)[1]
 
 
-def first_noisy(runner: TrialRunner, trial: Trial) -> Finding | None:
-    """The place of the first op whose results differ between eager runs from the same state."""
+def at_first_noisy(finding: Finding, runner: TrialRunner, trial: Trial) -> Finding:
+    """The finding at the first op whose results differ between eager runs from the same state."""
     first = _eager(runner, trial, 0)
     for _ in range(_TRIES):
         second = _eager(runner, trial, 0)
         for (call, values), (_, others) in zip(first.results, second.results, strict=False):
             if not call.name.startswith(UNINITIALISED) and _apart(values, others, others, 0.0):
-                return _place(call, first.record)
-    return None
+                return at_call(finding, call, first.record)
+    return finding
 
 
 class Divergence:

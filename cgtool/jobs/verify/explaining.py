@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,7 +12,7 @@ from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness, state
 from cgtool.jobs.verify.compare import TrialResult
-from cgtool.jobs.verify.divergence import Divergence, first_noisy
+from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
 from cgtool.jobs.verify.liveness import Liveness
 from cgtool.jobs.verify.runs import Run, Trial, TrialRunner
 from cgtool.model.capture import Caveat
@@ -141,15 +142,9 @@ class Verification:
             phase="forward",
             severity=NOTE,
         )
-        try:
-            place = first_noisy(self.runner, self.captured)
-        except (RuntimeError, MemoryError):
-            # There was not enough memory for the results of all ops, so the note has no line.
-            place = None
-        if place is not None:
-            finding = msgspec.structs.replace(
-                finding, frames=place.frames, module=place.module, forward=place.forward
-            )
+        # Without memory for the results of all ops the note has no line.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            finding = at_first_noisy(finding, self.runner, self.captured)
         self.add(finding)
 
     def _report_ops(self, differing: list[TrialResult]) -> None:

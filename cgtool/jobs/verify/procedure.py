@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch
 
 from cgtool.detectors import compare_iterations
@@ -26,7 +25,6 @@ from cgtool.jobs.verify.runs import (
     TrialRunner,
     autocast_caches,
     eager_iteration,
-    float_parameters,
 )
 from cgtool.jobs.verify.state import Snapshot, copies, raw
 from cgtool.jobs.verify.uninitialised import reads_uninitialised
@@ -38,7 +36,6 @@ from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
 from cgtool.program.workload import named_tensors
 
-EMPTY_GRAPH = code("empty-graph")
 INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
 RNG_SEQUENCE_DIFFERS_FROM_EAGER = code("rng-sequence-differs-from-eager")
 SHARED_POOL_REPLAY_ORDER = code("shared-pool-replay-order")
@@ -164,19 +161,7 @@ class _Procedure(Verification):
         start = Snapshot(target.workload, target.device)
         with causes.watch_capturing_queries() as self.queries:
             target.capture(self.progress)
-        try:
-            target.session.require_nodes()
-        except CgtoolError as error:
-            failure = error.failure
-            finding = Finding(
-                EMPTY_GRAPH,
-                failure.what,
-                failure.frames,
-                phase=failure.phase,
-                fix=failure.fix,
-                evidence=(failure.why or "",),
-            )
-            raise CgtoolError(msgspec.structs.replace(failure, findings=(finding,))) from None
+        target.session.require_nodes()
         self.looked_at.append(
             ", ".join(graph.name for graph in target.session.captured) + " captured"
         )
@@ -298,9 +283,14 @@ class _Procedure(Verification):
         """Further trials, each followed by what takes its place if eager does not accept it."""
         runner, target = self.runner, self.target
         trials = []
+        parameters = {
+            id(tensor): tensor
+            for _, kind, tensor in named_tensors(target.workload)
+            if kind == "parameter" and tensor.is_floating_point()
+        }
         changed = [
             (tensor, _changed(value))
-            for _, tensor in float_parameters(target.workload)
+            for tensor in parameters.values()
             if (value := runner.start.value_of(tensor)) is not None
         ]
         if changed:

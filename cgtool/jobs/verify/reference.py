@@ -152,12 +152,17 @@ class Shadows:
             self._blocks[storage.key] = block
         return block
 
-    def values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of the float64 values; of a tensor that can have no shadow, its own."""
-        if not _has_numbers(tensor):
-            return widened(tensor.detach())
-        self.check(tensor)
-        return self.of(tensor).clone()
+    def values(self, tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """Copies of the float64 values; of a tensor that can have no shadow, its own."""
+        values = {}
+        with raw():
+            for key, tensor in tensors.items():
+                if _has_numbers(tensor):
+                    self.check(tensor)
+                    values[key] = self.of(tensor).clone()
+                else:
+                    values[key] = widened(tensor.detach())
+        return values
 
     def check(self, tensor: torch.Tensor) -> None:
         """Forget the shadow of memory that something else than an op of the run has written: a
@@ -218,11 +223,6 @@ class Float64Recorder(OpRecorder):
                 key: kept for key, kept in self._opaque.items() if not kept[0].expired()
             }
         return output
-
-    def values(self, tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Copies of their float64 values."""
-        with raw():
-            return {key: self.shadows.values(tensor) for key, tensor in tensors.items()}
 
     def _guard(self, action: Callable[[], None]) -> None:
         """Work on shadows, which must not fail in the user's code."""

@@ -22,7 +22,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import first_line, user_errors
 from cgtool.program.phases import WorkloadRun, roots_of, run_phases
-from cgtool.program.workload import Named, Part, Workload, inputs_of, named_tensors
+from cgtool.program.workload import Named, Part, Workload, inputs_of
 
 Results = dict[tuple[str, str], torch.Tensor]
 """Tensors by (kind, name): outputs and gradients."""
@@ -131,15 +131,6 @@ def static_inputs(target: VerifyTarget) -> list[Named]:
             name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
             inputs.append((name, tensor))
     return inputs
-
-
-def float_parameters(workload: Workload) -> list[Named]:
-    """Floating-point parameters of the workload, each once."""
-    parameters: dict[int, Named] = {}
-    for name, kind, tensor in named_tensors(workload):
-        if kind == "parameter" and tensor.is_floating_point():
-            parameters.setdefault(id(tensor), (name, tensor))
-    return list(parameters.values())
 
 
 Writes = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -281,19 +272,16 @@ class TrialRunner:
         eager_iteration(self.target)
         self.target.device.synchronize()
 
-    def eager(self, trial: Trial) -> Run:
-        """Run ``trial.iterations`` consecutive eager iterations."""
-        return self._eager(trial, None)
-
     def reference(self, trial: Trial) -> tuple[Run, Float64Recorder]:
         """The same with float64 next to each op: the run's values are those of float64, unless the
         recorder says that it failed."""
         with watch_annotations(self.target.options.annotations) as annotations:
             roots = roots_of(self.target.workload)
             recorder = Float64Recorder(roots, annotations, self.target.device)
-            return self._eager(trial, recorder), recorder
+            return self.eager(trial, recorder), recorder
 
-    def _eager(self, trial: Trial, recorder: Float64Recorder | None) -> Run:
+    def eager(self, trial: Trial, recorder: Float64Recorder | None = None) -> Run:
+        """Run ``trial.iterations`` consecutive eager iterations."""
         self.begin_eager(trial)
         run = Run()
         for number in range(trial.iterations):
@@ -355,7 +343,7 @@ class TrialRunner:
             before = self.value_at_start(tensor, trial, number)
             if before is None or not state.unchanged(before, tensor):
                 changed["state", name] = tensor
-        run.values.append(copies(changed) if recorder is None else recorder.values(changed))
+        run.values.append(copies(changed) if recorder is None else recorder.shadows.values(changed))
         run.names = set(named)
 
     def base(self, trial: Trial) -> list[dict[str, torch.Tensor]]:

@@ -368,9 +368,7 @@ class PinnedReads(Detector):
         if not is_copy:
             for tensor in op.read:
                 self._look_at_read(tensor)
-        elif device.place(op.args[0]) == "pinned" and (
-            True in op.args[2:] or op.kwargs.get("non_blocking")
-        ):
+        elif op.non_blocking and device.place(op.args[0]) == "pinned":
             storage = StorageRef(op.args[0])
             buffer = self.script.buffers.add(storage, "pinned", storage.address)
             stream = device.stream()

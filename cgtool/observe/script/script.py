@@ -324,8 +324,8 @@ class ObservedScript(events.Publisher):
         """The host waits for a copy to its memory, unless that is pinned and it need not wait."""
         source = op.args[1 if target is op.args[0] else 0]
         place = self.device.place(target)
-        need_not_wait = place == "pinned" and (True in op.args[2:] or op.kwargs.get("non_blocking"))
-        if place != "device" and not need_not_wait and self.device.place(source) == "device":
+        waits = place == "host" or (place == "pinned" and not op.non_blocking)
+        if waits and self.device.place(source) == "device":
             self.host_waited(op.name, source)
 
     def host_waited(self, call: str, tensor: torch.Tensor | None = None) -> None:

@@ -110,6 +110,11 @@ class Op:
         """Arguments that the op writes."""
         return list(written_by(self.func, self.args, self.kwargs))
 
+    @property
+    def non_blocking(self) -> bool:
+        """Of a copy: the host need not wait for it."""
+        return True in self.args[2:] or bool(self.kwargs.get("non_blocking"))
+
     @cached_property
     def read(self) -> list[torch.Tensor]:
         """Arguments whose values the op reads, and that it does not write."""

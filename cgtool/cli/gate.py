@@ -264,7 +264,8 @@ def parse_formats(texts: Sequence[str], output: Path | None) -> Chosen:
         kind, equals, file = text.partition("=")
         if kind not in KINDS:
             raise usage(
-                f"--format {text}: no format {kind!r}{nearest(kind, KINDS)}", fix=", ".join(KINDS)
+                f"--format {text}: unknown format {kind!r}{nearest(kind, KINDS)}",
+                fix=", ".join(KINDS),
             )
         if equals and not file:
             raise usage(f"--format {text}: no file is named")

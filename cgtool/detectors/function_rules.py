@@ -169,7 +169,7 @@ def _index(region: CapturedRegion, args: Sequence[Any], _kwargs: dict[str, Any])
         _refuse_copy(
             region,
             H2D_INDEX_WITH_LIST_OR_CPU_TENSOR,
-            "assigning a number of the host through an index tensor",
+            "assigning a host scalar through an index tensor",
         )
 
 

@@ -182,7 +182,7 @@ class Graph:
         allowed = (allowed,) if isinstance(allowed, str) else allowed
         for code in allowed:
             if page(code) is None:
-                raise usage(f"graph.check(): no code {code!r}{nearest(code, codes())}")
+                raise usage(f"graph.check(): unknown code {code!r}{nearest(code, codes())}")
         report = self._workers.check(self.entry)
         report = replace(
             report,

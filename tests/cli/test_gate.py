@@ -202,7 +202,7 @@ def test_budgets_from_pyproject_of_a_folder_above(run, tmp_path: Path, monkeypat
     (tmp_path / "pyproject.toml").write_text("[tool.cgtool.gate]\nmax-node = 100\n")
     code, out, err = run(TRANSFORMER)
     assert (code, out) == (2, "")
-    assert f"{tmp_path / 'pyproject.toml'}: [tool.cgtool.gate]: no key 'max-node'" in err
+    assert f"{tmp_path / 'pyproject.toml'}: [tool.cgtool.gate]: unknown key 'max-node'" in err
     assert "did you mean max-nodes?" in err
 
 

@@ -141,10 +141,10 @@ def test_seed(cudagraph):
         ({"max_nodes": 4.5}, "gate max_nodes: 4.5 is not a whole number, but nodes are counts"),
         ({"max_nodes": -1}, "gate max_nodes: -1 is negative, but figures are not"),
         ({"max_nodes": float("nan")}, "gate max_nodes: nan is not a limit"),
-        ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: no phase 'foward'"),
+        ({"max_nodes": {"foward": 4}}, "gate max_nodes foward: unknown phase 'foward'"),
         ({"max_pool_mib": {"forward": 4}}, "gate max_pool_mib forward: pool-mib is known of"),
         ({"max_increase": "2%"}, "gate max_increase: '2%' does not name a metric"),
-        ({"max_increase": {"node": 1}}, "gate max_increase: no metric 'node'"),
+        ({"max_increase": {"node": 1}}, "gate max_increase: unknown metric 'node'"),
         (
             {"max_increase": {"replay-us": 1}},
             "gate max_increase replay-us: '1' is not a percentage",
@@ -212,7 +212,10 @@ WRONG = [
     ("graph.verify(replays='3')", "graph.verify(): Expected `int`, got `str` - at `replays`"),
     ("graph.verify(trials=-1)", "graph.verify(): Expected `int` >= 0 - at `trials`"),
     ("graph.check(allow=3)", "graph.check(): Expected `str | array`, got `int` - at `allow`"),
-    ("graph.check(allow='sync-itm')", "graph.check(): no code 'sync-itm'; did you mean sync-item?"),
+    (
+        "graph.check(allow='sync-itm')",
+        "graph.check(): unknown code 'sync-itm'; did you mean sync-item?",
+    ),
 ]
 
 

@@ -91,7 +91,7 @@ def test_no_such_code(cudagraph):
             "E*--> model.py:26 in *",
             "E*output*2 of 3*differs*",
             "E*AssertionError: model.py:counts: cpu-state-step-counter",
-            "E*Failed: graph.check(): no code 'cpu-state-step-count'; "
+            "E*Failed: graph.check(): unknown code 'cpu-state-step-count'; "
             "did you mean cpu-state-step-counter?",
         ]
     )

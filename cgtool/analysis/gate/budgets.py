@@ -230,7 +230,8 @@ def phase_of(source: str, metric: Metric, text: str) -> str | None:
     phases = [phase for phase in PHASES if phase != "both" or not metric.exact] + ["all"]
     if text not in phases:
         raise usage(
-            f"{source}: no phase {text[:80]!r}{nearest(text, phases)}", fix=f"{', '.join(phases)}"
+            f"{source}: unknown phase {text[:80]!r}{nearest(text, phases)}",
+            fix=f"{', '.join(phases)}",
         )
     return text
 
@@ -242,7 +243,7 @@ def increase_of(source: str, name: str, text: str) -> Increase:
     metric = BY_NAME.get(metric_name)
     if metric is None:
         raise usage(
-            f"{source}: no metric {metric_name[:80]!r}{nearest(metric_name, list(BY_NAME))}",
+            f"{source}: unknown metric {metric_name[:80]!r}{nearest(metric_name, list(BY_NAME))}",
             fix=f"one of {', '.join(BY_NAME)}",
         )
     which = phase_of(source, metric, phase) if dot else None
@@ -294,7 +295,7 @@ class Project(msgspec.Struct, frozen=True):
         tables = _table(where, self.tool)
         for name in tables:
             if name != "gate":
-                raise usage(f"{where}: no table {name[:80]!r}{nearest(name, ['gate'])}")
+                raise usage(f"{where}: unknown table {name[:80]!r}{nearest(name, ['gate'])}")
         return _table(f"{self.path}: [{SECTION}]", tables.get("gate", {}))
 
 
@@ -350,8 +351,9 @@ def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
     known = [*NAMES, "max-increase", "max-regression"]
     for name in table:
         if name not in known:
+            suggestion = nearest(name, [*known, "baseline", "simulated"])
             raise usage(
-                f"{where}: no key {name[:80]!r}{nearest(name, [*known, 'baseline', 'simulated'])}",
+                f"{where}: unknown key {name[:80]!r}{suggestion}",
                 fix="`cgtool gate --help` lists the budgets; a table of an entry is named as "
                 'the entry is: [tool.cgtool.gate."model.py:build"]',
             )
@@ -363,7 +365,7 @@ def _of_table(path: Path, where: str, table: dict[str, Any]) -> Budgets:
 def _table(where: str, value: object) -> dict[str, Any]:
     """A copy. Raises CgtoolError (exit 2) for what is not a table."""
     if not isinstance(value, dict):
-        raise usage(f"{where}: a table, not {_kind(value)}")
+        raise usage(f"{where}: expected a table, not {_kind(value)}")
     return {**value}
 
 

@@ -61,11 +61,15 @@ class FrozenValues:
             self.changes, key=lambda each: self.changes[each].after.kind == "container"
         )
         first_of_all = dict.fromkeys([*drawn, *changed, *by_threads])
-        self.causes = self.flows.volatile(first_of_all)
+        self.causes = self.flows.volatile(first_of_all, self._spared)
         """Sources whose values change, each with the first one behind it."""
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
         """Expressions and conditions that the two iterations show to differ, and how."""
+
+    def _spared(self, state: Source, key: str) -> bool:
+        change = self.changes.get(state)
+        return change is not None and change.spares(key)
 
     def _changing(self, kind: str, key: object) -> list[Source]:
         """The changing sources that reach a fact, in the order of what is behind them."""

@@ -248,6 +248,7 @@ def captured_step(step: Stepped) -> Iterator[Finding]:
             # No scheduler changes it.
             severity = NOTE
         rate = _first_rate(group)
+        what = "numbers" if lr is None else f"its learning rate ({rate}) and its other state"
         if capturable:
             reason = (
                 f"the learning rate of `{name}` is a Python number ({rate}): a scheduler "
@@ -258,9 +259,6 @@ def captured_step(step: Stepped) -> Iterator[Finding]:
                 "place"
             )
         else:
-            reason = (
-                f"`{name}` does not support captures: its learning rate ({rate}) and its "
-                "other state on the host are frozen"
-            )
+            reason = f"`{name}` does not support captures: {what} on the host are frozen"
             fix = None
         yield Finding(frozen_by(optimizer), reason, frames, fix=fix, severity=severity)

@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
-from cgtool.observe.host_reads import HostReads, is_immutable
+from cgtool.observe.host_reads import SIZE, HostReads, is_immutable
 from cgtool.observe.source import (
     CHANGES,
     Position,
@@ -61,6 +61,20 @@ _RECEIVERS = frozenset(("self", "cls", "ctx"))
 _MODES = frozenset(("autocast", "set_grad_enabled", "inference_mode"))
 
 
+def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
+    """What stands for the items of one key behind a local name: ``state["step"]``."""
+    root, steps = chain
+    is_item = bool(steps) and steps[0][0] == "item" and isinstance(steps[0][1], str)
+    return f"{root}[{steps[0][1]!r}]" if is_item else None
+
+
+def _items(sources: Sources, key: str) -> Sources:
+    """Of containers among the sources only the items of one key, or the size."""
+    return frozenset(
+        Source("item", (source, key)) if source.kind == "state" else source for source in sources
+    )
+
+
 class _Reader:
     """Reads one function."""
 
@@ -97,7 +111,12 @@ class _Reader:
 
     def _load(self, node: ast.expr, chain: tuple[str, tuple[Step, ...]]) -> Sources:
         root, steps = chain
-        sources = self.names.get(root, NOTHING)
+        part = _part(chain)
+        if part is None:
+            sources = NOTHING.union(*(self.names[name] for name in self._parts_of(root)))
+        else:
+            sources = _items(self.names.get(root, NOTHING), str(steps[0][1]))
+            sources |= self.names.get(part, NOTHING)
         for key in self._keys(root, steps):
             sources |= {Source("state", key)}
             if key[0] == "item":
@@ -112,6 +131,10 @@ class _Reader:
             inner = inner.value
         # A name that is tested or looped over calls `__bool__` or `__iter__`.
         return self._consume(node, sources | self._results(inner, sources))
+
+    def _parts_of(self, root: str) -> list[str]:
+        """A local name and those of its items that were assigned."""
+        return [name for name in self.names if name == root or name.startswith(f"{root}[")]
 
     def _bind(self, target: ast.AST, sources: Sources) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -150,10 +173,13 @@ class _Reader:
             if key[0] == "module":
                 self._add("setting", _position(self.code, target), sources)
         if root in self.locals:
-            whole = isinstance(target, ast.Name)
-            known = NOTHING if whole else self.names.get(root, NOTHING)
-            if whole or not self._keys(root, steps):
-                self.names[root] = known | sources
+            if isinstance(target, ast.Name):
+                for name in self._parts_of(root):
+                    del self.names[name]
+                self.names[root] = sources
+            elif not self._keys(root, steps):
+                name = _part(chain) or root
+                self.names[name] = self.names.get(name, NOTHING) | sources
 
     def _change(self, container: ast.expr, sources: Sources) -> None:
         """A method changes a container."""
@@ -279,6 +305,8 @@ class _Reader:
         named = {word.arg: self._eval(word.value) for word in node.keywords}
         everything = chosen.union(*arguments, *named.values())
         name = getattr(function, "attr", None) or getattr(function, "id", "")
+        if name == "len":
+            everything = _items(everything, SIZE)
         kind = self.ran.drawn.get(position)
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
         if isinstance(function, ast.Attribute) and name in CHANGES:
@@ -351,7 +379,11 @@ class _Reader:
 
     def _decide(self, test: ast.expr, guarded: list[Any], *, loops: bool = False) -> Sources:
         """A condition over these statements or expressions; the source that it becomes."""
-        sources = self._eval(test) | self.implicit
+        sources = self._eval(test)
+        asked = test.operand if isinstance(test, ast.UnaryOp) else test
+        if not loops and isinstance(asked, ast.Name):
+            sources = _items(sources, SIZE)
+        sources |= self.implicit
         if loops and _position(self.code, test) in self.ran.ops:
             return NOTHING
         return self._branch(test, guarded, sources, loops=loops)

@@ -7,7 +7,7 @@ follows from them. Runs nothing.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType
@@ -31,8 +31,9 @@ class Source:
 
     kind: str
     """``parameter`` of the function that is read, ``state`` that outlives a call, ``whole`` (the
-    state that another is reached through, if it is replaced), ``decision`` (the side that a branch
-    takes), or what a call returns: ``random``, ``clock``, ``file``, ..."""
+    state that another is reached through, if it is replaced), ``item`` (of a container among the
+    states: those of one key, or the size), ``decision`` (the side that a branch takes), or what a
+    call returns: ``random``, ``clock``, ``file``, ..."""
     key: Any
     """Name of the parameter; key of the state; position of the test or of the call."""
 
@@ -111,9 +112,12 @@ class Flows:
                 known.add(source)
                 self.changed = True
 
-    def volatile(self, first: Iterable[Source]) -> dict[Source, Source]:
+    def volatile(
+        self, first: Iterable[Source], spared: Callable[[Source, str], bool]
+    ) -> dict[Source, Source]:
         """All sources that change if those in ``first`` do, each with the first one behind it: of
-        several, the one that is named first."""
+        several, the one that is named first. ``spared`` says of which states an item is known to
+        be as it was."""
         rank = {source: number for number, source in enumerate(first)}
         causes = {source: source for source in rank}
         results = [
@@ -126,6 +130,12 @@ class Flows:
             for result, sources in results
             if result.kind == "state"
         ]
+        for item in {
+            each for found in self.facts.values() for each in found if each.kind == "item"
+        }:
+            state, key = item.key
+            kind = "whole" if spared(state, key) else "state"
+            results.append((item, {Source(kind, state.key)}))
         growing = True
         while growing:
             growing = False

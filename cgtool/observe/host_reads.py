@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,6 +43,8 @@ _MANY = 1000
 """Of so many things that are no numbers in a container it is compared what they are."""
 _HELPERS = 4
 """How deep calls of helpers are followed."""
+SIZE = ""
+"""Stands for the number of things in a container where a key is expected."""
 MISSING = object()
 """The value of a name, attribute or item that does not exist."""
 
@@ -58,6 +60,16 @@ class Value:
     shown: str
     has_tensors: bool = False
     """Whether it is a container with tensors in it."""
+
+
+class _Content(NamedTuple):
+    """What a comparison of containers needs."""
+
+    size: int
+    numbers: list[Any]
+    others: tuple[Any, ...]
+    named: dict[str, Any]
+    """By their keys in a dict, if these are strings."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,12 @@ class Change:
     @property
     def text(self) -> str:
         return f"{self.watched.use.text}: {self.before.shown}, then {self.after.shown}"
+
+    def spares(self, key: str) -> bool:
+        """Whether it is the change of a container whose items of this key, or size, are as they
+        were."""
+        names = _differing(self.before.content, self.after.content)
+        return key not in names and (key == SIZE or None not in names)
 
 
 Snapshot = dict[int, Value]
@@ -487,19 +505,55 @@ def _short(value: Any) -> str:
 
 def _container(value: Any, depth: int) -> Value:
     """Its size, the numbers in it, and the other values of the host."""
-    parts = list(itertools.chain.from_iterable(value.items()) if isinstance(value, dict) else value)
-    shown, has_tensors = f"{len(value)} items", any(isinstance(p, torch.Tensor) for p in parts)
+    items = list(value.items()) if isinstance(value, dict) else [(None, part) for part in value]
+    parts = [part for key, part in items if type(key) is not str]
+    if isinstance(value, dict):
+        parts += [key for key, _ in items if type(key) is not str]
+    has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
     numbers = [part for part in parts if type(part) in _NUMBERS]
-    if depth and 0 < len(parts) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
+    if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
         return Value("number", tuple(value), _short(value))
-    others = (part for part in parts if type(part) not in _NUMBERS)
-    reduced = [_reduce(part, depth - 1) for part in itertools.islice(others, _MANY if depth else 0)]
-    content = tuple(
-        (part.kind, part.content if part.kind in ("number", "container") else None)
-        for part in reduced
-        if part is not None
+    others = [part for part in parts if type(part) not in _NUMBERS]
+    content = _Content(
+        len(items),
+        numbers,
+        tuple(_part(part, depth) for part in others[: _MANY if depth else 0]),
+        {
+            key: part if type(part) in _NUMBERS else _part(part, depth)
+            for key, part in items[: _MANY if depth else 0]
+            if type(key) is str
+        },
     )
-    return Value("container", (len(value), numbers, content), shown, has_tensors)
+    return Value("container", content, f"{len(items)} items", has_tensors)
+
+
+def _part(value: Any, depth: int) -> Any:
+    reduced = _reduce(value, depth - 1)
+    if reduced is None or reduced.kind not in ("number", "container"):
+        return None if reduced is None else reduced.kind
+    return reduced.content
+
+
+def _differing(before: Any, after: Any) -> frozenset[str | None]:
+    """The keys under which two containers differ, those in them included; None for whatever is not
+    under a key, ``SIZE`` for the number of things in one."""
+    if before == after:
+        return frozenset()
+    if not isinstance(before, _Content) or not isinstance(after, _Content):
+        are_tuples = isinstance(before, tuple) and isinstance(after, tuple)
+        return frozenset((None,) if are_tuples and len(before) == len(after) else (None, SIZE))
+    names: set[str | None] = set()
+    if before.size != after.size:
+        names.add(SIZE)
+    if before.numbers != after.numbers or len(before.others) != len(after.others):
+        names.add(None)
+    for key in before.named.keys() | after.named.keys():
+        old, new = before.named.get(key), after.named.get(key)
+        if old != new:
+            names |= {key, *(_differing(old, new) if isinstance(new, _Content) else ())}
+    for old, new in zip(before.others, after.others, strict=False):
+        names |= _differing(old, new)
+    return frozenset(names)
 
 
 def random_state(value: Any) -> Any:

@@ -1016,3 +1016,33 @@ def rate_of_an_optimizer(device):
         optimizer.step()
 
     return run
+
+
+class OwnAdam(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        defaults = {"rate": 1e-2, "decay": 0.9}
+        super().__init__(parameters, defaults)  # <- optimizer-without-capture-guard
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["step"], state["mean"] = 0, torch.zeros_like(parameter)
+                state["step"] += 1
+                state["mean"].lerp_(parameter.grad, 1 - group["decay"])
+                size = group["rate"] / (1 - group["decay"] ** state["step"])
+                parameter.add_(state["mean"], alpha=-size)  # <- python-scalar-frozen
+
+
+def step_of_an_own_optimizer(device):
+    layer = nn.Linear(8, 8, device=device)
+    optimizer = OwnAdam(layer.parameters())
+
+    def run():
+        layer.zero_grad()
+        layer(rows(device)).square().mean().backward()
+        optimizer.step()
+
+    return run

@@ -837,3 +837,18 @@ def logged_after_a_return(device):
         return y
 
     return run, (rows(device),)
+
+
+def counts_beside_tensors(device):
+    """Of what is kept for a layer, the count reaches no op."""
+    kept = collections.defaultdict(dict)
+
+    def run(x):
+        own = kept[tuple(x.shape)]
+        if not own:
+            own["calls"], own["mean"], own["rate"] = 0, torch.zeros(8, device=x.device), 0.1
+        own["calls"] += 1
+        own["mean"].lerp_(x.mean(0), own["rate"])
+        return (x - own["mean"]) * own["rate"]
+
+    return run, (rows(device),)

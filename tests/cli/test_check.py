@@ -21,6 +21,11 @@ def check(tmp_path, source, *arguments, target="model.py:build"):
     return done
 
 
+def unwrapped(text):
+    """Without the line breaks that the width of the terminal asks for."""
+    return " ".join(text.split())
+
+
 MANY = """\
 import torch
 def f(x):
@@ -168,14 +173,16 @@ EAGERLY = "code under torch.compile runs eagerly"
     ("name", "says_so"), [("function", 1), ("inner", 1), ("method", 1), ("before", 0)]
 )
 def test_compiled_code_in_a_capture_is_said_to_run_eagerly(tmp_path, name, says_so):
-    assert check(tmp_path, COMPILED, target=f"model.py:{name}").stdout.count(EAGERLY) == says_so
+    out = check(tmp_path, COMPILED, target=f"model.py:{name}").stdout
+    assert unwrapped(out).count(EAGERLY) == says_so
 
 
 def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
-    assert EAGERLY in check(tmp_path, SCRIPT, target="model.py").stdout
+    assert EAGERLY in unwrapped(check(tmp_path, SCRIPT, target="model.py").stdout)
     calls = f"{COMPILED}f(torch.ones(4, device='cuda'))\n"
     without_capture = check(tmp_path, calls, target="model.py")
-    assert (without_capture.returncode, EAGERLY in without_capture.stderr) == (5, True)
+    assert without_capture.returncode == 5
+    assert EAGERLY in unwrapped(without_capture.stderr)
     for arguments in (
         ("capture", "model.py:function", "--device", "simulated", "-o", "f.cgt"),
         ("verify", "model.py:function", "--device", "simulated"),
@@ -184,7 +191,8 @@ def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
         ("gate", "f.cgt", "--max-nodes", "9"),
     ):
         done = cgtool(*arguments, cwd=tmp_path)
-        assert (done.returncode, done.stdout.count(EAGERLY)) == (0, 1), (arguments, done.stderr)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert unwrapped(done.stdout).count(EAGERLY) == 1, arguments
 
 
 def test_an_optimizer_that_has_no_option_is_not_told_to_set_it(tmp_path):

@@ -86,10 +86,12 @@ def verify(target: VerifyTarget, options: VerifyOptions, progress: Progress) -> 
     for result in procedure.results:
         noisy = [each.comparison for each in result.compared if each.too_noisy]
         for comparison in noisy[:1]:
+            # Without a number: some runs have infinities or NaNs that others do not have.
+            amount = "" if comparison.noise is None else f" by {comparison.noise:.3g}"
             procedure.note(
                 TOO_NOISY,
-                f"{result.trial.name}: {comparison.name} differs by {comparison.noise:.3g} "
-                "between eager runs: the comparison proves little",
+                f"{result.trial.name}: {comparison.name} differs{amount} between eager runs: the "
+                "comparison proves little",
             )
     return Outcome(
         procedure.findings.all(),

@@ -33,7 +33,7 @@ def _objects_are_owners() -> bool:
     return storage_use_count(storage_address(tensor)) > 1
 
 
-_OBJECTS_ARE_OWNERS = _objects_are_owners()
+OBJECTS_ARE_OWNERS = _objects_are_owners()
 
 
 def _storage_object() -> tuple[torch.UntypedStorage, int, torch.UntypedStorage]:
@@ -49,7 +49,7 @@ _unused = [_storage_object()]
 
 def _look(tensor: torch.Tensor, look: Callable[[torch.UntypedStorage], T]) -> T:
     """What ``look`` returns of a tensor's storage, which it must not keep."""
-    if not _OBJECTS_ARE_OWNERS:
+    if not OBJECTS_ARE_OWNERS:
         return look(tensor.untyped_storage())
     key = storage_address(tensor)
     try:

@@ -18,6 +18,7 @@ GUILTY = sorted((_HERE / "guilty").glob("*.py"))
 CORPUS = entries(
     "scripts:answers_wait_in_a_queue",
     "scripts:callables_with_a_strength",
+    "scripts:gradients_pile_up",
     "scripts:model_never_moved",
     "scripts:operator_copies_its_table",
     "scripts:operator_on_the_device",

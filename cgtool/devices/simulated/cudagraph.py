@@ -89,6 +89,7 @@ class ScriptRecorder(CaptureRecorder):
             if key is not None and key not in self._fresh and key not in self._before:
                 storage = tensor.untyped_storage()
                 self._before[key] = (storage, storage.clone())
+                device.memory.hold_object(tensor)
         given = set(map(key_of, tensors_in((args, kwargs))))
         steps = len(self.graph.steps)
         # What has died since the op before makes room for this one.

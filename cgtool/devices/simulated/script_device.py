@@ -38,7 +38,7 @@ from cgtool.observe.ops import OpRecorder
 from cgtool.observe.script.script import OnCapturedOp
 from cgtool.observe.tensors import key_of, place_of, tensors_in
 from cgtool.torch_compat.private import storage_use_count
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import OBJECTS_ARE_OWNERS, StorageRef
 
 CAPTURED_EVENT_MISUSE = code("captured-event-misuse")
 
@@ -107,6 +107,8 @@ class GraphMemory:
     def __init__(self) -> None:
         self._recorded: Counter[int] = Counter()
         """How many owners of a storage belong to records; the rest belong to the script."""
+        self._objects: dict[int, StorageRef] = {}
+        """Storages with a Python object, which is an owner as well."""
         self._addresses: dict[int, int] = {}
         self._live: dict[int, tuple[StorageRef, PrivatePool, PoolBlock]] = {}
 
@@ -117,9 +119,16 @@ class GraphMemory:
             if key is not None:
                 self._recorded[key] += change
 
+    def hold_object(self, tensor: torch.Tensor) -> None:
+        """The storage of a tensor has been looked at through its Python object."""
+        if OBJECTS_ARE_OWNERS:
+            ref = StorageRef(tensor)
+            self._objects.setdefault(ref.key, ref)
+
     def is_dead(self, ref: StorageRef) -> bool:
         """True when only records own the storage."""
-        return ref.expired() or storage_use_count(ref.key) <= self._recorded[ref.key]
+        ours = self._recorded[ref.key] + (ref.key in self._objects)
+        return ref.expired() or storage_use_count(ref.key) <= ours
 
     def allocate(self, storage: StorageRef, pool: PrivatePool) -> None:
         if storage.key in self._live or storage.bytes == 0:

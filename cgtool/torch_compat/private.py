@@ -335,11 +335,11 @@ storage_address: Callable[[torch.Tensor], int] = _private(
 )
 """The ``storage_key`` of a tensor's storage, without an object for the storage."""
 direct_storage: Callable[[torch.UntypedStorage, int], Any] = _private(
-    "torch.UntypedStorage._set_cdata", _STORAGES, "storages cannot be told apart"
+    "torch.UntypedStorage._set_cdata", _STORAGES, "tensors that share memory are not recognized"
 )
 """Make an object that of another storage, by its ``storage_key``."""
 weak_storage: Callable[[torch.UntypedStorage], int] = _private(
-    "torch.UntypedStorage._weak_ref", _STORAGES, "storages cannot be told apart"
+    "torch.UntypedStorage._weak_ref", _STORAGES, "tensors that share memory are not recognized"
 )
 weak_storage_expired: Callable[[int], bool] = _private(
     "torch.UntypedStorage._expired", _STORAGES, "freed storages are not noticed"

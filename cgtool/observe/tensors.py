@@ -29,35 +29,22 @@ from cgtool.torch_compat.private import (
     storage_key,
     unwrapped,
 )
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageMarks, StorageRef
 
 # --- on the GPU or on the host
 
 DEVICE, HOST, PINNED = "device", "host", "pinned"
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_places: dict[int, tuple[int, str]] = {}
-"""Address of a storage to that of its memory, and the place of what is in it. Not an attribute of
-the storage: the Python object that holds it would be an owner, and autograd accumulates gradients
-in place only in storages that have a single owner. What has no op of its own (NumPy, files) has its
-memory elsewhere."""
-
-
-def _data_of(tensor: torch.Tensor) -> int:
-    """Where the memory of its storage begins."""
-    address = tensor.data_ptr()
-    if not address:
-        # A view without elements has no address of its own.
-        return StorageRef(tensor).address
-    return address - int(tensor.storage_offset()) * tensor.element_size()
+_marks = StorageMarks()
+"""The places of the storages that ops of the simulated device made. Not an attribute of the
+storage: the Python object that holds it would be an owner, and autograd accumulates gradients in
+place only in storages that have a single owner."""
 
 
 def _by_mark(tensor: torch.Tensor) -> str:
     if type(tensor) in _PLAIN or not dispatches_to_python(tensor):
         try:
-            known = _places.get(storage_address(tensor))
-            if known is None:
-                return HOST
-            return known[1] if known[0] == _data_of(tensor) else HOST
+            return _marks.get(storage_address(tensor)) or HOST
         except (RuntimeError, NotImplementedError):
             pass
     places = {_by_mark(part) for part in _wrapped(tensor)}
@@ -102,31 +89,23 @@ def runs_on_the_cpu() -> bool:
 def put(tensor: torch.Tensor, place: str) -> None:
     """Mark a new tensor of the simulated device."""
     try:
-        address = storage_address(tensor)
-        data = _data_of(tensor)
+        # What has no mark is on the host.
+        if place != HOST or _marks.get(storage_address(tensor)):
+            _marks.put(tensor, place)
     except (RuntimeError, NotImplementedError):
         for part in _wrapped(tensor):
             put(part, place)
-    else:
-        _put(address, data, place)
-
-
-def _put(address: int, data: int, place: str) -> None:
-    if place == HOST:
-        _places.pop(address, None)
-    else:
-        _places[address] = data, place
 
 
 def put_storage(storage: torch.UntypedStorage, place: str) -> None:
     """Mark the storage of new tensors."""
-    _put(storage_key(storage), storage.data_ptr(), place)
+    if place != HOST or _marks.get(storage_key(storage)):
+        _marks.put_storage(storage, place)
 
 
 def storage_place(storage: torch.UntypedStorage) -> str:
     """The place of tensors that have this storage, on the simulated device."""
-    data, place = _places.get(storage_key(storage), (0, HOST))
-    return place if data == storage.data_ptr() else HOST
+    return _marks.get(storage_key(storage)) or HOST
 
 
 def on_host(tensor: torch.Tensor) -> bool:

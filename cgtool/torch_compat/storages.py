@@ -100,3 +100,42 @@ class StorageRef:
         # An argument, because modules may be cleared before this when Python ends.
         if self.key:
             free(self.key)
+
+
+class StorageMarks:
+    """A word about each of many storages, which this does not keep alive.
+
+    A storage that is freed takes its word with it: its key is given to no other storage before the
+    word is dropped.
+    """
+
+    _FEWEST = 1024
+
+    def __init__(self) -> None:
+        self._words: dict[int, str] = {}
+        self._most = self._FEWEST
+        """With more words than this, those of freed storages are dropped."""
+
+    def get(self, key: int) -> str | None:
+        """The word about a storage by its ``storage_key``."""
+        return self._words.get(key)
+
+    def put(self, tensor: torch.Tensor, word: str) -> None:
+        """Raises RuntimeError or NotImplementedError for a tensor without a storage of its own."""
+        self._put(storage_address(tensor), word, lambda: weak_reference(tensor))
+
+    def put_storage(self, storage: torch.UntypedStorage, word: str) -> None:
+        self._put(storage_key(storage), word, lambda: weak_storage(storage))
+
+    def _put(self, key: int, word: str, refer: Callable[[], int]) -> None:
+        if key not in self._words:
+            refer()
+            if len(self._words) >= self._most:
+                self._drop_freed()
+        self._words[key] = word
+
+    def _drop_freed(self) -> None:
+        for key in [key for key in self._words if weak_storage_expired(key)]:
+            del self._words[key]
+            free_weak_storage(key)
+        self._most = max(self._FEWEST, 2 * len(self._words))

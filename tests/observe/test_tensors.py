@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from cgtool.observe.tensors import strided_parts
+from cgtool.observe.tensors import DEVICE, HOST, marked_places, place_of, put, strided_parts
 
 
 def test_a_strided_tensor_is_its_own_part():
@@ -47,3 +47,27 @@ def test_tensors_without_data_have_no_parts():
     assert strided_parts(torch.ones(3, device="meta")) == []
     with FakeTensorMode():
         assert strided_parts(torch.ones(3)) == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("elements", [0, 100])
+def test_a_new_tensor_has_no_place_of_one_that_was_freed(device, elements):
+    with marked_places():
+        for _ in range(5000):
+            freed = torch.empty(elements)
+            put(freed, DEVICE)
+            assert place_of(freed) == DEVICE
+            del freed
+            assert place_of(torch.empty(elements, device=device)) == HOST
+
+
+def test_a_storage_keeps_its_place_when_its_memory_is_another():
+    with marked_places():
+        kept = torch.empty(4)
+        put(kept, DEVICE)
+        for _ in range(3000):
+            put(torch.empty(1), DEVICE)
+        kept.untyped_storage().resize_(1 << 20)
+        assert place_of(kept.view(2, 2)) == DEVICE
+        put(kept, HOST)
+        assert place_of(kept) == HOST

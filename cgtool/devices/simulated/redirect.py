@@ -23,16 +23,13 @@ from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import (
     DEVICE,
-    HOST,
     is_cuda_device,
     listed_tensors,
     marked_places,
     on_host,
-    put,
     put_storage,
     storage_place,
 )
-from cgtool.torch_compat import op_key
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import (
     CLONE_STORAGE,
@@ -166,13 +163,7 @@ tensor for, before they call an op."""
 def _make_from_data(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:
     # Of tensors in a list, the numbers are read.
     is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
-    made = _make_of(placement, args[:1] if is_tensor else (), original, args, kwargs)
-    names_gpu = is_cuda_device(_named(kwargs.get("device")))
-    if op_key.is_inside() and not (is_tensor or names_gpu or kwargs.get("pin_memory")):
-        # In the kernel of a custom op no call is intercepted that makes this memory, whose address
-        # may have been another tensor's.
-        put(made, HOST)
-    return made
+    return _make_of(placement, args[:1] if is_tensor else (), original, args, kwargs)
 
 
 def _make_from_tensors(placement: Placement, original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.gold_files")
+
+# By default an example that takes more than 200 ms fails: a busy machine would fail the tests.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def _no_gpu() -> str | None:

@@ -88,7 +88,7 @@ def profiled(draw):
     )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(profiled())
 def test_any_sound_capture_can_be_explained_and_shown(capture):
     report = profile_report(capture)

@@ -113,7 +113,7 @@ def test_every_truncation(good: Path, tmp_path: Path) -> None:
         refuse(tmp_path / "a.cgt")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_flipped_bytes_are_noticed_or_harmless(good: Path, data: st.DataObject) -> None:
     content = bytearray(good.read_bytes())

@@ -162,7 +162,7 @@ def test_every_truncation(good: Baseline, tmp_path: Path) -> None:
         refuse(tmp_path / "b.json")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_changed_bytes_are_refused_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

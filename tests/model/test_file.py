@@ -29,7 +29,7 @@ def test_a_capture_is_read_back_as_it_was(tmp_path: Path, make: object) -> None:
     assert read_raw(tmp_path / "a.cgt", "0.dot") == "digraph { a -> b }\n"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(captures())
 def test_every_sound_capture_is_read_back_as_it_was(capture: Capture) -> None:
     with tempfile.TemporaryDirectory() as folder:

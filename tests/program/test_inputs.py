@@ -36,7 +36,7 @@ def test_grad_is_set_on_a_leaf():
         assert tensor.is_leaf
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 127), st.sampled_from(["int8", "int32", "int64", "uint8", "uint64"]))
 def test_integers_stay_below(below, dtype):
     values = input_of(f"x={dtype}[200]?int<{below}").to(torch.int64)

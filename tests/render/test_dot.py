@@ -232,7 +232,7 @@ def test_hostile_names_are_shown_as_text(depth: int) -> None:
     assert "\\x00\\x01\\x1b[31mred\\x7f" in shown
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.characters(exclude_categories=[]), min_size=1, max_size=40))
 def test_any_name_comes_back_from_graphviz_as_it_was(name: str) -> None:
     """As kernel, op, file-less module, range and detail: in labels, clusters and tooltips."""
@@ -264,7 +264,7 @@ def test_any_name_comes_back_from_graphviz_as_it_was(name: str) -> None:
     assert any(same(tip.split("\n")[-1], f"annotation {expected}") for tip in tooltips)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(captures(), st.sampled_from(["type", "module", "stream"]), st.integers(0, 4))
 def test_every_capture_is_laid_out_with_all_its_nodes(
     capture: Capture, color: str, depth: int

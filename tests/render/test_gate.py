@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
@@ -338,7 +338,6 @@ def test_an_address_in_a_summary_is_not_a_link(address: str) -> None:
 # --- the rest
 
 
-@settings(deadline=None)
 @given(texts, texts)
 def test_every_format_takes_any_name(text: str, name: str) -> None:
     verdict = failing(text, metric=name, evidence=(name, text), source=text)

@@ -94,7 +94,7 @@ def test_hostile_names_are_json() -> None:
     assert [node.get("stream", "") for node in report["graphs"][0]["nodes"]] == names
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(captures())
 def test_it_is_what_it_says_it_is(capture: Capture) -> None:
     views = [whole(index, graph) for index, graph in enumerate(capture.graphs)]

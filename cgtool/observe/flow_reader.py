@@ -15,7 +15,9 @@ from types import CodeType
 from typing import Any
 
 from cgtool.observe.flows import NOTHING, Branch, Flows, Ran, Source, Sources
-from cgtool.observe.host_reads import SIZE, HostReads, is_immutable
+from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_values import CONTAINERS, SIZE
+from cgtool.observe.lookup import is_immutable
 from cgtool.observe.source import (
     CHANGES,
     Position,
@@ -104,7 +106,8 @@ class _Reader:
     # --- names
 
     def _keys(self, root: str, steps: tuple[Step, ...]) -> list[Any]:
-        keys = list(self.flows.reads.keys_of(self.code, root, steps))
+        watched = self.flows.reads.named(self.code, root, steps)
+        keys = [each.key for each in watched if each.key is not None]
         if not steps and (root in self.code.co_freevars or root in self.code.co_cellvars):
             keys += self.flows.cell(self.code, root)
         return keys
@@ -122,9 +125,9 @@ class _Reader:
             if key[0] == "item":
                 sources |= {Source("state", ("contents", key[1]))}
         if steps:
-            whole = self.flows.reads.prefixes_of(self.code, root, steps)
-            whole.update(self.flows.cell(self.code, root))
-            sources |= {Source("whole", key) for key in whole}
+            whole = {*self.flows.cell(self.code, root)}
+            whole.update(*(each.prefixes for each in self.flows.reads.named(self.code, *chain)))
+            sources |= {Source("whole", key) for key in whole if key is not None}
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute | ast.Subscript):
             sources |= self._results(inner, sources)
@@ -187,8 +190,9 @@ class _Reader:
         self._store(container, sources)
         root, steps = name_chain(container) or ("", ())
         sources |= {Source("state", key) for key in self._keys(root, steps)}
-        for key in self.flows.reads.contents_of(self.code, root, steps):
-            self._add("state", key, sources)
+        for value in self.flows.reads.values_of(self.code, root, steps):
+            if isinstance(value, CONTAINERS):
+                self._add("state", ("contents", id(value)), sources)
 
     # --- expressions
 

@@ -7,69 +7,31 @@ two snapshots says which values changed, and which line reads them.
 
 from __future__ import annotations
 
-import collections
-import enum
-import gc
-import itertools
-import random
 import sys
 import threading
 import types
-import weakref
-import zlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal
-from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
-from cgtool.observe.tensors import has_memory, on_host
-from cgtool.torch_compat.op_key import unobserved
-from cgtool.torch_compat.private import (
-    MODULE_TABLES,
-    children_of,
-    no_torch_function,
-    version_of_tensor,
+from cgtool.observe.host_values import (
+    SIZE,
+    Value,
+    attributes_of,
+    differing,
+    has_only_slots,
+    value_of,
 )
+from cgtool.observe.lookup import MISSING, cells_of, content_of, is_immutable, resolve, weakly
+from cgtool.observe.source import ATTRIBUTES, Step, Use, uses_of
 
-_SMALL = 64
-"""CPU tensors of up to this many elements are compared by value."""
-_MANY = 1000
-"""Of so many things that are no numbers in a container it is compared what they are."""
 _HELPERS = 4
 """How deep calls of helpers are followed."""
-SIZE = ""
-"""Stands for the number of things in a container where a key is expected."""
-MISSING = object()
-"""The value of a name, attribute or item that does not exist."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value, reduced to what a comparison needs."""
-
-    kind: str
-    """``number`` (or text, or None), ``host tensor``, ``tensor``, ``container``, ``function`` (or
-    module), ``random`` (a generator of random numbers), ``iterator``."""
-    content: Any
-    shown: str
-    has_tensors: bool = False
-    """Whether it is a container with tensors in it."""
-
-
-class _Content(NamedTuple):
-    """What a comparison of containers needs."""
-
-    size: int
-    numbers: list[Any]
-    others: tuple[Any, ...]
-    named: dict[str, Any]
-    """By their keys in a dict, if these are strings."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +68,7 @@ class Change:
     def spares(self, key: str) -> bool:
         """Whether it is the change of a container whose items of this key, or size, are as they
         were."""
-        names = _differing(self.before.content, self.after.content)
+        names = differing(self.before.content, self.after.content)
         return key not in names and (key == SIZE or None not in names)
 
 
@@ -148,30 +110,19 @@ class HostReads:
                 continue
             self._known.add(known)
             root = weakly(value)
-            if root is None and _has_slots_alone(value):
+            if root is None and has_only_slots(value):
                 root = self._reference(value)
             if root is not None:
                 self._kept.append(use)
                 self._add(code, use, root, id(value))
 
-    def keys_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
-        """The keys of a name in a function, for all objects and closures that it ran with."""
-        watched = self._named.get((id(code), root, steps), ())
-        return [each.key for each in watched if each.key is not None]
-
-    def prefixes_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> set[Any]:
-        """The keys of what a name in a function is reached through."""
-        watched = self._named.get((id(code), root, steps), ())
-        return {key for each in watched for key in each.prefixes if key is not None}
+    def named(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Watched]:
+        """A name in a function, for all objects and closures that it ran with."""
+        return self._named.get((id(code), root, steps), [])
 
     def values_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
-        """What a name in a function holds now, for all objects and closures that it ran with."""
-        return [each.look_up() for each in self._named.get((id(code), root, steps), ())]
-
-    def contents_of(self, code: types.CodeType, root: str, steps: tuple[Step, ...]) -> list[Any]:
-        """The keys of what is in the containers behind a name in a function."""
-        values = self.values_of(code, root, steps)
-        return [("contents", id(value)) for value in values if isinstance(value, _CONTAINERS)]
+        """What a name in a function holds now."""
+        return [watched.look_up() for watched in self.named(code, root, steps)]
 
     def _add(self, code: types.CodeType, use: Use, root: Callable[[], Any], owner: int) -> None:
         keys: list[Any] = [(owner, use.root)]
@@ -207,9 +158,9 @@ class HostReads:
                     roots.append((self._reference(value), id(value)))
             else:
                 if cells is None:
-                    cells = list(_cells(code, values))
+                    cells = list(cells_of(code, values))
                 shared = {id(cell): cell for found in cells if (cell := found.get(use.root))}
-                roots += [(_content_of(cell), number) for number, cell in shared.items()]
+                roots += [(content_of(cell), number) for number, cell in shared.items()]
             for root, owner in roots:
                 if use.called and depth:
                     self._follow(resolve(root(), use.steps), depth - 1)
@@ -243,9 +194,8 @@ class HostReads:
         """The value of every name now."""
         snapshot: Snapshot = {}
         for index, watched in enumerate(self.watched):
-            value = (_attributes if watched.use.steps[-1:] == (ATTRIBUTES,) else _reduce)(
-                watched.look_up()
-            )
+            is_whole = watched.use.steps[-1:] == (ATTRIBUTES,)
+            value = (attributes_of if is_whole else value_of)(watched.look_up())
             if value is not None:
                 snapshot[index] = value
         return snapshot
@@ -299,293 +249,3 @@ def _by_computed_names(
         for values in (old.content, new.content)
     )
     return Change(watched, before, after) if changed else None
-
-
-def weakly(value: Any) -> Callable[[], Any] | None:
-    """A weak reference, or None for what has none: also for streams and events, because the
-    destructors of those of CUDA leave weak references dangling (seen in PyTorch 2.11)."""
-    if isinstance(value, torch.Event | torch.Stream):
-        return None
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return None
-
-
-def _content_of(cell: types.CellType) -> Callable[[], Any]:
-    def content() -> Any:
-        try:
-            return cell.cell_contents
-        except ValueError:
-            return MISSING
-
-    return content
-
-
-def _cells(code: types.CodeType, values: dict[str, Any]) -> Iterator[dict[str, types.CellType]]:
-    """The cells of the functions that run this code, which frames do not have. Of several
-    functions, those whose cells hold what a frame's names hold."""
-    candidates = [
-        dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-        for function in gc.get_referrers(code)
-        if isinstance(function, types.FunctionType) and function.__code__ is code
-    ]
-    matching = [
-        cells
-        for cells in candidates
-        if all(_content_of(cell)() is values.get(name, MISSING) for name, cell in cells.items())
-    ]
-    yield from matching or candidates
-
-
-def resolve(value: Any, steps: tuple[tuple[str, str | int], ...]) -> Any:
-    """Follow attributes and items without running the user's code."""
-    for kind, name in steps:
-        if value is None or value is MISSING:
-            return MISSING
-        if kind == "item":
-            value = _item(value, name)
-        else:
-            value = _attribute(value, str(name))
-    return value
-
-
-def _item(value: Any, key: str | int) -> Any:
-    if isinstance(value, dict):
-        return dict.get(value, key, MISSING)
-    is_array = type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0
-    is_sequence = is_array or isinstance(value, list | tuple | collections.deque)
-    if is_sequence and isinstance(key, int):
-        return value[key] if -len(value) <= key < len(value) else MISSING
-    if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential) and isinstance(key, int):
-        return children_of(value).get(str(key), MISSING)
-    return MISSING
-
-
-def _attribute(value: Any, name: str) -> Any:
-    """What Python finds, without running the user's code: properties are not called. The first
-    of: a field in C of its type (a slot, a field of a named tuple), an attribute of its own, one of
-    its types."""
-    if name == "__class__":
-        return type(value)
-    table = _table_of(value)
-    if name == "__dict__":
-        return table
-    is_type = isinstance(value, type)
-    member = next(
-        (base.__dict__[name] for base in type(value).__mro__ if name in base.__dict__), MISSING
-    )
-    if isinstance(member, _FIELDS) and not is_type:
-        try:
-            return member.__get__(value)
-        except AttributeError:
-            return MISSING
-    for part in value.__mro__ if is_type else ():
-        if name in part.__dict__:
-            return _bound(part.__dict__[name], None, value)
-    if isinstance(table, dict):
-        if name in table:
-            return table[name]
-        if isinstance(value, torch.nn.Module):
-            for part in MODULE_TABLES:
-                inner = table.get(part) or {}
-                if name in inner:
-                    return inner[name]
-    if is_type or isinstance(value, types.ModuleType):
-        return MISSING
-    return _bound(member, value, type(value))
-
-
-_FIELDS = types.MemberDescriptorType, type(vars(collections.namedtuple("_Pair", "a"))["a"])
-_BY_PYTHON = types.FunctionType, classmethod, staticmethod
-
-
-def _bound(member: Any, instance: Any, owner: type) -> Any:
-    """An attribute of a type as its instance, or the type itself, has it."""
-    if isinstance(member, _BY_PYTHON):
-        return member.__get__(instance, owner)
-    return MISSING if hasattr(type(member), "__get__") else member
-
-
-def _table_of(value: Any) -> Any:
-    """The ``__dict__`` of an object: for `threading.local` that of the running thread."""
-    for base in type(value).__mro__:
-        find = base.__dict__.get("__getattribute__")
-        if isinstance(find, types.WrapperDescriptorType):
-            try:
-                return find(value, "__dict__")
-            except Exception:  # slots, builtins, and objects whose attributes raise
-                return MISSING
-    return MISSING
-
-
-def is_immutable(value: Any) -> bool:
-    """Whether its attributes and items cannot be assigned to: a tuple, a frozen dataclass."""
-    parameters = getattr(type(value), "__dataclass_params__", None)
-    return isinstance(value, tuple) or bool(getattr(parameters, "frozen", False))
-
-
-def _has_slots_alone(value: Any) -> bool:
-    """Whether it is an object whose attributes are slots with values of the host, which may be kept
-    alive."""
-    slots = [
-        _attribute(value, name)
-        for base in type(value).__mro__
-        for name, member in base.__dict__.items()
-        if isinstance(member, types.MemberDescriptorType)
-    ]
-    reduced = [_reduce(slot) for slot in slots if slot is not MISSING]
-    return bool(slots) and not any(
-        each is None or each.has_tensors or each.kind == "tensor" for each in reduced
-    )
-
-
-def _attributes(table: Any) -> Value | None:
-    """The numbers among the attributes of an object."""
-    if not isinstance(table, dict | types.MappingProxyType):
-        return None
-    numbers = {
-        name: value.content
-        for name, part in table.items()
-        if (value := _reduce(part)) is not None and value.kind == "number"
-    }
-    return Value("attributes", numbers, "")
-
-
-def _reduce(value: Any, depth: int = 2) -> Value | None:
-    if value is None or type(value) in (bool, int, float, complex, str, bytes):
-        return Value("number", value, _short(value))
-    if isinstance(value, torch.Tensor):
-        return _tensor(value)
-    if isinstance(value, enum.Enum):
-        return Value("number", value.name, str(value))
-    if isinstance(value, ContextVar):
-        return _reduce(value.get(None), depth)
-    if isinstance(value, _CONTAINERS):
-        return _container(value, depth)
-    generator = random_state(value)
-    if generator is not None:
-        return Value("random", generator, "a state of the generator")
-    if isinstance(value, types.GeneratorType) or type(value).__module__ == "itertools":
-        if isinstance(value, itertools.repeat):
-            return None
-        # It moves on whenever it is read.
-        return Value("iterator", object(), _short(value))
-    if type(value) in _ITERATORS:
-        return Value("iterator", object(), type(value).__name__)
-    if isinstance(value, types.MethodType):
-        return Value("function", (id(value.__func__), id(value.__self__)), _short(value))
-    if isinstance(value, types.FunctionType | torch.nn.Module):
-        return Value("function", id(value), getattr(value, "__name__", type(value).__name__))
-    module = type(value).__module__.partition(".")[0]
-    if module == "numpy" and hasattr(value, "tobytes"):
-        content = value.dtype.str, zlib.crc32(value.tobytes())
-        return Value("number", content, str(value)[:60] if value.size <= _SMALL else "an array")
-    return None
-
-
-_NUMBERS = frozenset((bool, int, float, str))
-_CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
-_ITERATORS = frozenset(
-    map(
-        type,
-        (
-            iter([]), iter(()), iter({}), iter({}.values()), iter({}.items()), iter(range(1)),
-            iter(set()), iter(""), reversed([]), zip(), enumerate(()), map(len, ()),
-            filter(None, ()),
-        ),
-    )
-)  # fmt: skip
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) < 60 else shown[:57] + "..."
-
-
-def _container(value: Any, depth: int) -> Value:
-    """Its size, the numbers in it, and the other values of the host."""
-    items = list(value.items()) if isinstance(value, dict) else [(None, part) for part in value]
-    parts = [part for key, part in items if type(key) is not str]
-    if isinstance(value, dict):
-        parts += [key for key, _ in items if type(key) is not str]
-    has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
-    numbers = [part for part in parts if type(part) in _NUMBERS]
-    if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
-        return Value("number", tuple(value), _short(value))
-    others = [part for part in parts if type(part) not in _NUMBERS]
-    content = _Content(
-        len(items),
-        numbers,
-        tuple(_part(part, depth) for part in others[: _MANY if depth else 0]),
-        {
-            key: part if type(part) in _NUMBERS else _part(part, depth)
-            for key, part in items[: _MANY if depth else 0]
-            if type(key) is str
-        },
-    )
-    return Value("container", content, f"{len(items)} items", has_tensors)
-
-
-def _part(value: Any, depth: int) -> Any:
-    reduced = _reduce(value, depth - 1)
-    if reduced is None or reduced.kind not in ("number", "container"):
-        return None if reduced is None else reduced.kind
-    return reduced.content
-
-
-def _differing(before: Any, after: Any) -> frozenset[str | None]:
-    """The keys under which two containers differ, those in them included; None for whatever is not
-    under a key, ``SIZE`` for the number of things in one."""
-    if before == after:
-        return frozenset()
-    if not isinstance(before, _Content) or not isinstance(after, _Content):
-        are_tuples = isinstance(before, tuple) and isinstance(after, tuple)
-        return frozenset((None,) if are_tuples and len(before) == len(after) else (None, SIZE))
-    names: set[str | None] = set()
-    if before.size != after.size:
-        names.add(SIZE)
-    if before.numbers != after.numbers or len(before.others) != len(after.others):
-        names.add(None)
-    for key in before.named.keys() | after.named.keys():
-        old, new = before.named.get(key), after.named.get(key)
-        if old != new:
-            names |= {key, *(_differing(old, new) if isinstance(new, _Content) else ())}
-    for old, new in zip(before.others, after.others, strict=False):
-        names |= _differing(old, new)
-    return frozenset(names)
-
-
-def random_state(value: Any) -> Any:
-    """The state of a generator of random numbers of Python or NumPy, or of the one that a function
-    belongs to; None for anything else."""
-    owner = value
-    if isinstance(value, types.MethodType | types.BuiltinMethodType) or _is_cython(value):
-        owner = getattr(value, "__self__", None)
-    if isinstance(owner, random.SystemRandom):
-        return object()
-    if isinstance(owner, random.Random):
-        return owner.getstate()
-    if not type(owner).__module__.startswith("numpy.random") or isinstance(owner, type):
-        return None
-    generator: Any = owner
-    bits = getattr(generator, "bit_generator", None)
-    return repr(generator.get_state() if bits is None else bits.state)
-
-
-def _is_cython(value: Any) -> bool:
-    return type(value).__name__ == "cython_function_or_method"
-
-
-def _tensor(value: torch.Tensor) -> Value | None:
-    if not has_memory(value):
-        return None
-    shape = tuple(value.shape)
-    with unobserved(), no_torch_function():
-        if on_host(value):
-            content = (
-                value.detach().tolist() if value.numel() <= _SMALL else version_of_tensor(value)
-            )
-            return Value("host tensor", (shape, repr(content)), repr(content)[:60])
-        address = value.data_ptr()
-    return Value("tensor", (shape, address), f"{list(shape)} at {address:#x}")

@@ -25,7 +25,8 @@ from cgtool.observe.frames import (
     package_part,
     position_of,
 )
-from cgtool.observe.host_reads import HostReads, Snapshot, random_state
+from cgtool.observe.host_reads import HostReads, Snapshot
+from cgtool.observe.host_values import random_state
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.source import Position
 from cgtool.observe.tensors import has_memory, on_host, tensors_in

@@ -21,7 +21,8 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code
 from cgtool.observe.frames import frames_of, is_internal, is_internal_file, line_of, package_part
-from cgtool.observe.host_reads import MISSING, HostReads, resolve
+from cgtool.observe.host_reads import HostReads
+from cgtool.observe.lookup import MISSING, resolve
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack, captured_names, locals_of, stack_of
 from cgtool.observe.script.script import ObservedScript

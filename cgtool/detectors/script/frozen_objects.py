@@ -19,7 +19,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
-from cgtool.observe.host_reads import MISSING
+from cgtool.observe.lookup import MISSING
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph

@@ -30,7 +30,7 @@ from cgtool.detectors.script.frozen_objects import (
 )
 from cgtool.detectors.script.inputs import ModuleChanges
 from cgtool.model.capture import Frame
-from cgtool.observe.host_reads import MISSING
+from cgtool.observe.lookup import MISSING
 from cgtool.observe.script import events
 from cgtool.observe.script.changes import changed_at
 from cgtool.observe.script.names import Stack, stack_of

@@ -19,7 +19,7 @@ import torch
 
 from cgtool.model.capture import Frame
 from cgtool.observe.frames import is_internal, line_of
-from cgtool.observe.host_reads import MISSING, resolve
+from cgtool.observe.lookup import MISSING, resolve, weakly
 from cgtool.observe.source import Step, Use, tree_of, uses_of_block
 from cgtool.observe.tensors import key_of
 from cgtool.torch_compat.private import buffers_of, parameters_of
@@ -161,8 +161,9 @@ def _paths_through(
         kind, inner = step
         text = f"{name}.{inner}" if kind == "attribute" else f"{name}[{inner!r}]"
         # Objects outlive the frames that name them.
-        owner = None if is_global else _weakly(value)
-        yield Path(kind, text, owner or look_up, (step,), where)
+        owner = None if is_global else weakly(value)
+        root = look_up if owner is None else lambda _, owner=owner: owner()
+        yield Path(kind, text, root, (step,), where)
 
 
 def _has_storage(value: Any, key: int) -> bool:
@@ -182,14 +183,6 @@ def _inside(value: Any, key: int) -> Iterator[Step]:
     for name, item in list(itertools.islice(items, _ATTRIBUTES)):
         if _has_storage(item, key):
             yield kind, name
-
-
-def _weakly(value: Any) -> Callable[[Stack], Any] | None:
-    try:
-        reference = weakref.ref(value)
-    except TypeError:
-        return None
-    return lambda _: reference()
 
 
 # Lines of a capture.

@@ -208,7 +208,7 @@ class StreamOrder:
         _merge(self._clock(stream), self._clock(other))
 
     def record(self, event: Any, stream: int) -> None:
-        # On the event itself: CUDA's leave weak references dangling (`host_reads.weakly`).
+        # On the event itself: CUDA's leave weak references dangling (`lookup.weakly`).
         setattr(event, _CLOCK, dict(self._clock(stream)))
 
     def wait_event(self, stream: int, event: Any) -> None:

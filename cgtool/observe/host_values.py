@@ -1,0 +1,206 @@
+"""A value on the host, reduced to what a comparison of two moments needs."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import random
+import types
+import zlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from cgtool.observe.lookup import MISSING, attribute_of
+from cgtool.observe.tensors import has_memory, on_host
+from cgtool.torch_compat.op_key import unobserved
+from cgtool.torch_compat.private import no_torch_function, version_of_tensor
+
+_SMALL = 64
+"""CPU tensors of up to this many elements are compared by value."""
+_MANY = 1000
+"""Of so many things that are no numbers in a container it is compared what they are."""
+_NUMBERS = frozenset((bool, int, float, str))
+CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
+SIZE = ""
+"""Stands for the number of things in a container where a key is expected."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value, reduced to what a comparison needs."""
+
+    kind: str
+    """``number`` (or text, or None), ``host tensor``, ``tensor``, ``container``, ``function`` (or
+    module), ``random`` (a generator of random numbers), ``iterator``."""
+    content: Any
+    shown: str
+    has_tensors: bool = False
+    """Whether it is a container with tensors in it."""
+
+
+class _Content(NamedTuple):
+    """What a comparison of containers needs."""
+
+    size: int
+    numbers: list[Any]
+    others: tuple[Any, ...]
+    named: dict[str, Any]
+    """By their keys in a dict, if these are strings."""
+
+
+def has_only_slots(value: Any) -> bool:
+    """Whether it is an object whose attributes are slots with values of the host, which may be kept
+    alive."""
+    slots = [
+        attribute_of(value, name)
+        for base in type(value).__mro__
+        for name, member in base.__dict__.items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]
+    reduced = [value_of(slot) for slot in slots if slot is not MISSING]
+    return bool(slots) and not any(
+        each is None or each.has_tensors or each.kind == "tensor" for each in reduced
+    )
+
+
+def attributes_of(table: Any) -> Value | None:
+    """The numbers among the attributes of an object."""
+    if not isinstance(table, dict | types.MappingProxyType):
+        return None
+    numbers = {
+        name: value.content
+        for name, part in table.items()
+        if (value := value_of(part)) is not None and value.kind == "number"
+    }
+    return Value("attributes", numbers, "")
+
+
+def value_of(value: Any, depth: int = 2) -> Value | None:
+    """None for what is not compared, such as objects, whose attributes have names of their own.
+
+    ``depth`` limits how deep containers are compared.
+    """
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return Value("number", value, _short(value))
+    if isinstance(value, torch.Tensor):
+        return _tensor(value)
+    if isinstance(value, enum.Enum):
+        return Value("number", value.name, str(value))
+    if isinstance(value, ContextVar):
+        return value_of(value.get(None), depth)
+    if isinstance(value, CONTAINERS):
+        return _container(value, depth)
+    generator = random_state(value)
+    if generator is not None:
+        return Value("random", generator, "a state of the generator")
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        # It moves on whenever it is read, except for one.
+        is_constant = isinstance(value, itertools.repeat)
+        return None if is_constant else Value("iterator", object(), _short(value))
+    if isinstance(value, types.MethodType):
+        return Value("function", (id(value.__func__), id(value.__self__)), _short(value))
+    if isinstance(value, types.FunctionType | torch.nn.Module):
+        return Value("function", id(value), getattr(value, "__name__", type(value).__name__))
+    module = type(value).__module__.partition(".")[0]
+    if module == "numpy" and hasattr(value, "tobytes"):
+        content = value.dtype.str, zlib.crc32(value.tobytes())
+        return Value("number", content, str(value)[:60] if value.size <= _SMALL else "an array")
+    return None
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) < 60 else shown[:57] + "..."
+
+
+def _container(value: Any, depth: int) -> Value:
+    """Its size, the numbers in it, and the other values of the host."""
+    items = list(value.items()) if isinstance(value, dict) else [(None, part) for part in value]
+    parts = [part for key, part in items if type(key) is not str]
+    if isinstance(value, dict):
+        parts += [key for key, _ in items if type(key) is not str]
+    has_tensors = any(isinstance(part, torch.Tensor) for item in items for part in item)
+    numbers = [part for part in parts if type(part) in _NUMBERS]
+    if depth and 0 < len(items) == len(numbers) <= _SMALL and isinstance(value, list | tuple):
+        return Value("number", tuple(value), _short(value))
+    others = [part for part in parts if type(part) not in _NUMBERS]
+    content = _Content(
+        len(items),
+        numbers,
+        tuple(_part(part, depth) for part in others[: _MANY if depth else 0]),
+        {
+            key: part if type(part) in _NUMBERS else _part(part, depth)
+            for key, part in items[: _MANY if depth else 0]
+            if type(key) is str
+        },
+    )
+    return Value("container", content, f"{len(items)} items", has_tensors)
+
+
+def _part(value: Any, depth: int) -> Any:
+    reduced = value_of(value, depth - 1)
+    if reduced is None or reduced.kind not in ("number", "container"):
+        return None if reduced is None else reduced.kind
+    return reduced.content
+
+
+def differing(before: Any, after: Any) -> frozenset[str | None]:
+    """The keys under which two containers differ, those in them included; None for whatever is not
+    under a key, ``SIZE`` for the number of things in one."""
+    if before == after:
+        return frozenset()
+    if not isinstance(before, _Content) or not isinstance(after, _Content):
+        are_tuples = isinstance(before, tuple) and isinstance(after, tuple)
+        return frozenset((None,) if are_tuples and len(before) == len(after) else (None, SIZE))
+    names: set[str | None] = set()
+    if before.size != after.size:
+        names.add(SIZE)
+    if before.numbers != after.numbers or len(before.others) != len(after.others):
+        names.add(None)
+    for key in before.named.keys() | after.named.keys():
+        old, new = before.named.get(key), after.named.get(key)
+        if old != new:
+            names |= {key, *(differing(old, new) if isinstance(new, _Content) else ())}
+    for old, new in zip(before.others, after.others, strict=False):
+        names |= differing(old, new)
+    return frozenset(names)
+
+
+def random_state(value: Any) -> Any:
+    """The state of a generator of random numbers of Python or NumPy, or of the one that a function
+    belongs to; None for anything else."""
+    owner = value
+    if isinstance(value, types.MethodType | types.BuiltinMethodType) or _is_cython(value):
+        owner = getattr(value, "__self__", None)
+    if isinstance(owner, random.SystemRandom):
+        return object()
+    if isinstance(owner, random.Random):
+        return owner.getstate()
+    if not type(owner).__module__.startswith("numpy.random") or isinstance(owner, type):
+        return None
+    generator: Any = owner
+    bits = getattr(generator, "bit_generator", None)
+    return repr(generator.get_state() if bits is None else bits.state)
+
+
+def _is_cython(value: Any) -> bool:
+    return type(value).__name__ == "cython_function_or_method"
+
+
+def _tensor(value: torch.Tensor) -> Value | None:
+    if not has_memory(value):
+        return None
+    shape = tuple(value.shape)
+    with unobserved(), no_torch_function():
+        if on_host(value):
+            content = (
+                value.detach().tolist() if value.numel() <= _SMALL else version_of_tensor(value)
+            )
+            return Value("host tensor", (shape, repr(content)), repr(content)[:60])
+        address = value.data_ptr()
+    return Value("tensor", (shape, address), f"{list(shape)} at {address:#x}")

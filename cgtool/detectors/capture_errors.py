@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cgtool.detectors.op_rules import read_by_library
+from cgtool.detectors.host_read_rules import read_by_library
 from cgtool.findings import code, page
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.call_sites import checkpointed_at

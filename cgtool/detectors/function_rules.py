@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.op_rules import COPIES, READERS
-from cgtool.detectors.reporting import CapturedRegion
+from cgtool.detectors.host_read_rules import READS
+from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
 from cgtool.model.finding import Code
 from cgtool.observe.frames import call_op, is_subscript
@@ -232,7 +232,7 @@ FROM_PYTHON = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 """Checked with ``refuse_from_python`` when the result is on the GPU."""
 
 _GET_ITEM, _SET_ITEM = torch.Tensor.__getitem__, torch.Tensor.__setitem__
-_FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READERS)))
+_FUNCTIONS: list[Any] = list(dict.fromkeys((*FUNCTIONS, *FROM_PYTHON, *READS)))
 _OWNERS: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional)
 _WATCHED: list[tuple[Any, Any]] = [
     (owner, function)

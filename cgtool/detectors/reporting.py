@@ -28,6 +28,11 @@ _HOST_WAITS = (
     "the host would wait for a stream that is capturing, which CUDA refuses "
     "(cudaErrorStreamCaptureUnsupported, 900)"
 )
+COPIES = (
+    "it copies between the device and pageable host memory, which CUDA refuses "
+    "(cudaErrorStreamCaptureUnsupported, 900); PyTorch may raise 'Cannot copy between CPU and CUDA "
+    "tensors during CUDA graph capture' instead"
+)
 
 
 class FindingLog:

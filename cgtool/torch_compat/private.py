@@ -278,11 +278,6 @@ def saved_factor(product: torch.Tensor) -> torch.Tensor:
     return factor
 
 
-def fake_tensor_mode() -> Any:
-    """The class ``FakeTensorMode``; importing it takes a while."""
-    return importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-
-
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a FakeTensor; imports nothing."""
     module = sys.modules.get("torch._subclasses.fake_tensor")

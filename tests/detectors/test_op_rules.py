@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.detectors.op_rules import _OPS
+from cgtool.detectors.op_rules import OPS
 from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.failure import CgtoolError
@@ -27,7 +27,7 @@ def refusal(entry):
 
 
 def test_rules_and_entries_belong_together():
-    subjects = {rule.refusal.subject for rule in _OPS.values()}
+    subjects = {rule.subject for rule in OPS.values()}
     confirmed = set()
     for entry in ENTRIES:
         failure = refusal(entry)

@@ -57,7 +57,7 @@ def build():
 DETECTOR = """
 
 SQUARE_ROOT = code("square-root")
-_OPS["aten::sqrt"] = OpRule(Refusal(SQUARE_ROOT, "`sqrt`", "use `rsqrt`"))
+OPS["aten::sqrt"] = OpRule(SQUARE_ROOT, "`sqrt`", "use `rsqrt`")
 """
 
 

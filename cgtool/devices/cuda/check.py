@@ -19,7 +19,7 @@ import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import note_pinning, watch_index
-from cgtool.detectors.op_rules import inside_kernel, refuse_op
+from cgtool.detectors.refused_ops import inside_kernel, refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session

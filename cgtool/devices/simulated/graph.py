@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cgtool.detectors.function_rules import watch_index
-from cgtool.detectors.op_rules import inside_kernel, refuse_op
+from cgtool.detectors.refused_ops import inside_kernel, refuse_op
 from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog

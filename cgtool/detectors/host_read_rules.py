@@ -1,0 +1,201 @@
+"""Who reads a value of the device on the host: a library, or a function that the user calls."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+from cgtool.detectors.op_rules import (
+    LINALG_ERROR_CHECK,
+    OUTSIDE,
+    SYNC_ITEM,
+    SYNC_TRUTH_VALUE,
+    Refusal,
+)
+from cgtool.findings import code
+from cgtool.observe.frames import package_part
+
+BOUNDS = code("sync-slice-with-tensor-bounds")
+HIDDEN_SYNC_IN_STOCK_MODULE = code("hidden-sync-in-stock-module")
+NAN_GUARD_SYNC = code("nan-guard-sync")
+SYNC_PRINT_OR_FORMAT = code("sync-print-or-format")
+
+_BOUNDS = {
+    torch.Tensor.__getitem__, torch.Tensor.__setitem__, torch.arange, torch.linspace,
+    torch.narrow, torch.Tensor.narrow, torch.split, torch.Tensor.split, torch.full, torch.zeros,
+    torch.Tensor.expand, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.__index__,
+    torch.chunk, torch.Tensor.chunk, torch.Tensor.repeat, torch.nn.functional.pad,
+}  # fmt: skip
+_BACKWARD = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "backward, which reads a tensor value on the host,",
+    "do not use detect_anomaly, or call the function outside the captured code",
+)
+
+
+def _without_capturable() -> Iterator[str]:
+    """Files of PyTorch's optimizers that have no option to be captured."""
+    base = torch.optim.Optimizer
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base:
+            constructor = inspect.unwrap(kind.__init__).__code__
+            if "capturable" not in constructor.co_varnames:
+                yield package_part(constructor.co_filename)
+
+
+_LIBRARY_FUNCTION = Refusal(
+    HIDDEN_SYNC_IN_STOCK_MODULE,
+    "a function of PyTorch, which reads a tensor value on the host,",
+    f"replace it, or {OUTSIDE}",
+)
+_LIBRARIES: dict[str, Refusal] = {
+    "/torch/_tensor_str.py": Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    "/torch/amp/grad_scaler.py": Refusal(
+        NAN_GUARD_SYNC, "`GradScaler`, which reads `found_inf` on the host,"
+    ),
+    "/torch/nn/utils/clip_grad.py": Refusal(
+        NAN_GUARD_SYNC,
+        "`clip_grad_norm_(error_if_nonfinite=True)`, which reads the norm on the host,",
+        "omit error_if_nonfinite, and check the norm after the replay",
+    ),
+    **dict.fromkeys(
+        _without_capturable(),
+        Refusal(
+            code("optimizer-not-capturable"),
+            "the optimizer, which reads values on the host and has no `capturable` option,",
+            "call its `step()` after the replay, or use an optimizer that has the option, such as "
+            "AdamW",
+        ),
+    ),
+    "/torch/optim/sgd.py": Refusal(
+        code("sgd-tensor-lr-sync"), "SGD with a tensor learning rate, which it reads on the host,"
+    ),
+    "/torch/optim/swa_utils.py": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "`AveragedModel`, which reads its counter on the host,",
+        "update the averages after the replay",
+    ),
+    "/torch/optim/": Refusal(
+        code("optimizer-not-capturable"), "the optimizer, which reads its state on the host,"
+    ),
+    "/torch/distributions/": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "`torch.distributions`, which checks its arguments on the host,",
+        "construct the distribution with validate_args=False",
+    ),
+    "/torch/nn/modules/batchnorm.py": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "batch norm with momentum=None, which reads its counter on the host,",
+        "give it a fixed momentum",
+    ),
+    "/torch/autograd/": _BACKWARD,
+    "/torch/nn/modules/transformer.py": Refusal(
+        HIDDEN_SYNC_IN_STOCK_MODULE,
+        "a mask that the transformer compares with a causal one on the host",
+        "pass is_causal=True or is_causal=False",
+    ),
+    "/torch/nn/": _LIBRARY_FUNCTION,
+    "/torch/functional.py": _LIBRARY_FUNCTION,
+    "/torch/_linalg_utils.py": Refusal(
+        LINALG_ERROR_CHECK, "`torch.linalg`, which reads its error code on the host,"
+    ),
+}
+"""By a part of the file name of the innermost frame; in order."""
+
+READS: dict[Any, Refusal] = {
+    **dict.fromkeys(
+        (torch.Tensor.__repr__, torch.Tensor.__format__),
+        Refusal(SYNC_PRINT_OR_FORMAT, "printing a tensor"),
+    ),
+    **dict.fromkeys(
+        (torch.Tensor.__bool__, torch.Tensor.__contains__, torch.is_nonzero),
+        Refusal(SYNC_TRUTH_VALUE, "the truth value of a tensor (if, while, assert, bool())"),
+    ),
+    **dict.fromkeys(
+        _BOUNDS, Refusal(BOUNDS, "a tensor as a bound or size, which is read on the host,")
+    ),
+    **dict.fromkeys(
+        (torch.Tensor.__getitem__, torch.Tensor.__setitem__),
+        Refusal(
+            BOUNDS,
+            "a tensor as a bound or as the index of a row, which is read on the host,",
+            "select a row by x.index_select(dim, index.view(1)); instead of a slice, compare "
+            "positions with the bound on the device and mask",
+        ),
+    ),
+    torch.full: Refusal(
+        BOUNDS,
+        "`torch.full` with a tensor as size or value, which is read on the host,",
+        "fill with a tensor by torch.empty(...).fill_(value)",
+    ),
+}
+"""By the function of PyTorch that the user calls."""
+
+
+_RANGES = ("arange", "linspace", "logspace", "range")
+_INSTEAD = {
+    **dict.fromkeys(_RANGES, "pass a Python number"),
+    "normal": "use mean + std * torch.randn_like(std)",
+}
+"""What to write for an op that reads a value on the host."""
+
+
+def read_by_library(files: Iterable[str]) -> Refusal | None:
+    """The read on the host of the library whose files (``/torch/...``) a traceback begins with,
+    innermost first; None if the user's own code reads."""
+    for name in itertools.takewhile(_is_of_torch, files):
+        for part, refusal in _LIBRARIES.items():
+            if part in name:
+                return refusal
+    return None
+
+
+def read_by_code(function: Any, autograd_node: str | None) -> Refusal:
+    """The read on the host of the running code: ``function`` is the outermost function of PyTorch,
+    ``autograd_node`` the node of which it runs the backward."""
+    by_library = read_by_library(file for file, _ in _running())
+    if by_library is None:
+        subject = "reading a tensor value on the host (.item(), int(), float())"
+        return READS.get(function, Refusal(SYNC_ITEM, subject))
+    name = autograd_node if by_library is _BACKWARD else None
+    if by_library is _LIBRARY_FUNCTION:
+        name = library_function()
+    return by_library._replace(subject=_reads(name)) if name else by_library
+
+
+def read_in_kernel(op: str) -> Refusal:
+    """The read on the host in the kernel of an op."""
+    read_code = BOUNDS if op in _RANGES else HIDDEN_SYNC_IN_STOCK_MODULE
+    return Refusal(read_code, _reads(op), _INSTEAD.get(op, OUTSIDE))
+
+
+def _reads(function: str) -> str:
+    return f"`{function}`, which reads a tensor value on the host,"
+
+
+def library_function() -> str | None:
+    """The innermost public function of PyTorch that runs; None if the user's own code does."""
+    running = itertools.takewhile(lambda frame: _is_of_torch(frame[0]), _running())
+    names = (name for _, name in running if not name.rpartition(".")[2].startswith("_"))
+    return next(names, None)
+
+
+def _is_of_torch(file: str) -> bool:
+    return file.startswith("/torch/")
+
+
+def _running() -> Iterator[tuple[str, str]]:
+    """File and function of the running frames outside cgtool, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        name = package_part(file)
+        if not name.startswith("/cgtool/") and not file.startswith("<"):
+            yield name, frame.f_code.co_qualname
+        frame = frame.f_back

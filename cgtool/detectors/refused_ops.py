@@ -1,0 +1,189 @@
+"""How ``op_rules`` are applied.
+
+Ops are looked up by name when they are dispatched, which also finds them inside libraries and in
+backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from cgtool.detectors.host_read_rules import library_function, read_by_code, read_in_kernel
+from cgtool.detectors.op_rules import (
+    H2D_PAGEABLE_COPY,
+    ONLY_ON_THE_CPU,
+    OPS,
+    OUTSIDE,
+    SYNC_TRUTH_VALUE,
+    Refusal,
+)
+from cgtool.detectors.reporting import COPIES, CapturedRegion
+from cgtool.findings import code
+from cgtool.observe.ops import OpCall, op_name
+from cgtool.observe.tensors import on_host, runs_on_the_cpu, tensors_of
+from cgtool.torch_compat import op_key
+from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shares_kernel
+
+CONDITIONAL_NODE_LIMITS = code("conditional-node-limits")
+
+# Sorting.cpp, quantile_checks
+_QUANTILE_CHECKS = ("aten::ge", "aten::le", "aten::logical_and_", "aten::all", "aten::new_ones")
+
+
+def is_host_work(args: Sequence[Any]) -> bool:
+    """True for an op that has only tensors on the host, even inside a function that has others:
+    ``x.view(n)`` where ``n`` is a tensor on the host."""
+    tensors = list(tensors_of(args))
+    return bool(tensors) and all(on_host(tensor) for tensor in tensors)
+
+
+def refuse_op(
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """Report an op that CUDA would refuse; nothing outside a capture, and for tensors on the host.
+
+    Raises CgtoolError unless the region collects.
+    """
+    if not region.capturing or region.on_host or is_host_work(args):
+        return
+    if call.name == "cond" and len(args) == 4:
+        _refuse_random_branches(region, args)
+    else:
+        _refuse(region, call, call.name, args, kwargs)
+        # function_rules has a rule for an assignment.
+        is_assigned = region.function is torch.Tensor.__setitem__
+        if not is_assigned and copies_to_device(func, args, kwargs, on_host):
+            region.refuse(
+                H2D_PAGEABLE_COPY,
+                f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
+                "create the tensor on the device once, outside the captured code",
+                why=COPIES,
+            )
+
+
+@contextlib.contextmanager
+def inside_kernel(
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Iterator[None]:
+    """Around the kernel of an op: report the ops that it calls and CUDA would refuse, where the
+    same code runs on a GPU."""
+    is_seen = region.capturing and not region.on_host and not region.fills_mask
+    is_seen = is_seen and shares_kernel(call.name) and op_key.is_supported()
+    if not is_seen or _refusal_of(region, call, call.name, args, kwargs) is not None:
+        yield
+        return
+    names: list[str] = []
+    refused: list[tuple[int, Refusal]] = []
+
+    def inspect_op(
+        inner: Any, args: Sequence[Any], kwargs: dict[str, Any], callers: Sequence[str]
+    ) -> None:
+        names.append(op_name(inner))
+        if is_host_work(args):
+            return
+        if op_key.may_have_python_kernel(callers[-1]):
+            # A custom op: its lines are the user's, and each of its calls is one of theirs.
+            before, region.call = region.call, None
+            _refuse(region, call, op_name(inner), args, kwargs)
+            region.call = before
+        else:
+            refusal = _refusal_of(region, call, op_name(inner), args, kwargs, callers)
+            if refusal is not None:
+                refused.append((len(names) - 1, refusal))
+
+    # What a kernel in Python calls is at its own lines.
+    outer = region.call
+    region.call = None if op_key.may_have_python_kernel(call.name) else outer
+    try:
+        with op_key.inside(call.name, inspect_op):
+            yield
+    finally:
+        region.call = outer
+    if refused:
+        # What runs on a GPU is seen there.
+        rehearsal = rehearsed(func, args, kwargs, on_host) if runs_on_the_cpu() else None
+        known = None if rehearsal is None else {inner.name for inner in rehearsal}
+        # One reason for an op is enough.
+        for index, refusal in refused:
+            # A read after all that is rehearsed is one of the function that computes on the CPU.
+            is_read = names[index] == "aten::_local_scalar_dense"
+            if not is_read or known is None or not known.isdisjoint(names[index:]):
+                region.refuse(*refusal)
+                break
+
+
+def _refuse(
+    region: CapturedRegion, call: OpCall, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    """Report the op ``name``, called by the code or by a custom op, if CUDA would refuse it."""
+    refusal = _refusal_of(region, call, name, args, kwargs)
+    if refusal is not None:
+        region.refuse(*refusal)
+
+
+def _refusal_of(
+    region: CapturedRegion,
+    call: OpCall,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    callers: Sequence[str] = (),
+) -> Refusal | None:
+    """Why CUDA would refuse the op ``name``. ``call`` is the op that the code calls, and
+    ``callers`` are the ops inside which that one calls ``name``."""
+    op = name.partition(".")[0]
+    caller = callers[-1].partition(".")[0] if callers else call.autograd_node
+    if (op, caller) in ONLY_ON_THE_CPU or _checks_quantiles(region, call):
+        return None
+    if op == "aten::_local_scalar_dense":
+        if callers:
+            return read_in_kernel(_short(call.name))
+        return read_by_code(region.function, call.autograd_node)
+    rule = OPS.get(name) or OPS.get(op)
+    if rule is None or (op.startswith("aten::index_put") and region.fills_mask):
+        return None
+    if not rule.when(args, kwargs):
+        return None
+    refusal = rule.refusal
+    # A function of PyTorch compares tensors for the user's code (`istft`).
+    by_library = library_function() if refusal.code == SYNC_TRUTH_VALUE else None
+    function = _short(call.name) if callers else by_library
+    if function is None or function == _short(name).removesuffix("_"):
+        return refusal
+    subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
+    return refusal._replace(subject=subject, fix=OUTSIDE)
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].rpartition("::")[2].removeprefix("_")
+
+
+def _checks_quantiles(region: CapturedRegion, call: OpCall) -> bool:
+    """True for the comparison with which ``quantile`` checks its argument on the CPU alone."""
+    if call.name != "aten::equal" or region.record is None:
+        return False
+    size = len(_QUANTILE_CHECKS)
+    before = region.record.calls[max(0, call.index - size) : call.index]
+    return tuple(each.name.partition(".")[0] for each in before) == _QUANTILE_CHECKS
+
+
+def _refuse_random_branches(region: CapturedRegion, args: Sequence[Any]) -> None:
+    """Random ops in a branch of torch.cond, which becomes a conditional node."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    branches, operands = args[1:3], args[3]
+    for branch in branches:
+        traced = make_fx(branch, tracing_mode="fake", _allow_non_fake_inputs=True)(*operands)
+        for node in traced.graph.nodes:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                region.refuse(
+                    CONDITIONAL_NODE_LIMITS,
+                    f"{op_name(node.target).partition('.')[0]} in a branch of `torch.cond`",
+                    why="PyTorch: 'RNG within data-dependent conditional nodes is not supported "
+                    "yet'",
+                )
+                break

@@ -3,9 +3,12 @@
     python benchmarks/torch_versions.py 2.8.0 2.11.0 2.13.0 2.15.0
 
 Each version is installed in a temporary environment, one after the other (default wheels, about 5.5
-GB each), or is that of an interpreter: ``2.13.0=.venv/bin/python``. Each runs, on the simulated
-device, `capture` of all samples, both examples of all pages of findings, and the tests. Prints a
-table, and below it what failed.
+GB each), or is that of an interpreter that has what the tests need: ``2.13.0=.venv/bin/python``.
+Each runs, on the simulated device, `capture` of all samples, both examples of all pages of
+findings, and the tests that run PyTorch.
+
+Prints each part as it ends, with what failed, and then the table. The parts are kept in
+``--keep FILE``; those that this commit has there do not run again.
 """
 
 from __future__ import annotations
@@ -20,35 +23,43 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = {
+PARTS = {
+    "samples": ("samples",),
     "examples of pages": ("tests/findings/test_pages.py",),
     "tests": (
-        "tests/simulated", "tests/verify", "tests/program", "tests/observe", "tests/torch_compat",
-        "tests/detectors", "tests/worker",
+        "tests/torch_compat", "tests/observe", "tests/program", "tests/simulated",
+        "tests/detectors", "tests/verify", "tests/worker", "tests/devices", "tests/corpus",
     ),
 }  # fmt: skip
-NO_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+"""By the column of the table. The other tests run no PyTorch, or are about texts and options."""
+NO_GPU = os.environ | {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),
+}
 
 
-class Outcome(NamedTuple):
-    """How many of a kind ran through, of how many; tests that were skipped do not count."""
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one part; tests that were skipped do not count."""
 
+    commit: str
+    version: str
+    """As it was asked for."""
+    torch: str
+    """What `torch.__version__` says."""
+    part: str
     passed: int
-    total: int
     failed: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.passed} of {self.total}"
 
 
 @contextmanager
-def interpreter(version: str) -> Iterator[str]:
-    """A Python with this PyTorch: of ``VERSION=PYTHON``, or of an environment that is removed."""
-    _, given, python = version.partition("=")
-    if given:
+def interpreter(version: str, python: str) -> Iterator[str]:
+    """``python``, or that of an environment with this PyTorch, which is removed."""
+    if python:
         yield python
         return
     with tempfile.TemporaryDirectory(prefix="torch-") as folder:
@@ -65,55 +76,90 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def samples(python: str, folder: Path) -> Outcome:
-    failed = []
-    files = sorted((ROOT / "samples").glob("*.py"))
-    for file in files:
+def samples(python: str, folder: str) -> tuple[int, list[str]]:
+    """How many are captured, and why the others are not."""
+    passed, failed = 0, []
+    for file in sorted((ROOT / "samples").glob("*.py")):
         command = [python, "-m", "cgtool.cli.app", "capture", f"{file}:build", "-q"]
-        command += ["-o", str(folder / "sample.cgt"), "--device", "simulated"]
-        done = _run(command)
+        done = _run([*command, "-o", f"{folder}/sample.cgt", "--device", "simulated"])
         if done.returncode:
             failed.append(f"{file.name}: {done.stderr.strip().partition(chr(10))[0]}")
-    return Outcome(len(files) - len(failed), len(files), tuple(failed))
+        else:
+            passed += 1
+    return passed, failed
 
 
-def tests(python: str, folder: Path, paths: tuple[str, ...]) -> Outcome:
-    report = folder / "tests.xml"
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    _run([*command, *paths])
-    cases = [case for case in ET.parse(report).iter("testcase") if case.find("skipped") is None]
-    failed = tuple(
-        f"{case.get('classname')}::{case.get('name')}"
-        for case in cases
-        if case.find("failure") is not None or case.find("error") is not None
-    )
-    return Outcome(len(cases) - len(failed), len(cases), failed)
+def tests(python: str, path: str, folder: str, jobs: int) -> tuple[int, list[str]]:
+    """How many pass, and how the others begin to fail."""
+    report = Path(folder) / "tests.xml"
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", path]
+    done = _run([*command, *(["-n", str(jobs)] if jobs > 1 else [])])
+    if not report.exists():
+        return 0, [f"{path}: pytest ended with exit code {done.returncode}: {done.stderr[-500:]}"]
+    passed, failed = 0, []
+    for case in ET.parse(report).iter("testcase"):
+        problems = [child for child in case if child.tag in ("failure", "error")]
+        if problems:
+            why = (problems[0].get("message") or "").partition("\n")[0]
+            failed.append(f"{case.get('classname')}::{case.get('name')}: {why[:200]}")
+        elif case.find("skipped") is None:
+            passed += 1
+    return passed, failed
+
+
+def table(outcomes: list[Outcome]) -> Iterator[str]:
+    yield f"| torch | {' | '.join(PARTS)} |"
+    yield "|---" * (1 + len(PARTS)) + "|"
+    for version in dict.fromkeys(outcome.torch for outcome in outcomes):
+        cells = [version]
+        for parts in PARTS.values():
+            of_column = [o for o in outcomes if o.torch == version and o.part in parts]
+            passed = sum(outcome.passed for outcome in of_column)
+            failed = sum(len(outcome.failed) for outcome in of_column)
+            cells.append(f"{passed} of {passed + failed}" if of_column else "")
+        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("versions", nargs="+", metavar="VERSION[=PYTHON]")
-    columns = ("samples", *TESTS)
-    parser.add_argument("--only", nargs="+", choices=columns, default=columns)
+    every = [part for parts in PARTS.values() for part in parts]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="PART")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="JSON lines")
+    parser.add_argument("--jobs", type=int, default=1, help="tests at once")
     arguments = parser.parse_args()
-    failures: list[str] = []
-    print("| torch |", *(f"{column} |" for column in arguments.only))
-    print("|---" * (1 + len(arguments.only)) + "|")
-    for version in arguments.versions:
-        with interpreter(version) as python, tempfile.TemporaryDirectory() as folder:
-            outcomes = [
-                tests(python, Path(folder), TESTS[column])
-                if column in TESTS
-                else samples(python, Path(folder))
-                for column in arguments.only
-            ]
-            name = subprocess.check_output(
-                [python, "-c", "import torch; print(torch.__version__)"], text=True
-            ).strip()
-        print(f"| {name} | {' | '.join(map(str, outcomes))} |", flush=True)
-        failures += [f"{name}  {failed}" for outcome in outcomes for failed in outcome.failed]
-    print("", *failures, sep="\n")
-    return bool(failures)
+    commit = _run(["git", "describe", "--always", "--dirty"]).stdout.strip()
+    kept: list[Outcome] = []
+    if arguments.keep and arguments.keep.exists():
+        decoded = msgspec.json.Decoder(Outcome).decode_lines(arguments.keep.read_bytes())
+        kept = [outcome for outcome in decoded if outcome.commit == commit]
+    outcomes: list[Outcome] = []
+    for wanted in arguments.versions:
+        version, _, given = wanted.partition("=")
+        done = [o for o in kept if o.version == version and o.part in arguments.only]
+        outcomes += done
+        left = [part for part in arguments.only if part not in {o.part for o in done}]
+        if not left:
+            continue
+        with interpreter(version, given) as python, tempfile.TemporaryDirectory() as folder:
+            says = _run([python, "-c", "import torch; print(torch.__version__)"])
+            for part in left:
+                passed, failed = (
+                    samples(python, folder)
+                    if part == "samples"
+                    else tests(python, part, folder, arguments.jobs)
+                )
+                outcome = Outcome(commit, version, says.stdout.strip(), part, passed, tuple(failed))
+                outcomes.append(outcome)
+                print(f"{outcome.torch} {part}: {passed} of {passed + len(failed)}", flush=True)
+                print(*(f"  {line}\n" for line in failed), sep="", end="", flush=True)
+                if arguments.keep:
+                    with arguments.keep.open("ab") as file:
+                        file.write(msgspec.json.encode(outcome) + b"\n")
+    print("", *table(outcomes), sep="\n")
+    return any(outcome.failed for outcome in outcomes)
 
 
 if __name__ == "__main__":

@@ -292,7 +292,6 @@ def _is_composite(name: str, key: str) -> bool:
 
 _observer: Observer | None = None
 """Who watches, on the threads that have the key switched on or the mode entered."""
-_by_mode = False
 Placer = Callable[[Any, tuple[Any, ...], dict[str, Any], Run], Any]
 """``placer(op, args, kwargs, run)`` has an op run by ``run_observed``, and returns its result."""
 _placer: Placer | None = None
@@ -329,14 +328,12 @@ class _Mode(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def watch(observer: Observer, *, by_mode: bool = False) -> Iterator[None]:
+def watch(observer: Observer) -> Iterator[None]:
     """While entered, ``observer`` runs every op of this thread, and of autograd's threads for it.
 
     Of two observers the inner one runs an op by the outer one, which runs the op itself.
-    ``by_mode``: not on the key, which does not show ``detach``; only for the outermost observer.
     """
-    global _observer, _by_mode
-    by_mode |= not is_supported()
+    global _observer
     outer = _observer
 
     def chained(op: Any, args: Any, kwargs: Any, run: Run, caller: FrameType | None) -> Any:
@@ -345,10 +342,7 @@ def watch(observer: Observer, *, by_mode: bool = False) -> Iterator[None]:
 
         return observer(op, args, kwargs, run_outer, caller)
 
-    if outer is None:
-        _observer, _by_mode = observer, by_mode
-    else:
-        _observer = chained
+    _observer = observer if outer is None else chained
     try:
         with watch_thread() if outer is None else contextlib.nullcontext():
             yield
@@ -361,7 +355,7 @@ def watch_thread() -> Iterator[None]:
     """The observer of ``watch`` runs the ops of this thread too: a new thread starts without it."""
     before, _watched.here = _watched.here, True
     try:
-        with _Mode() if _by_mode else _key_on():
+        with _key_on() if is_supported() else _Mode():
             yield
     finally:
         _watched.here = before
@@ -472,7 +466,7 @@ def is_supported() -> bool:
     # On the CPU whatever the default device is: a stream may be capturing.
     half = torch.ones((), dtype=torch.float16, device="cpu")
     weight = torch.ones(1, 1, requires_grad=True, device="cpu")
-    _observer = observe
+    before, _observer = _observer, observe
     try:
         with _key_on(), no_torch_function(), torch.enable_grad():
             scaled = half * 2.5
@@ -480,5 +474,5 @@ def is_supported() -> bool:
     except Exception:  # whatever goes wrong in a PyTorch of the future, the mode works
         return False
     finally:
-        _observer = None
-    return scaled.dtype == half.dtype and names[0] == "aten::mul" and "aten::mm" in names
+        _observer = before
+    return scaled.dtype == half.dtype and names[:1] == ["aten::mul"] and "aten::mm" in names

@@ -415,3 +415,9 @@ def test_support_is_tested_on_the_cpu_and_in_any_grad_mode():
         op_key.is_supported.cache_clear()
         with context:
             assert op_key.is_supported()
+
+
+def test_the_first_observer_of_a_process_sees_ops():
+    op_key.is_supported.cache_clear()
+    log, _ = watched(lambda: torch.ones(2).sin())
+    assert log.names == ["aten::ones", "aten::sin"]

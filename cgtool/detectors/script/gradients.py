@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from cgtool.detectors.reporting import Detector, on
 from cgtool.findings import code
@@ -143,13 +146,17 @@ class Gradients(Detector):
 class StaleNodes(Detector):
     """Gradients that are accumulated on a stream of the warm-up.
 
-    PyTorch warns from 2.10 on; before, the stream on which the node runs shows it.
+    If PyTorch does not warn of it, the stream on which the node runs shows it.
     """
 
     def start(self) -> None:
         self._streams: set[int] = set()
         """On which the captured forward has run: nodes of its own belong to these."""
         self._stale: tuple[Frame, ...] | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._pytorch_warns = hasattr(
+            torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"
+        )
 
     @on(events.CaptureBegan)
     def _begin(self, event: events.CaptureBegan) -> None:
@@ -163,17 +170,29 @@ class StaleNodes(Detector):
     @on(events.OpCaptured)
     def _look_at_node(self, event: events.OpCaptured) -> None:
         call = event.op.call
-        if self.script.device.simulated or call is None:
-            # Autograd runs there on one stream, whichever the forward ran on.
+        if call is not None and call.autograd_node is None:
+            self._streams.add(self.script.device.stream())
+
+    @on(events.BackwardBegins)
+    def _watch_nodes(self, event: events.BackwardBegins) -> None:
+        # Autograd of the simulated device runs on one stream, whichever the forward ran on.
+        if self._pytorch_warns or self.script.device.simulated:
             return
-        stream = self.script.device.stream()
-        if call.autograd_node is None:
-            self._streams.add(stream)
-        elif "AccumulateGrad" in call.autograd_node and stream not in self._streams:
-            self._stale = self.script.place()
+        place = self.script.place()
+
+        def look(_gradients: Any) -> None:
+            if self.script.device.stream() not in self._streams:
+                self._stale = place
+
+        for node in _nodes_behind(event.roots):
+            if node.name().endswith("AccumulateGrad"):
+                self._hooks.append(node.register_prehook(look))
 
     @on(events.CaptureEnded)
     def _end(self, event: events.CaptureEnded) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         # The warm-up of make_graphed_callables leaves such nodes too: nothing there is the script's
         # to change, and its gradients are not accumulated in the graph.
         if self._stale is not None and event.graph.callable is None:
@@ -184,3 +203,15 @@ class StaleNodes(Detector):
                 self._stale,
                 phase="capture",
             )
+
+
+def _nodes_behind(roots: tuple[Any, ...]) -> Iterator[Any]:
+    """The autograd nodes that a backward of ``roots`` runs."""
+    waiting = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+            yield node

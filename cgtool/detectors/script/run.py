@@ -39,7 +39,7 @@ _OBSERVERS = (
     calls.observe_environment, calls.observe_host_reads,
     calls.observe_allocator, calls.observe_driver, calls.observe_compile,
     calls.observe_collectives, graphs.observe_graphs, graphs.observe_streams,
-    graphs.observe_backward_warnings, calls.observe_ops,
+    graphs.observe_backward, calls.observe_ops,
 )  # fmt: skip
 """In the order in which they patch; the modes of ``observe_ops`` are entered last."""
 

@@ -117,10 +117,7 @@ class OpObserver:
 def observe_ops(script: ObservedScript, patches: Patches) -> None:
     """Ops of the script's threads."""
     observer = OpObserver(script)
-    # Older PyTorch does not warn of gradients that are added on a stream of the past: there the
-    # `detach` of AccumulateGrad shows its stream.
-    by_mode = not hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch")
-    patches.enter_context(op_key.watch(observer, by_mode=by_mode))
+    patches.enter_context(op_key.watch(observer))
     patches.wrap(threading.Thread, "run", observer.observe_thread)
 
 

@@ -63,6 +63,13 @@ class OpRaised(NamedTuple):
     error: Exception
 
 
+class BackwardBegins(NamedTuple):
+    """A backward is about to run in a capture."""
+
+    roots: tuple[Any, ...]
+    """Tensors, or edges of the autograd graph."""
+
+
 class PyTorchWarned(NamedTuple):
     """PyTorch has warned in a captured backward, or as the capture ended."""
 

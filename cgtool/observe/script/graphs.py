@@ -252,17 +252,18 @@ def observe_callables(script: ObservedScript, patches: Patches) -> None:
     script.subscribe(events.ReplayBegins, callables.replay_begins)
 
 
-def observe_backward_warnings(script: ObservedScript, patches: Patches) -> None:
-    """What PyTorch warns of in a captured backward, each time and not once per process.
+def observe_backward(script: ObservedScript, patches: Patches) -> None:
+    """Captured backwards, and what PyTorch warns of in them, each time and not once per process.
 
     Cost: nothing outside captures. Warnings of a captured backward are shown after it.
     """
 
-    def run_backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_backward(original: Any, roots: Any, *args: Any, **kwargs: Any) -> Any:
         if script.capture is None:
-            return call_user(original, *args, **kwargs)
+            return call_user(original, roots, *args, **kwargs)
+        script.publish(events.BackwardBegins(tuple(roots)))
         with _warnings_published(script):
-            return call_user(original, *args, **kwargs)
+            return call_user(original, roots, *args, **kwargs)
 
     patches.wrap(*BACKWARD, run_backward)
 

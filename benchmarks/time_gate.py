@@ -5,13 +5,13 @@
     python benchmarks/time_gate.py --simulate             judges runs that are made up: error rates
 
 Separate processes: each worker captures one sample, as it is or with an extra kernel that makes a
-replay 3 % longer, and measures it. A comparison draws workers for the baseline, 10 or as many as
+replay 3% longer, and measures it. A comparison draws workers for the baseline, 10 or as many as
 their noise takes, and others for the change, all of one GPU, and looks after 3, 6, 11 and 20 of
 these, as `cgtool gate --baseline` does. There are far more comparisons than workers: they share
 runs. Every GPU of the machine is used, each by itself.
 
 Interleaved: in one process the sample, the sample once more, and the sample with a kernel that is
-0.5 % of a replay longer, captured and timed in turn, as `cgtool bench --against` does. A
+0.5% of a replay longer, captured and timed in turn, as `cgtool bench --against` does. A
 comparison is a window of consecutive pairs; windows overlap.
 """
 

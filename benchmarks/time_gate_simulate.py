@@ -160,8 +160,8 @@ def other_noise() -> list[dict[str, Any]]:
     """Runs around two values, or with a long tail."""
     draw = random.Random(0)
     noises: dict[str, Callable[[], float]] = {
-        "0.35 %": lambda: draw.gauss(0, 0.0035),
-        "1.2 %": lambda: draw.gauss(0, 0.012),
+        "0.35%": lambda: draw.gauss(0, 0.0035),
+        "1.2%": lambda: draw.gauss(0, 0.012),
         "two values": lambda: draw.gauss(0, 0.001) + 0.02 * draw.randrange(2),
         "long tail": lambda: draw.gauss(0, 0.0035) + 0.04 * (draw.random() < 0.02),
     }

@@ -89,7 +89,7 @@ def bench(
     explain: opt.Explain = False,
     worker: opt.WorkerOptions,
 ) -> None:
-    """Time ENTRY eager and replayed, interleaved, with a 95 % interval on the speed-up.
+    """Time ENTRY eager and replayed, interleaved, with a 95% interval on the speed-up.
 
     With --baseline or --against, report whether its replays are slower: yes, no, or cannot tell."""
     from cgtool.analysis.timing.regression import PAIR_TOLERANCE, TOLERANCE, pair_precision

@@ -466,7 +466,7 @@ def test_another_machine_serves_for_counts_and_not_for_times(
 
 
 def test_times_that_begin_on_an_idle_gpu_are_not_compared_with_others() -> None:
-    """Earlier versions measured so, and a replay took up to 6 % longer."""
+    """Earlier versions measured so, and a replay took up to 6% longer."""
     here = measure([timed(30, runs=10)])
     later = tuple(replace(sample, lead_in=20) for sample in here.values.samples)
     here = replace(here, values=replace(here.values, samples=later))

@@ -98,7 +98,7 @@ def test_simulated_a_against_a_is_not_called_slower(noise):
 @pytest.mark.usefixtures("_no_forecast")
 @pytest.mark.parametrize("spread", [0.001, 0.003, 0.006])
 def test_simulated_three_percent_are_found_95_times_in_100(spread):
-    """A run of five captures spreads by 0.1 to 0.4 % on an H200, of one by up to 0.9 %."""
+    """A run of five captures spreads by 0.1 to 0.4% on an H200, of one by up to 0.9%."""
     rng = np.random.default_rng(3)
     compares = [compare(rng, normal, spread, 0.03, TOLERANCE) for _ in range(300)]
     missed = len(compares) - compares.count(SLOWER)
@@ -325,7 +325,7 @@ def test_a_noisy_baseline_needs_more_runs():
         return [[100 * (1 + share * side)] for side in (-1, 1) * 5]
 
     assert wanted(spread(0.001)) == wanted([]) == 10
-    # Its standard error is 0.25 % with 26 of them, a quarter of what is allowed.
+    # Its standard error is 0.25% with 26 of them, a quarter of what is allowed.
     assert wanted(spread(0.012)) == 26
     assert wanted(spread(0.012), tolerance=0.03) == 10
     assert wanted(spread(0.012), tolerance=5e-324) == 26

@@ -233,7 +233,7 @@ def paired(factor, *, clock=QUIET):
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "not-slower"), (1.005, "slower")])
 def test_pairs_of_captures_are_judged_pair_by_pair(factor, verdict):
-    """Places differ by 0.8 %, and by the same for both sides."""
+    """Places differ by 0.8%, and by the same for both sides."""
     (comparison,) = against_entry(paired(factor), 0.002)
     assert (comparison.phase, comparison.verdict, comparison.answer.base) == ("both", verdict, 16)
     assert comparison.answer.ratio == pytest.approx(factor, abs=1e-4)

@@ -51,7 +51,7 @@ class Increase(msgspec.Struct, frozen=True):
     metric: str
     phase: str | None
     share: float | None
-    """0.02 for 2 %; None if ``amount`` is given."""
+    """0.02 for 2%; None if ``amount`` is given."""
     amount: float | None
     """In the metric's unit."""
     source: str
@@ -85,7 +85,7 @@ class Budgets(msgspec.Struct, frozen=True):
         )
 
     def allowed(self, metric: Metric, phase: str | None) -> Increase:
-        """The tolerance of a figure: its own, or the default of 0 for counts and 1 % for times."""
+        """The tolerance of a figure: its own, or the default of 0 for counts and 1% for times."""
         own = {increase.subject: increase for increase in self.increases}
         default = Increase(metric.name, None, 0.0 if metric.exact else TOLERANCE, None, "default")
         return own.get((metric.name, phase)) or own.get((metric.name, None)) or default

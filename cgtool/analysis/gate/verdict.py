@@ -242,7 +242,7 @@ def compare_with_baseline(
 
 
 def _from_idle(side: Baseline) -> bool:
-    """Whether its rounds begin on an idle GPU, which adds up to 6 % to a replay (H200)."""
+    """Whether its rounds begin on an idle GPU, which adds up to 6% to a replay (H200)."""
     return any(not samples.lead_in for samples in side.samples)
 
 
@@ -309,7 +309,7 @@ def count_against_baseline(
     figure, before = here.counts[name], base.counts[name]
     room = (allowed.amount if allowed.share is None else before * allowed.share) or 0
     change = figure - before
-    # 29 % of 100 is 28.999999999999996 in floating point.
+    # 29% of 100 is 28.999999999999996 in floating point.
     fine = change <= room or math.isclose(change, room, rel_tol=1e-9)
     text = f"{number(abs(change), unit)} {'less' if change < 0 else 'more'}"
     more = f" + {_allowed_text(allowed, metric)}" if room else ""

@@ -337,7 +337,7 @@ def _words(place: Place) -> str:
 
 
 def overlap_findings(capture: Capture, overlaps: Iterable[Overlap]) -> tuple[Finding, ...]:
-    """A finding for each graph in which overlapping could gain 10 % or more, by measured times."""
+    """A finding for each graph in which overlapping could gain 10% or more, by measured times."""
     return tuple(
         _finding(capture, overlap)
         for overlap in overlaps

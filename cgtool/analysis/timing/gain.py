@@ -49,7 +49,7 @@ class Gain(msgspec.Struct, frozen=True):
     """The phase of ``bench`` that the answer is for: the whole iteration."""
     speedup: float | None = None
     speedup_low: float | None = None
-    """With ``speedup_high``: its 95 % interval."""
+    """With ``speedup_high``: its 95% interval."""
     speedup_high: float | None = None
     break_even: int | None = None
     with_copies: float | None = None

@@ -67,7 +67,7 @@ SLOWER, NOT_SLOWER, CANNOT_TELL = "slower", "not-slower", "cannot-tell"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer for one time. Ratios are head over base: 1.03 is 3 % slower."""
+    """The answer for one time. Ratios are head over base: 1.03 is 3% slower."""
 
     verdict: str
     """``slower``, ``not-slower`` or ``cannot-tell``."""

@@ -3,7 +3,7 @@
 The roofs are the bytes a second of a large copy and the operations a second of a large matmul,
 measured on the device at hand (Williams, Waterman and Patterson, Roofline, CACM 2009). Bytes are
 those of the tensors that an op read and wrote, each once, and operations those of PyTorch's flop
-counter; an op of several kernels shares both over them by time. A node is near a roof from 60 % on,
+counter; an op of several kernels shares both over them by time. A node is near a roof from 60% on,
 where Nsight Compute's Speed of Light section, too, ceases to call a kernel latency-bound.
 """
 

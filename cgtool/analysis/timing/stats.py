@@ -30,7 +30,7 @@ def spread(values: Sequence[float]) -> float | None:
 def ratio_interval(
     numerator: Sequence[float], denominator: Sequence[float], seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap of median(numerator) / median(denominator).
+    """95% percentile bootstrap of median(numerator) / median(denominator).
 
     The samples are paired by round, and rounds are resampled whole, so that what drifts with the
     round falls on both sides (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13).
@@ -68,8 +68,8 @@ def _lasting(values: Sequence[float]) -> float:
     for its bias with few values (Kendall, Biometrika 1954). Student's quantile allows for the small
     number of independent values.
 
-    Of 30 rounds whose neighbours correlate by 0.5 and 0.8, 95 % and 90 % of the intervals hold the
-    ratio (simulated); without Student's quantile it is 93 % and 86 %. Thirty rounds say too little
+    Of 30 rounds whose neighbours correlate by 0.5 and 0.8, 95% and 90% of the intervals hold the
+    ratio (simulated); without Student's quantile it is 93% and 86%. Thirty rounds say too little
     about a correlation of 0.8 for more.
     """
     count = len(values)

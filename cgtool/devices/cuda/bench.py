@@ -18,7 +18,7 @@ all of them. The host's time to enqueue is that of the first iterations of a rou
 the host wait once about a thousand launches are queued.
 
 All rounds use the first capture of the process. On an H200, first captures of different processes
-differed by 0.2 to 0.6 %, and captures made later in a process by up to 7 %, in steps of 0.17 us a
+differed by 0.2 to 0.6%, and captures made later in a process by up to 7%, in steps of 0.17 us a
 node: memory that the driver hands out again is slower, which says nothing about the code. So times
 to be compared are measured in fresh processes (``--runs``).
 """
@@ -63,7 +63,7 @@ for them."""
 EAGER_SHARE = 0.25
 LEAD_IN_MS = 10.0
 """How long iterations run before the timed ones. On an H200, replays that follow an idle GPU are up
-to 1 % faster than those of a loop that has run for this long."""
+to 1% faster than those of a loop that has run for this long."""
 FEWEST_LEAD_IN = 2
 """Two, because the first begins on an idle GPU and with the caches of the other side."""
 HOST_SHARE = 0.1

@@ -196,7 +196,7 @@ def _unmoved(entries: Sequence[Entry]) -> list[Caveat]:
         Caveat(
             "same-weights",
             f"the weights of {'ENTRY' if entry.name == 'replay' else 'the other entry'} had one "
-            "address in all captures, and a difference below 0.5 % may come from it: make the "
+            "address in all captures, and a difference below 0.5% may come from it: make the "
             "model inside the factory, so that each capture gets new weights",
         )
         for entry in entries

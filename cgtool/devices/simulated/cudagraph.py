@@ -64,6 +64,7 @@ class ScriptRecorder(CaptureRecorder):
         self._fresh: set[int] = set()
         """Storages made in this capture."""
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._owners = device.memory.record_of(self.graph)
         self._drawn = torch.get_rng_state()
         self._home = threading.get_ident()
         self.modules.__enter__()
@@ -96,7 +97,7 @@ class ScriptRecorder(CaptureRecorder):
         device.memory.sweep()
         output = super().execute(call, func, args, kwargs)
         for step in self.graph.steps[steps:]:
-            device.memory.hold(step)
+            device.memory.hold(self._owners, step)
         if not device.on_host:
             for tensor in tensors_in(output):
                 key = key_of(tensor)
@@ -242,9 +243,6 @@ class CUDAGraph:
             self._graph.replay()
 
     def reset(self) -> None:
-        if self._graph is not None:
-            for step in self._graph.steps:
-                self.device.memory.hold(step, -1)
         self._graph = None
         self._has_exec = False
 
@@ -285,9 +283,6 @@ class CUDAGraph:
 
     def get_graph_data(self) -> dict[str, Any]:
         raise self._no_handle()
-
-    def __del__(self) -> None:
-        self.reset()
 
     def _refused(self, sentence: str, code: Code = API_ORDER_MISUSE) -> RuntimeError:
         """PyTorch's error for a call in the wrong order; its finding is collected."""

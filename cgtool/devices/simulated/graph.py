@@ -48,7 +48,7 @@ class SimulatedNode(LaneNode):
     shape: str
 
 
-@dataclass
+@dataclass(eq=False)
 class SimulatedGraph:
     """A captured graph."""
 

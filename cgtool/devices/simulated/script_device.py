@@ -7,6 +7,7 @@ raises, so that its ``try`` statements work; the finding is collected.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -30,7 +31,7 @@ from cgtool.detectors.streams import (
     WAIT_ON_PRECAPTURE_WORK,
 )
 from cgtool.devices.simulated.device_model import UNCOMPILED_NOTE, DeviceModel, Event, Stream
-from cgtool.devices.simulated.graph import Step
+from cgtool.devices.simulated.graph import SimulatedGraph, Step
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
 from cgtool.model.finding import Finding
@@ -109,15 +110,24 @@ class GraphMemory:
         """How many owners of a storage belong to records; the rest belong to the script."""
         self._objects: dict[int, StorageRef] = {}
         """Storages with a Python object, which is an owner as well."""
-        self._addresses: dict[int, int] = {}
-        self._live: dict[int, tuple[StorageRef, PrivatePool, PoolBlock]] = {}
+        self._blocks: dict[int, tuple[StorageRef, PrivatePool, PoolBlock]] = {}
+        """By key: where the storages of captures are, also after their end."""
+        self._live: set[int] = set()
 
-    def hold(self, step: Step, change: int = 1) -> None:
-        """A record holds the tensors of a step (-1: no longer)."""
+    def record_of(self, graph: SimulatedGraph) -> Counter[int]:
+        """How many owners of each storage belong to the record of a graph: counted (``hold``) until
+        the record is freed, whether its capture succeeded or not."""
+        owners: Counter[int] = Counter()
+        weakref.finalize(graph, self._recorded.subtract, owners)
+        return owners
+
+    def hold(self, owners: Counter[int], step: Step) -> None:
+        """The record with these ``owners`` holds the tensors of a step."""
         for tensor in tensors_in((step.args, step.kwargs, step.results)):
             key = key_of(tensor)
             if key is not None:
-                self._recorded[key] += change
+                self._recorded[key] += 1
+                owners[key] += 1
 
     def hold_object(self, tensor: torch.Tensor) -> None:
         """The storage of a tensor has been looked at through its Python object."""
@@ -131,21 +141,21 @@ class GraphMemory:
         return ref.expired() or storage_use_count(ref.key) <= ours
 
     def allocate(self, storage: StorageRef, pool: PrivatePool) -> None:
-        if storage.key in self._live or storage.bytes == 0:
-            return
-        block = pool.allocate(storage.bytes)
-        self._addresses[storage.key] = block.address
-        self._live[storage.key] = storage, pool, block
+        if storage.key not in self._blocks and storage.bytes:
+            self._blocks[storage.key] = storage, pool, pool.allocate(storage.bytes)
+            self._live.add(storage.key)
 
     def address(self, storage: StorageRef) -> int:
-        return self._addresses.get(storage.key, storage.address)
+        known = self._blocks.get(storage.key)
+        return storage.address if known is None else known[2].address
 
     def sweep(self) -> None:
         """Free the storages that the script no longer owns."""
-        for key, (ref, pool, block) in list(self._live.items()):
+        for key in list(self._live):
+            ref, pool, block = self._blocks[key]
             if self.is_dead(ref):
                 pool.free(block)
-                del self._live[key]
+                self._live.remove(key)
 
 
 class ScriptDevice(DeviceModel):
@@ -159,7 +169,6 @@ class ScriptDevice(DeviceModel):
     def __init__(self) -> None:
         super().__init__()
         self.event_class = type("Event", (_ScriptEvent,), {"device": self})
-        self.default.cuda_stream = self.default.stream_id = 0
         self.recorder: OpRecorder | None = None
         """Recorder of the capture in progress."""
         self.invalid = False

@@ -187,7 +187,12 @@ class _Comparison:
         by_position = {tensor.position: tensor for tensor in before.outside}
         for new in after.outside:
             old = by_position.get(new.position)
-            if old is None or (old.address == new.address and old.shape == new.shape):
+            is_there = old is not None and (old.address, old.shape) == (new.address, new.shape)
+            # Another tensor where the old one was freed: an allocator uses its memory again.
+            is_again = old is not None and (
+                old.storage != new.storage and not self.first.outlived(old.storage)
+            )
+            if old is None or (is_there and not is_again):
                 continue
             if new.storage not in self.first.storages and not self.second.outlived(new.storage):
                 # It existed neither before nor after: PyTorch created it in C++ for this call

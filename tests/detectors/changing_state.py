@@ -466,6 +466,23 @@ def history_of_outputs(device):
     return run, (rows(device),)
 
 
+class Cache:
+    """Large, so that the new one is where the old one was freed."""
+
+    def __init__(self, device):
+        self.values = torch.ones(10 << 20, device=device)
+
+    def step(self, x):
+        y = x + self.values[:5]  # <- metadata-address-changed
+        self.values = None
+        self.values = torch.ones(10 << 20, device=x.device).mul_(2)
+        return y
+
+
+def cache_at_the_same_address(device):
+    return Cache(device).step, (torch.ones(5, device=device),)
+
+
 def lambda_with_a_counter(device):
     counter = itertools.count(1)
     return (lambda x: x * (next(counter) // 1000)), (rows(device),)  # <- python-scalar-frozen

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -91,6 +92,12 @@ def at_call(finding: Finding, call: OpCall, record: Record) -> Finding:
     )
 
 
+class _OfThread(threading.local):
+    """What a thread is running."""
+
+    on_host = False
+
+
 class CapturedRegion:
     """The running code, which is being captured or runs as if it were.
 
@@ -103,8 +110,7 @@ class CapturedRegion:
         """Continue after a finding, so that one run collects all; else the first one raises."""
         self.phase = "capture"
         """``capture forward``."""
-        self.on_host = False
-        """The running function has only tensors on the host: no work for the device."""
+        self._of_thread = _OfThread()
         self.fills_mask = False
         """The running function is ``x[mask] = number``, which a GPU executes as a masked fill."""
         self.function: Any = None
@@ -125,6 +131,16 @@ class CapturedRegion:
     def capturing(self) -> bool:
         """Whether a capture is in progress."""
         return False
+
+    @property
+    def on_host(self) -> bool:
+        """The function that this thread runs has only tensors on the host: no work for the
+        device."""
+        return self._of_thread.on_host
+
+    @on_host.setter
+    def on_host(self, on_host: bool) -> None:
+        self._of_thread.on_host = on_host
 
     def answer_capturing(self) -> None:
         """Record that the user's code queries whether a stream is capturing; the result is True."""

@@ -402,8 +402,10 @@ def observe(
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
     profile = _CallProfile(reads, iteration, recorder)
-    # Callbacks and finalizers would look like the user's code.
-    with without_collector(), recorder, profile:
+    # Callbacks and finalizers would look like the user's code. A profile sees one thread: autograd
+    # has another one for each GPU, on which it runs the user's backward functions and hooks.
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with without_collector(), one_thread, recorder, profile:
         run()
     iteration.state = reads.snapshot()
     iteration.record = recorder.record

@@ -41,3 +41,13 @@ def test_each_thread_has_a_current_stream():
         thread.start()
         thread.join()
     assert seen == [region.default]
+
+
+def test_what_a_thread_runs_is_its_own():
+    """A loader works on the host while another thread runs an op on the device."""
+    region, seen = CaptureInProgress(), []
+    region.on_host = True
+    loader = threading.Thread(target=lambda: seen.append(region.on_host))
+    loader.start()
+    loader.join()
+    assert seen == [False]

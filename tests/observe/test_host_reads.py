@@ -6,7 +6,9 @@ import sys
 
 import torch
 
+from cgtool.observe.annotations import Annotations
 from cgtool.observe.host_reads import HostReads
+from cgtool.observe.iteration import observe
 
 
 class Meter:
@@ -37,3 +39,11 @@ def test_streams_and_events_are_not_referred_to():
         total = 0.0
 
     assert reads_of(Timer("cpu")) == []
+
+
+def test_autograd_needs_no_other_thread():
+    """On a GPU it would run hooks on a thread of its own, where nothing is watched."""
+    x, seen = torch.ones(2, requires_grad=True), []
+    x.register_hook(lambda _gradient: seen.append(torch._C._is_multithreading_enabled()))
+    observe(lambda: x.sum().backward(), {}, Annotations(), HostReads(), set())
+    assert seen == [False] and torch._C._is_multithreading_enabled()

@@ -199,6 +199,13 @@ def test_a_view_without_elements_is_where_its_base_is():
         assert torch.ones(3)[:0].device.type == "cpu"
 
 
+def test_a_sparse_result_without_elements_is_on_the_device():
+    with SimulatedDevice("test").active():
+        empty = torch.zeros(2, 2, device="cuda").to_sparse()
+        results = empty.coalesce(), empty * 2, empty.t(), empty.to_sparse_csr()
+        assert [result.device.type for result in results] == ["cuda"] * 4
+
+
 def test_another_memory_format_is_on_the_same_device():
     with SimulatedDevice("test").active():
         x = torch.ones(1, 2, 3, 3, device="cuda")

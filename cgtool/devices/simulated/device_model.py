@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ class DeviceModel(CaptureInProgress):
 
     def __init__(self) -> None:
         super().__init__()
+        self.stream_numbers = itertools.count()
         # Subclasses per device: user code uses torch.cuda.Stream in annotations and isinstance.
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
@@ -49,12 +51,10 @@ class DeviceModel(CaptureInProgress):
 class Stream(Lane):
     """Replaces ``torch.cuda.Stream``."""
 
-    _next = 0
     owner: DeviceModel
 
     def __init__(self, device: Any = None, priority: int = 0, *, name: str = "", **_: Any) -> None:
-        Stream._next += 1
-        self.number = Stream._next
+        self.number = next(self.owner.stream_numbers)
         super().__init__(name or f"stream {self.number}", chain_of(sys._getframe(1)))
         self.priority = priority
         self.device, self.device_index = torch.device("cuda", 0), 0

@@ -30,7 +30,7 @@ from cgtool.observe.tensors import (
 )
 from cgtool.torch_compat import call_key, op_key
 from cgtool.torch_compat.patches import Patches
-from cgtool.torch_compat.private import check, schema_of
+from cgtool.torch_compat.private import check, schema_of, storage_address
 from cgtool.torch_compat.shared_kernels import device_check
 
 Run = Callable[..., Any]
@@ -74,13 +74,16 @@ class _Signature:
         """Mark the results that have new memory. A sparse tensor is made of its arguments."""
         results = result if isinstance(result, tuple) else (result,)
         for value, is_new in zip(results, self.is_new, strict=False):
-            for tensor in listed_tensors((value,)) if is_new else ():
+            for tensor in listed_tensors((value,)):
                 if tensor.layout is torch.strided:
-                    put(tensor, place)
+                    if is_new:
+                        put(tensor, place)
                     continue
-                given = {part.data_ptr() for each in args for _, part in _parts(each)}
+                # Also that of a view: a transposed sparse tensor has indices of its own.
+                given = {storage_address(part) for each in args for _, part in _parts(each)}
                 for _, part in _parts(tensor):
-                    if part.data_ptr() not in given:
+                    # Not by address: that of all empty parts is 0.
+                    if storage_address(part) not in given:
                         put(part, place)
 
 

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from cgtool.detectors.function_rules import watch_functions
+from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.reporting import CapturedRegion
 from cgtool.detectors.stream_races import (
     STREAM_RACE_IN_CAPTURE,
@@ -101,8 +104,13 @@ class CaptureInProgress(CapturedRegion):
         self._clocks: list[dict[int, int]] = []
         """By node: how many nodes of each stream come before it, itself included."""
         self._races: StreamRaces[int] = StreamRaces()
+        self._generator = GeneratorStates(self.generator_state)
         self._recorded: list[tuple[weakref.ref[Any], Finding]] = []
         """Tensors of which `record_stream` was called in this capture, and what to report."""
+
+    def generator_state(self) -> torch.Tensor:
+        """The state of the default generator now."""
+        return torch.get_rng_state()
 
     @property
     def current(self) -> Any:
@@ -131,9 +139,13 @@ class CaptureInProgress(CapturedRegion):
         self._clocks, self._races = [], StreamRaces()
         lane.joined, lane.frontier = self.capture_id, frozenset()
         self._functions = watch_functions(self)
+        if self.collecting:
+            self._generator.begin()
 
     def end(self) -> None:
         """End the capture."""
+        if self.collecting:
+            self.findings.extend(self._generator.end())
         self._functions.close()
         self.capture_id = None
 

@@ -84,6 +84,9 @@ class GPU:
     def keeps_graph(self, _graph: Any) -> bool:
         return True
 
+    def generator_state(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
     def captured_nodes(self) -> int:
         return 0
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cgtool.detectors.generator_states import GeneratorStates
 from cgtool.detectors.preflight import disabled_caching
 from cgtool.detectors.reporting import Detector, on
 from cgtool.detectors.stream_races import (
@@ -210,13 +211,26 @@ class Collectives(Detector):
 
 
 class Randomness(Detector):
-    """A graph that draws random numbers, compared with eager without one seed for both."""
+    """A graph that draws random numbers after it has set the generator's state, or that is compared
+    with eager without one seed for both."""
+
+    phase = "capture"
 
     def start(self) -> None:
+        device = self.script.device
+        self._states = GeneratorStates(device.generator_state, relative=not device.simulated)
         self._random: set[int] = set()
         """Numbers of the graphs that draw."""
         self._seeds = 0
         """Since the last captured draw."""
+
+    @on(events.CaptureBegan)
+    def _begin(self, _event: events.CaptureBegan) -> None:
+        self._states.begin()
+
+    @on(events.CaptureEnds)
+    def _end(self, _event: events.CaptureEnds) -> None:
+        self.findings.extend(self._states.end())
 
     @on(events.Seeded)
     def _seed(self, _event: events.Seeded) -> None:
@@ -244,6 +258,7 @@ class Randomness(Detector):
                 RNG_SEQUENCE_DIFFERS_FROM_EAGER,
                 "the output of a graph that draws random numbers is compared with eager, and the "
                 "two did not start from the same seed",
+                phase="script",
             )
 
 

@@ -19,6 +19,7 @@ import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
 from cgtool.detectors.function_rules import note_pinning, watch_index
+from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.detectors.refused_ops import inside_kernel, refuse_op
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
@@ -61,6 +62,9 @@ class Dry(CaptureInProgress):
         """No rule has reported the current op."""
         self.allocates = not lists_memory()
         """The next op that allocates is reported: under cudaMallocAsync that makes a node."""
+
+    def generator_state(self) -> torch.Tensor:
+        return torch.cuda.default_generators[torch.cuda.current_device()].get_state()
 
     def lane(self, stream: Any) -> Lane:
         """The model of a real stream."""
@@ -147,6 +151,11 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
 
         return call
 
+    def seed(original: Any, number: int) -> Any:
+        if sets_other_seed(number):
+            dry.refuse(RNG_STATE_ACCESS, f"torch.cuda.{original.__name__}()")
+        return call_user(original, number)
+
     def wait_stream(original: Any, stream: Any, other: Any) -> Any:
         lane = dry.lane(other)
         dry.wait(dry.lane(stream), lane.joined, lane.frontier)
@@ -195,8 +204,8 @@ def _watched(dry: Dry) -> list[tuple[Any, str, Callable[..., Any]]]:
         (cuda.Event, "record", record),
         (cuda.Event, "wait", wait),
         (cuda, "is_current_stream_capturing", is_capturing),
-        (cuda, "manual_seed", refused(RNG_STATE_ACCESS, "torch.cuda.manual_seed()")),
-        (cuda, "manual_seed_all", refused(RNG_STATE_ACCESS, "torch.cuda.manual_seed_all()")),
+        (cuda, "manual_seed", seed),
+        (cuda, "manual_seed_all", seed),
         (cuda, "seed", refused(RNG_STATE_ACCESS, "torch.cuda.seed()")),
         (torch.Tensor, "record_stream", record_stream),
     ]

@@ -58,6 +58,9 @@ class _Device:
             return False
         return True
 
+    def generator_state(self) -> torch.Tensor:
+        return torch.cuda.default_generators[torch.cuda.current_device()].get_state()
+
     def captured_nodes(self) -> int:
         try:
             return captured_nodes(self.stream())

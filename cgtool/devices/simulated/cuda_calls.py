@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.generator_states import sets_other_seed
 from cgtool.devices.simulated.device_model import DeviceModel, Stream
 from cgtool.devices.simulated.memory import PoolBlock, PrivatePool
 from cgtool.findings import code
@@ -123,13 +124,14 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
 
     def reseeds(name: str) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            device.refuse(
-                RNG_STATE_ACCESS,
-                f"torch.cuda.{name}()",
-                why="the generator belongs to the graph while it is captured: PyTorch refuses to "
-                "seed it anew",
-                fix="seed before the capture",
-            )
+            if not args or sets_other_seed(*args):
+                device.refuse(
+                    RNG_STATE_ACCESS,
+                    f"torch.cuda.{name}()",
+                    why="the generator belongs to the graph while it is captured: PyTorch refuses "
+                    "to seed it anew",
+                    fix="seed before the capture",
+                )
             return getattr(torch.default_generator, name.removesuffix("_all"))(*args)
 
         return call

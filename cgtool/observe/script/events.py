@@ -76,6 +76,12 @@ class PyTorchWarned(NamedTuple):
     text: str
 
 
+class CaptureEnds(NamedTuple):
+    """``capture_end`` is about to run."""
+
+    graph: WatchedGraph
+
+
 class CaptureEnded(NamedTuple):
     """``capture_end`` has returned."""
 

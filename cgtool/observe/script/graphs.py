@@ -68,6 +68,7 @@ def observe_graphs(script: ObservedScript, patches: Patches) -> None:
         if watched is not None and id(code_error) == watched.handled_error:
             code_error = None
         if ending is not None:
+            script.publish(events.CaptureEnds(ending))
             # Kernels that no op of PyTorch launches (Triton's, the user's own) count too.
             ending.device_ops = max(ending.device_ops, script.device.captured_nodes())
         try:

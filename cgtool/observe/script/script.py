@@ -80,6 +80,9 @@ class Device(Protocol):
     def keeps_graph(self, graph: Any) -> bool:
         """A captured graph was made with ``keep_graph=True``."""
 
+    def generator_state(self) -> torch.Tensor:
+        """The state of the default generator now; in a real capture, its offset in the graph."""
+
     def captured_nodes(self) -> int:
         """Nodes so far of the graph that the current stream is captured into; 0 if unknown."""
 

@@ -288,3 +288,33 @@ def fork_rng_around_noise(device):
             return x + torch.randn_like(x)
 
     return corrupt, (torch.randn(4, 8, device=device),)
+
+
+def starts_from_a_kept_state(device):
+    state = torch.cuda.get_rng_state()
+
+    def corrupt(x):
+        torch.cuda.set_rng_state(state)  # guilty: a replay does not set it
+        return x + torch.randn_like(x)
+
+    return corrupt, (torch.randn(4, 8, device=device),)
+
+
+def draws_the_same_noise_twice(device):
+    def both_ways(x):
+        before = torch.cuda.get_rng_state()
+        up = x + torch.randn_like(x)
+        torch.cuda.set_rng_state(before)
+        down = x - torch.randn_like(x)
+        return up, down
+
+    return both_ways, (torch.randn(4, 8, device=device),)
+
+
+def forks_around_what_is_not_random(device):
+    def corrupt(x):
+        with torch.random.fork_rng(devices=[0]):
+            y = x.tanh()
+        return y + torch.randn_like(x)
+
+    return corrupt, (torch.randn(4, 8, device=device),)

@@ -129,11 +129,11 @@ class Dispatch:
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
         """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
         the op failed, and not what observes it (``cgtool.program.boundary``)."""
+        tensors = list(args)
         for position in self.tensors:
             if position < len(args) and type(args[position]) in NUMBERS:
-                tensor = wrapped_number(args[position])
-                args = (*args[:position], tensor, *args[position + 1 :])
-        return self.redispatch(below, *args, **kwargs)
+                tensors[position] = wrapped_number(args[position])
+        return self.redispatch(below, *tensors, **kwargs)
 
 
 RUN_CODE = Dispatch.run.__code__

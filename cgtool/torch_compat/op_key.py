@@ -20,9 +20,10 @@ import contextlib
 import functools
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -76,56 +77,67 @@ except (MissingPrivateName, RuntimeError):
     _KEY = None
 
 
-class _Dispatch(Dispatch):
-    """How an op goes on from the key."""
+class _Route(NamedTuple):
+    """How an op goes on from the key with one key set. Kept, because each question to a key set is
+    a call into C++."""
 
-    def __init__(self, op: Any) -> None:
-        super().__init__(op)
-        self.routes: dict[int, tuple[Any, bool, bool]] = {}
-        """By number of the key set: the keys below, whether the op only calls other ops, and
-        whether a mode or a tensor subclass runs it. Kept, because each question to a key set is a
-        call into C++."""
-
-    def route(self, keyset: Any) -> tuple[Any, bool, bool]:
-        below = keyset.remove(_KEY)
-        key = below.highestPriorityTypeId().name
-        following = below.remove(_BACKEND_SELECT).highestPriorityTypeId().name
-        if following in ("CPU", "CUDA"):
-            # BackendSelect only looks for the device of an op.
-            key = following
-        is_composite = _is_composite(self.op.name(), key)
-        runs_in_python = _IS_ABOVE_PYTHON and below.has(_PYTHON)
-        route = self.routes[keyset.raw_repr()] = below, is_composite, runs_in_python
-        return route
+    is_composite: bool
+    """Whether the op only calls other ops."""
+    in_python: bool
+    """Whether a mode or a tensor subclass runs it."""
+    redispatch: Run
+    run: Run
+    """Accepts numbers in place of tensors."""
 
 
-_dispatches: dict[int, _Dispatch] = {}
-"""By id of the op, which each keeps alive: the hash of an op is computed in Python."""
+_routes: defaultdict[int, dict[int, _Route]] = defaultdict(dict)
+"""By id of the op, which its routes keep alive (the hash of an op is computed in Python), and by
+number of the key set."""
+
+
+def _route(op: Any, keyset: Any) -> _Route:
+    """Look for the way of an op, for the first time."""
+    below = keyset.remove(_KEY)
+    key = below.highestPriorityTypeId().name
+    following = below.remove(_BACKEND_SELECT).highestPriorityTypeId().name
+    if following in ("CPU", "CUDA"):
+        # BackendSelect only looks for the device of an op.
+        key = following
+    dispatch = Dispatch(op)
+    route = _routes[id(op)][keyset.raw_repr()] = _Route(
+        _is_composite(op.name(), key),
+        _IS_ABOVE_PYTHON and below.has(_PYTHON),
+        functools.partial(dispatch.redispatch, below),
+        functools.partial(dispatch.run, below),
+    )
+    return route
 
 
 def _kernel(keyset: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every op on the key."""
-    dispatch = _dispatches.get(id(op))
-    if dispatch is None:
-        dispatch = _dispatches[id(op)] = _Dispatch(op)
-    below, is_composite, runs_in_python = dispatch.routes.get(keyset.raw_repr()) or dispatch.route(
-        keyset
-    )
-    if runs_in_python:
+    try:
+        is_composite, in_python, redispatch, run = _routes[id(op)][keyset.raw_repr()]
+    except KeyError:
+        is_composite, in_python, redispatch, run = _route(op, keyset)
+    if in_python:
         return _dispatch_to_python(op, args, kwargs)
     if is_composite or (_observer is None and _placer is None):
-        return dispatch.run(below, *args, **kwargs)
+        return run(*args, **kwargs)
     if _inside.inspector is not None:
-        return _run_inside(dispatch, below, args, kwargs)
-    has_frame = _placer is not None or not NUMBERS.isdisjoint(map(type, args))
-    run = functools.partial(dispatch.run if has_frame else dispatch.redispatch, below)
-    _exclude(True)
+        return _run_inside(op, run, args, kwargs)
+    exclude_key(_KEY, True)
+    for key in _kept_off:
+        exclude_key(key, True)
     try:
         if _placer is not None:
             return _placer(op, args, kwargs, run)
+        if NUMBERS.isdisjoint(map(type, args)):
+            run = redispatch
         return _observer(op, args, kwargs, run, _caller())  # type: ignore[misc]
     finally:
-        _exclude(False)
+        exclude_key(_KEY, False)
+        for key in _kept_off:
+            exclude_key(key, False)
 
 
 def run_observed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Run) -> Any:
@@ -152,12 +164,6 @@ def kept_off_inside(key: Any) -> Iterator[None]:
 def is_inside() -> bool:
     """Whether the ops of this thread are those that another one calls in its kernel."""
     return _inside.inspector is not None
-
-
-def _exclude(excluded: bool) -> None:
-    exclude_key(_KEY, excluded)
-    for key in _kept_off:
-        exclude_key(key, excluded)
 
 
 Inspector = Callable[[Any, tuple[Any, ...], dict[str, Any], Sequence[str]], None]
@@ -207,21 +213,18 @@ def may_have_python_kernel(op_name: str) -> bool:
     return not op_name.startswith(("aten::", "prims::", "quantized::"))
 
 
-def _run_inside(
-    dispatch: _Dispatch, below: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _run_inside(op: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     assert _inside.inspector is not None
     callers = _inside.callers
-    _inside.inspector(dispatch.op, args, kwargs, callers)
-    name: str = dispatch.op.name()
+    _inside.inspector(op, args, kwargs, callers)
+    name: str = op.name()
     is_seen = shares_kernel(name)
     callers.append(name)
     if not is_seen:
         exclude_key(_KEY, True)
-    run = functools.partial(dispatch.run, below)
     try:
         if _placer is not None:
-            return _placer(dispatch.op, args, kwargs, run)
+            return _placer(op, args, kwargs, run)
         return run(*args, **kwargs)
     finally:
         callers.pop()

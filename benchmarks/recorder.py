@@ -1,4 +1,4 @@
-"""What recording costs, by the key and by a mode that does the same: `python benchmarks/recorder.py`.
+"""What recording costs, by the key and by a mode: `python benchmarks/recorder.py`.
 
 Each row is a program on the CPU: plain, and with an op recorder that notes places, reads and
 writes. The ways take turns, and the fastest tenth of their rounds is compared, in CPU time, so that
@@ -20,10 +20,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cgtool.observe.access import AccessLog  # noqa: E402
-from cgtool.observe.annotations import Annotations  # noqa: E402
-from cgtool.observe.ops import OpRecorder  # noqa: E402
-from cgtool.torch_compat import op_key  # noqa: E402
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.ops import OpRecorder
+from cgtool.torch_compat import op_key
 
 ROUNDS = 200
 layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)

@@ -72,8 +72,10 @@ class OpObserver:
         self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
     ) -> Any:
         script, recorder = self.script, self.script.device.recorder
-        is_started = threading.get_ident() in self.started
-        if recorder is not None and not is_started:
+        thread = threading.get_ident()
+        # Autograd's threads are not started by the script, and work for the one that captures.
+        is_other = thread in self.started and thread != script.capture_thread
+        if recorder is not None and not is_other:
             try:
                 return recorder.observe(op, args, kwargs, run, caller)
             except Exception as error:
@@ -84,7 +86,7 @@ class OpObserver:
             result = call_op(run, args, kwargs)
             script.eager_op(op, args, kwargs, result)
             return result
-        if is_started and threading.get_ident() != script.capture_thread:
+        if is_other:
             # Before the op: it may end the capture, and raise here too.
             self._note_work(op, args, kwargs)
         return call_op(run, args, kwargs)

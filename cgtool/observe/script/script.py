@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import types
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FrameType
@@ -139,26 +138,23 @@ class ObservedScript(events.Publisher):
 
     def chain(self) -> tuple[Site, ...]:
         """The user's call chain now; on autograd's threads that of the call that waits for them."""
-        running = chain_of(sys._getframe(1))
-        return running or chain_of(sys._current_frames().get(self._main_thread))
+        return chain_of(sys._getframe(1)) or chain_of(self._waiting())
+
+    def _waiting(self) -> FrameType | None:
+        """The frame of the thread that waits for a thread without user code."""
+        return sys._current_frames().get(self.capture_thread or self._main_thread)
 
     def place(self) -> tuple[Frame, ...]:
         """The frames of ``chain``."""
         return frames_of(self.chain())
 
-    def frame(self) -> types.FrameType | None:
-        """The innermost user frame, on the thread that runs the script.
+    def frame(self) -> FrameType | None:
+        """The innermost frame of ``chain``.
 
         Never one of cgtool's: a frame that is kept in a local of its own is a cycle, and keeps
         alive all that its callers hold.
         """
-        if threading.get_ident() == self._main_thread:
-            frame: types.FrameType | None = sys._getframe(1)
-        else:
-            frame = sys._current_frames().get(self._main_thread)
-        while frame is not None and is_internal(frame.f_code):
-            frame = frame.f_back
-        return frame
+        return _user_frame(sys._getframe(1)) or _user_frame(self._waiting())
 
     def graph_of(self, cuda_graph: Any) -> WatchedGraph | None:
         """The state of a ``CUDAGraph``; None if it has captured nothing."""
@@ -351,6 +347,12 @@ class ObservedScript(events.Publisher):
         stream = self.device.stream()
         self.clock += 1
         return Access(stream, self.order.submit(stream), self.clock, graph, self.place())
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and is_internal(frame.f_code):
+        frame = frame.f_back
+    return frame
 
 
 def _by_storage(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:

@@ -260,19 +260,21 @@ def watch_functions(region: CapturedRegion) -> Patches:
         is_other = threading.get_ident() != home and running_autograd_node() is None
         if is_inner or is_other or not region.capturing:
             return call_op(original, args, kwargs)
-        before = region.function, region.fills_mask
+        before = region.function, region.fills_mask, region.is_refused
         running.inside, around = True, region.call
         try:
             # In a custom op, the line is the one in its code.
             region.call = None
+            known = len(region.refusals)
             _apply(region, function, args, kwargs)
+            region.is_refused |= len(region.refusals) > known
             region.call = around
             region.function = function
             region.fills_mask = function is _SET_ITEM and is_number(args[2])
             return call_op(original, args, kwargs)
         finally:
             running.inside, region.call = False, around
-            region.function, region.fills_mask = before
+            region.function, region.fills_mask, region.is_refused = before
 
     patches = Patches()
     for owner, function in _WATCHED:

@@ -110,8 +110,7 @@ OPS: dict[str, OpRule] = {
     "aten::equal": OpRule(
         SYNC_TRUTH_VALUE,
         "`torch.equal`",
-        "use (a == b).all() and read it after the replay; call a function that compares its "
-        "arguments (`istft`) outside the captured code",
+        "use (a == b).all() and read it after the replay",
         when=_compares_values,
     ),
     "aten::allclose": OpRule(

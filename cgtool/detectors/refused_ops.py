@@ -23,7 +23,9 @@ from cgtool.detectors.op_rules import (
 )
 from cgtool.detectors.reporting import COPIES, CapturedRegion
 from cgtool.findings import code
+from cgtool.observe.frames import position_of
 from cgtool.observe.ops import OpCall, op_name
+from cgtool.observe.source import called_at
 from cgtool.observe.tensors import on_host, runs_on_the_cpu, tensors_of
 from cgtool.torch_compat import op_key
 from cgtool.torch_compat.shared_kernels import copies_to_device, rehearsed, shares_kernel
@@ -149,10 +151,14 @@ def _refusal_of(
     if not rule.when(args, kwargs):
         return None
     refusal = rule.refusal
-    # A function of PyTorch compares tensors for the user's code (`istft`).
-    by_library = library_function() if refusal.code == SYNC_TRUTH_VALUE else None
-    function = _short(call.name) if callers else by_library
-    if function is None or function == _short(name).removesuffix("_"):
+    function = _short(call.name) if callers else ""
+    if not callers and refusal.code == SYNC_TRUTH_VALUE:
+        # A function of PyTorch compares tensors for the user's code. One in C++ (`istft`) has no
+        # frame of its own.
+        function = library_function() or ""
+        if not function and name == call.name == "aten::equal" and call.chain:
+            function = called_at(position_of(call.chain[0]))
+    if function in ("", _short(name).removesuffix("_")):
         return refusal
     subject = f"`{function}`, which calls {refusal.subject.removesuffix(',')},"
     return refusal._replace(subject=subject, fix=OUTSIDE)

@@ -124,8 +124,10 @@ class CapturedRegion:
         self.refusal: CgtoolError | None = None
         """The first refusal of this capture: CUDA invalidates it although the code catches the
         error."""
-        self.refusals: set[Code] = set()
-        """Codes of the calls that CUDA would refuse, for ``without_refusals``."""
+        self.refusals: list[Code] = []
+        """Codes of the calls that CUDA would refuse."""
+        self.is_refused = False
+        """The running function is refused: what it calls is refused for no other reason."""
 
     @property
     def capturing(self) -> bool:
@@ -206,13 +208,14 @@ class CapturedRegion:
     def refuse(
         self, code: Code, call: str, fix: str | None = None, *, why: str = _HOST_WAITS
     ) -> None:
-        """Report a call that CUDA does not permit during capture; nothing outside a capture.
+        """Report a call that CUDA does not permit during capture; nothing outside a capture, and
+        inside a function that is refused.
 
         ``call`` is the subject of the sentence: "`Tensor.item()` is not permitted ...".
         """
-        if self.capturing:
+        if self.capturing and not self.is_refused:
             reason = f"{call} is not permitted when a stream is capturing"
-            self.refusals.add(code)
+            self.refusals.append(code)
             self.report(code, reason, why=why, fix=fix)
 
     def _placed(self, finding: Finding) -> Finding:

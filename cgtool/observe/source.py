@@ -286,6 +286,18 @@ def text_at(position: Position) -> str:
     return text[column : end if line == last else None].decode(errors="replace").strip()
 
 
+def called_at(position: Position) -> str:
+    """``istft`` of ``torch.istft(x, 32)``: the function that the expression at a position calls; ""
+    if it is no call, or without source."""
+    tree = tree_of(position[0])
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and position[1:] == (
+            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+        ):  # fmt: skip
+            return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+    return ""
+
+
 def is_condition(file: str, line: int) -> bool:
     """Whether a condition, or what a loop goes over, is on this line of a file."""
     tree = tree_of(file)

@@ -26,6 +26,7 @@ def render(
     if not report.pools:
         screen.line(title, "bold")
         screen.line("none: no graph of the capture holds memory")
+        screen.labelled((("note", note) for note in notes), WARNING)
         return screen
     # The title says "simulated" already.
     screen.parts.append(Table(title, _pool_columns(size), report.pools))

@@ -188,6 +188,7 @@ def test_every_table_says_that_compiled_code_ran_eagerly(tmp_path):
         ("verify", "model.py:function", "--device", "simulated"),
         ("pools", "f.cgt"),
         ("dump", "f.cgt", "--dot"),
+        ("diff", "f.cgt", "f.cgt"),
         ("gate", "f.cgt", "--max-nodes", "9"),
     ):
         done = cgtool(*arguments, cwd=tmp_path)

@@ -183,6 +183,24 @@ def test_what_backward_reads_on_the_host_is_refused(function, reason):
     assert reason in caught.value.failure.what
 
 
+def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
+    with SimulatedDevice("test").active() as device:
+        device.collecting = True
+        captured(device, lambda x: (repr(x.sum()), x + 1)[1], torch.ones(3, device="cuda"))
+        refused = [(finding.code, finding.times) for finding in device.findings]
+    assert refused == [("sync-print-or-format", 1)]
+
+
+def test_a_function_in_cpp_that_compares_tensors_is_named():
+    def reconstruct(x):
+        spectrum = torch.stft(x, 8, window=x[:8], return_complex=True)
+        return torch.istft(spectrum, 8, window=x[:8])
+
+    with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
+        captured(device, reconstruct, torch.hann_window(64, device="cuda"))
+    assert caught.value.failure.what.startswith("`istft`, which calls `torch.equal`, is not")
+
+
 @pytest.mark.parametrize("function", [torch.max, torch.median, torch.nanmedian])
 def test_what_only_the_cpu_reads_in_backward_is_captured(function):
     with SimulatedDevice("test").active() as device:

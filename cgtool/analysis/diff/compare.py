@@ -203,6 +203,7 @@ def _notes(
         yield from _one_sided("finding", *findings)
     caveats = [{caveat.code: caveat.text for caveat in side.caveats} for side in (a, b)]
     yield from _one_sided("note of the capture", *caveats)
+    yield from (note for note in a.general_notes if note in b.general_notes)
 
 
 def _options(a: Capture, b: Capture) -> Iterator[str]:

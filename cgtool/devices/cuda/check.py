@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -276,7 +276,7 @@ def check(
 
 
 def is_same_cause(
-    failed: Finding, known: Finding, refusals: Set[Code], entries: Set[tuple[Frame, ...]]
+    failed: Finding, known: Finding, refusals: Container[Code], entries: Set[tuple[Frame, ...]]
 ) -> bool:
     """Whether what ended a capture is what the dry run has reported already.
 

@@ -11,10 +11,14 @@ import pytest
 import torch
 
 from cgtool.jobs.verify import randomness
-from cgtool.jobs.verify.compare import _compare, _Judge, difference, nearest, spread
+from cgtool.jobs.verify.differences import difference, nearest, spread
+from cgtool.jobs.verify.evidence import EagerFacts, Evidence, Iteration, Run, Trial
+from cgtool.jobs.verify.iterations import static_inputs
+from cgtool.jobs.verify.judge import judge
 from cgtool.jobs.verify.procedure import verify
-from cgtool.jobs.verify.runs import Trial, TrialRunner, static_inputs
-from cgtool.jobs.verify.state import Snapshot, read, same_bits, write
+from cgtool.jobs.verify.raw_tensors import same_bits, write
+from cgtool.jobs.verify.runner import TrialRunner
+from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.model.options import VerifyOptions
 from cgtool.program.workload import Part, Workload
 
@@ -134,7 +138,7 @@ def test_state_has_the_names_of_the_user():
 
     step()
     part = Part("test", step, modules={"net": net})
-    names = set(read(Workload("test", "step", (part,))))
+    names = set(state_of(Workload("test", "step", (part,))))
     assert {"net.1.running_mean", "extra", "optimizer exp_avg of net.0.weight"} <= names
     assert "gradient of net.0.bias" in names
 
@@ -219,21 +223,38 @@ def test_noise_is_the_spread_of_the_runs_and_a_replay_is_compared_with_the_neare
     assert nearest(runs, torch.tensor([1.25])).exact
 
 
-def test_noise_counts_in_units_of_all_gradients():
-    bias, weight = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
-    runs = {bias: [torch.tensor([1e-9]), torch.tensor([-1e-9])], weight: [torch.ones(1)] * 2}
+BIAS, WEIGHT = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
 
-    def too_noisy(values, *start):
-        replayed, trial = torch.tensor([5e-10]), Trial("one")
-        judge = _Judge(values, {}, start)
-        compared = _compare(bias, trial, 0, values[bias], replayed, lambda: judge, False)
+
+def one_iteration(values, start=()):
+    before = {("state", f"tensor {number}"): tensor for number, tensor in enumerate(start)}
+    return Run((Iteration(before, {**before, **values}),))
+
+
+def verdict_on(replay, eager, exact=None, start=()):
+    """What ``judge`` says of the gradient of the bias."""
+    runs = tuple(one_iteration(values, start) for values in eager)
+    float64 = None if exact is None else one_iteration(exact)
+    evidence = Evidence(
+        Trial("one"), runs, one_iteration(replay, start), EagerFacts(), exact is not None, float64
+    )
+    (compared,) = (each for each in judge(evidence).compared if each.comparison.name == BIAS[1])
+    return compared
+
+
+def test_noise_counts_in_units_of_all_gradients():
+    runs = [{BIAS: torch.tensor([1e-9])}, {BIAS: torch.tensor([-1e-9])}]
+    with_weight = [{**values, WEIGHT: torch.ones(1)} for values in runs]
+
+    def too_noisy(eager, *start):
+        compared = verdict_on({**eager[0], BIAS: torch.tensor([5e-10])}, eager, start=start)
         assert compared.comparison.equal
         return compared.too_noisy
 
-    assert not too_noisy(runs)
-    assert too_noisy({bias: runs[bias]})
+    assert not too_noisy(with_weight)
+    assert too_noisy(runs)
     # The rounding of the numbers that it was computed from.
-    assert not too_noisy({bias: runs[bias]}, torch.ones(3))
+    assert not too_noisy(runs, torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -241,12 +262,9 @@ def test_noise_counts_in_units_of_all_gradients():
 )
 def test_a_float64_run_that_eager_is_far_from_does_not_judge(replayed, verdict):
     """It missed a kernel that wrote the gradient of a small bias."""
-    bias, weight = ("gradient", "gradient of bias"), ("gradient", "gradient of weight")
-    eager = {bias: [torch.full((4,), 1e-3)], weight: [torch.full((4,), 10.0)]}
-    exact = {bias: torch.full((4,), 2e-3).double(), weight: torch.full((4,), 10.0).double()}
-    judge = _Judge(eager, exact)
-    values, trial = torch.full((4,), replayed), Trial("one")
-    compared = _compare(bias, trial, 0, eager[bias], values, lambda: judge, True)
+    eager = {BIAS: torch.full((4,), 1e-3), WEIGHT: torch.full((4,), 10.0)}
+    exact = {BIAS: torch.full((4,), 2e-3).double(), WEIGHT: torch.full((4,), 10.0).double()}
+    compared = verdict_on({**eager, BIAS: torch.full((4,), replayed)}, [eager], exact)
     equal = "cannot tell" if compared.too_noisy else "equal"
     assert (equal if compared.comparison.equal else "differs") == verdict
 

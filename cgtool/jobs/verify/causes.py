@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,9 @@ from cgtool.detectors.frozen_values import (
     PYTHON_SCALAR_FROZEN,
 )
 from cgtool.detectors.preflight import captured_step, stepping_optimizers
-from cgtool.jobs.verify.runs import Trial, TrialRunner, eager_iteration
+from cgtool.jobs.verify.evidence import Trial
+from cgtool.jobs.verify.iterations import eager_iteration
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR, WARNING, Finding
 from cgtool.observe import iteration
@@ -32,7 +34,7 @@ from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches, without_collector
 
-Queries = list[tuple[Frame, ...]]
+Queries = Sequence[tuple[Frame, ...]]
 """Call chains that queried whether a stream is capturing, innermost first."""
 
 
@@ -171,7 +173,7 @@ def written_inputs(names: list[str], findings: list[Finding]) -> Iterator[Findin
 @contextlib.contextmanager
 def watch_capturing_queries(answer: bool | None = None) -> Iterator[Queries]:
     """Record the callers of ``is_current_stream_capturing``; ``answer`` replaces its result."""
-    queries: Queries = []
+    queries: list[tuple[Frame, ...]] = []
 
     def is_capturing(original: Callable[[], bool]) -> bool:
         caller = sys._getframe(2)

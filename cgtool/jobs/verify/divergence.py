@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from cgtool.detectors.reporting import at_call
 from cgtool.devices.device import OpResults, Probes, ResultRecorder
-from cgtool.jobs.verify.compare import difference, magnitude
-from cgtool.jobs.verify.runs import Trial, TrialRunner, observed_iteration
-from cgtool.jobs.verify.state import is_finite
+from cgtool.jobs.verify.differences import difference, magnitude
+from cgtool.jobs.verify.evidence import Trial
+from cgtool.jobs.verify.iterations import observed_iteration
+from cgtool.jobs.verify.raw_tensors import is_finite
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.capture import Frame
 from cgtool.model.finding import Code, Finding
 from cgtool.observe.effects import UNINITIALISED
@@ -21,16 +22,8 @@ _TRIES = 3
 """Runs that are compared with the first, because two runs can have the same noise."""
 
 
-@dataclass
-class FirstDifference:
-    """The first op at which a replay and an eager iteration differ, and how."""
-
-    op: str | None
-    """For a message: name, number, line, module, and for an op of a backward the forward line."""
-    detail: str
-
-
 def _described(call: OpCall, number: int, record: Record) -> str:
+    """For a message: name, number, line, module, and for an op of a backward the forward line."""
     place = at_call(Finding(Code(""), ""), call, record)
     text = f"{call.name} (op {number} of the capture)"
     if place.frames:
@@ -74,16 +67,17 @@ class Divergence:
         self.probes: Probes = runner.target.probe()
 
     def _replayed(self, trial: Trial, iteration: int) -> OpResults:
-        self.runner.begin_replay(trial)
+        values = self.runner.begin_replay(trial)
         for number in range(iteration + 1):
             if number:
-                self.runner.write_inputs(trial, number)
+                values = self.runner.write_inputs(trial, number, values)
             self.probes.replay()
         self.runner.target.device.synchronize()
         return self.probes.results()
 
-    def find(self, trial: Trial, iteration: int, relative: float) -> FirstDifference:
-        """The first op of an iteration (from 0) whose results differ.
+    def find(self, trial: Trial, iteration: int, relative: float) -> tuple[str | None, str]:
+        """The first op of an iteration (from 0) whose results differ, and how; None if every op has
+        equal results.
 
         ``relative``: the largest difference, over the largest magnitude, that counts as noise.
         """
@@ -94,7 +88,7 @@ class Divergence:
             zip(replayed, eager.results, strict=False)
         ):
             if call.name != eager_call.name:
-                return FirstDifference(
+                return (
                     _described(eager_call, number, eager.record),
                     f"eager runs {eager_call.name}, the capture ran {call.name}",
                 )
@@ -103,14 +97,14 @@ class Divergence:
             noise = again[number][1] if len(again) > number else expected
             apart = _apart(values, expected, noise, relative)
             if apart is not None:
-                return FirstDifference(_described(call, number, self.probes.record), apart)
+                return (_described(call, number, self.probes.record), apart)
         detail = "every op that PyTorch dispatches has equal results"
         if len(replayed) != len(eager.results):
             detail = f"the capture ran {len(replayed)} ops, eager runs {len(eager.results)}"
-        return FirstDifference(None, detail)
+        return (None, detail)
 
     def first_not_finite(self, trial: Trial, iteration: int) -> str | None:
-        """The first op of a replay whose results are not finite, as in ``FirstDifference``."""
+        """The first op of a replay whose results are not finite, as in ``find``."""
         for number, (call, values) in enumerate(self._replayed(trial, iteration)):
             if not call.name.startswith(UNINITIALISED) and not all(map(is_finite, values)):
                 return _described(call, number, self.probes.record)

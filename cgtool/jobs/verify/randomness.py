@@ -8,21 +8,17 @@ with different seeds have the same results and eager runs do not, the seed is fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from statistics import mean, variance
 
 import torch
 
 from cgtool.findings import code
-from cgtool.jobs.verify.compare import dense_numbers
-from cgtool.jobs.verify.runs import (
-    Results,
-    Trial,
-    TrialRunner,
-    eager_iteration,
-    results_of,
-)
-from cgtool.jobs.verify.state import copies, raw, unchanged
+from cgtool.jobs.verify.differences import dense_numbers
+from cgtool.jobs.verify.evidence import Key, Results, Trial
+from cgtool.jobs.verify.iterations import eager_iteration, results_of
+from cgtool.jobs.verify.raw_tensors import copies, raw, unchanged
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.finding import Finding
 
 RNG_FROZEN_SEED = code("rng-frozen-seed")
@@ -50,7 +46,7 @@ def _draws(
     return draws
 
 
-def _varies(runs: list[Results], key: tuple[str, str]) -> bool:
+def _varies(runs: list[Results], key: Key) -> bool:
     return any(key in run and not unchanged(runs[0][key], run[key]) for run in runs[1:])
 
 
@@ -79,7 +75,7 @@ def frozen(runner: TrialRunner, trial: Trial) -> list[Finding]:
     ]
 
 
-def alike(runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]) -> bool:
+def alike(runner: TrialRunner, trial: Trial, keys: Collection[Key]) -> bool:
     """True when all of these results are random in replay and eager, with equal means and mean
     magnitudes."""
     eager, replays = _draws(runner, trial), _draws(runner, trial, replayed=True)
@@ -97,7 +93,7 @@ def alike(runner: TrialRunner, trial: Trial, keys: set[tuple[str, str]]) -> bool
 def _same_mean(
     eager: list[Results],
     replays: list[Results],
-    key: tuple[str, str],
+    key: Key,
     of: Callable[[torch.Tensor], torch.Tensor],
 ) -> bool:
     with raw():

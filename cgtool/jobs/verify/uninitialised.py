@@ -8,15 +8,11 @@ from typing import Any
 
 from cgtool.detectors.reporting import at_call
 from cgtool.findings import code
-from cgtool.jobs.verify.compare import SLACK, difference
-from cgtool.jobs.verify.runs import (
-    Results,
-    Trial,
-    TrialRunner,
-    fill_sentinel,
-    observed_iteration,
-)
-from cgtool.jobs.verify.state import copies
+from cgtool.jobs.verify.differences import SLACK, difference
+from cgtool.jobs.verify.evidence import Results, Trial
+from cgtool.jobs.verify.iterations import observed_iteration
+from cgtool.jobs.verify.raw_tensors import copies, fill_sentinel
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.model.finding import Finding
 from cgtool.observe.effects import UNINITIALISED
 from cgtool.observe.ops import OpCall, OpRecorder

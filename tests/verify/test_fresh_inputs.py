@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgtool.jobs.verify.inputs import fresh, reordered
+from cgtool.jobs.verify.fresh_inputs import fresh, reordered
 
 INF = float("inf")
 

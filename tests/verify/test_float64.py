@@ -7,8 +7,9 @@ import copy
 import pytest
 import torch
 
-from cgtool.jobs.verify.compare import size_of
-from cgtool.jobs.verify.runs import Trial, TrialRunner
+from cgtool.jobs.verify.differences import size_of
+from cgtool.jobs.verify.evidence import Trial
+from cgtool.jobs.verify.runner import TrialRunner
 from cgtool.jobs.verify.state import Snapshot
 from tests.verify import rounding
 
@@ -23,7 +24,7 @@ def reference(target, spec, trial=None):
     eager = runner.eager(trial)
     runner.begin_eager(trial)
     twin = copy.deepcopy(subject.workload.parts[0])
-    run, recorder = runner.reference(trial)
+    run, recorder = runner.float64(trial)
     return twin, eager, run, recorder
 
 
@@ -37,19 +38,21 @@ def test_values_are_those_of_the_model_in_double_precision(target):
         f"gradient of {name}": value
         for (name, _), value in zip(net.named_parameters(), gradients, strict=True)
     }
-    for values, measured in zip(run.values, eager.values, strict=True):
-        assert size_of(values["output", "output"], output).largest < 1e-13
-        assert 1e-9 < size_of(measured["output", "output"], output).largest < 1e-5
+    for values, measured in zip(run.iterations, eager.iterations, strict=True):
+        assert size_of(values.after["output", "output"], output).largest < 1e-13
+        assert 1e-9 < size_of(measured.after["output", "output"], output).largest < 1e-5
         for name, gradient in exact.items():
-            assert size_of(values["gradient", name], gradient).largest < 1e-12
+            assert size_of(values.after["gradient", name], gradient).largest < 1e-12
 
 
 def test_a_training_step_goes_on_in_float64(target):
     _, eager, run, recorder = reference(target, "../../samples/train_step.py:build")
     assert recorder.failure is None
     name = "state", "parameter model.0.weight"
-    assert run.values[2][name].dtype == torch.float64
-    assert 0 < size_of(eager.values[2][name], run.values[2][name]).largest < 1e-6
+    assert run.iterations[2].after[name].dtype == torch.float64
+    assert (
+        0 < size_of(eager.iterations[2].after[name], run.iterations[2].after[name]).largest < 1e-6
+    )
 
 
 def test_views_writes_in_place_and_other_types(target, tmp_path):
@@ -72,7 +75,7 @@ def test_views_writes_in_place_and_other_types(target, tmp_path):
     torch.view_as_complex(table.reshape(4, 2, 2)).mul_(1j)
     expected = table.softmax(0), x.square(), x.argmax(), torch.fft.fft(x).conj()
     for number, value in enumerate(expected):
-        measured = run.values[0]["output", f"output[{number}]"].clone()
+        measured = run.iterations[0].after["output", f"output[{number}]"].clone()
         assert measured.dtype == value.dtype
         assert size_of(measured, value).largest < 1e-14
 
@@ -81,7 +84,10 @@ def test_ops_without_a_float64_kernel_run_in_their_own_types(target):
     _, eager, run, recorder = reference(target, "rounding.py:custom_op")
     assert list(recorder.own_type) == ["cgtool_tests::halve"]
     assert (
-        size_of(eager.values[0]["output", "output"], run.values[0]["output", "output"]).largest
+        size_of(
+            eager.iterations[0].after["output", "output"],
+            run.iterations[0].after["output", "output"],
+        ).largest
         < 1e-4
     )
 
@@ -92,7 +98,7 @@ def test_a_custom_op_that_writes_in_place(target):
     (x,), weight = part.args, part.function.__closure__[0].cell_contents
     expected = x.double() @ weight.double()
     expected[:, 3:5] += x[:, :2].double()
-    assert size_of(run.values[0]["output", "output"], 2 * expected).largest < 1e-6
+    assert size_of(run.iterations[0].after["output", "output"], 2 * expected).largest < 1e-6
 
 
 def test_a_kernel_that_no_op_launches_is_not_missed(target):
@@ -100,15 +106,15 @@ def test_a_kernel_that_no_op_launches_is_not_missed(target):
     assert recorder.failure is None and recorder.own_type == {}
     (x,) = part.args
     expected = 3 * x.double().exp() + 1
-    assert size_of(run.values[0]["output", "output[0]"], expected + 1).largest < 1e-5
-    assert size_of(run.values[0]["output", "output[1]"], expected.sum()).largest < 1e-4
+    assert size_of(run.iterations[0].after["output", "output[0]"], expected + 1).largest < 1e-5
+    assert size_of(run.iterations[0].after["output", "output[1]"], expected.sum()).largest < 1e-4
 
 
 def test_a_custom_op_that_fails_on_the_shadows_ends_the_float64_run_alone(verified, monkeypatch):
     def fail(*_arguments):
         raise KeyError("no such kernel")
 
-    monkeypatch.setattr("cgtool.jobs.verify.reference._Op._in_own_type", fail)
+    monkeypatch.setattr("cgtool.jobs.verify.float64._Op._in_own_type", fail)
     outcome = verified("rounding.py:custom_op_in_place")
     assert all(comparison.equal for comparison in outcome.comparisons)
     assert any("no such kernel" in note.text for note in outcome.notes)
@@ -157,7 +163,7 @@ def test_without_memory_the_precision_of_the_type_counts(verified, monkeypatch):
     def no_memory(*_args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("cgtool.jobs.verify.reference.Shadows.of", no_memory)
+    monkeypatch.setattr("cgtool.jobs.verify.float64.Shadows.of", no_memory)
     outcome = verified("rounding.py:attention")
     assert all(comparison.equal for comparison in outcome.comparisons)
     (note,) = {note.text for note in outcome.notes if note.code == "no-float64"}

@@ -1,0 +1,194 @@
+"""Why and where replay and eager differ: causes are tried from the most to the least certain."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+
+from cgtool.findings import code
+from cgtool.jobs.verify import causes, randomness
+from cgtool.jobs.verify.divergence import Divergence, at_first_noisy
+from cgtool.jobs.verify.evidence import Run
+from cgtool.jobs.verify.judge import Verdict
+from cgtool.jobs.verify.raw_tensors import unchanged
+from cgtool.jobs.verify.runner import ReplayFailedError
+from cgtool.jobs.verify.subject import Subject
+from cgtool.jobs.verify.uninitialised import reads_uninitialised
+from cgtool.model.failure import CgtoolError
+from cgtool.model.finding import NOTE, Finding
+from cgtool.program.boundary import first_line
+
+CAPTURE_DOES_NOT_EXECUTE = code("capture-does-not-execute")
+EAGER_VS_GRAPH_NUMERIC_NOISE = code("eager-vs-graph-numeric-noise")
+INPUT_FREED_BEFORE_REPLAY = code("input-freed-before-replay")
+OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY = code("output-overwritten-by-next-replay")
+STALE_ACCUMULATOR_OR_UNINITIALISED = code("stale-accumulator-or-uninitialised")
+
+
+def explain(subject: Subject, verdicts: Sequence[Verdict]) -> None:
+    """Report every finding, and the ops at which replay and eager first differ."""
+    log, runner, liveness = subject.log, subject.runner, subject.liveness
+    facts = verdicts[-1].evidence.facts
+    differing = [verdict for verdict in verdicts if verdict.differing]
+    uninitialised: list[Finding] = []
+    if liveness.uses_empty:
+        log.progress("fill empty memory")
+        uninitialised = reads_uninitialised(runner, subject.trial)
+    reasons: list[Finding] = []
+    if differing:
+        log.progress("look for the reason")
+        reasons = _reasons(subject, differing[0], facts.frozen, uninitialised)
+    changed = {
+        name
+        for verdict in verdicts
+        for iteration in verdict.evidence.replay.iterations
+        for _, name in iteration.changed()
+    }
+    written = [name for name, _ in runner.inputs if name in changed]
+    consecutive: list[Finding] = []
+    if written or liveness.freed_inputs:
+        consecutive = causes.Eager(runner).consecutive(subject.trial)
+    log.add(*liveness.joined([*reasons, *consecutive], reasons))
+    log.add(*(finding for finding in uninitialised if finding not in reasons))
+    if written:
+        log.add(*causes.written_inputs(written, consecutive))
+    # Finding such work runs the code again, from the state of the capture.
+    runner.begin_eager(subject.trial)
+    log.add(*subject.target.uncaptured_work(bool(differing)))
+    for name in sorted(verdicts[0].only_eager)[:1]:
+        log.add(
+            Finding(
+                OUTPUT_OVERWRITTEN_BY_NEXT_REPLAY,
+                f"every call keeps a tensor under a new name ({name}): a replay adds none, and "
+                "overwrites the one of the capture",
+                severity=NOTE,
+                phase="replay",
+            )
+        )
+    if facts.is_noisy and not uninitialised:
+        log.add(_noise(subject, verdicts))
+    _report_ops(subject, verdicts)
+    known = {finding.frames[:1] for finding in log.findings}
+    freed = subject.target.freed_inputs()
+    log.add(*(finding for finding in freed if finding.frames[:1] not in known))
+
+
+def explain_failed_replay(subject: Subject, error: ReplayFailedError) -> None:
+    """Report what the failed replay may have read."""
+    findings = list(subject.liveness.findings()) or [
+        Finding(
+            INPUT_FREED_BEFORE_REPLAY,
+            f"{error}; a graph that reads freed memory can fail like this",
+            phase="replay",
+        )
+    ]
+    subject.log.add(*findings)
+    subject.log.note("replay-failed", str(error))
+
+
+def _reasons(
+    subject: Subject, first: Verdict, frozen: Sequence[Finding], uninitialised: list[Finding]
+) -> list[Finding]:
+    """The findings of the first cause that applies to the first trial that differs."""
+    runner, trial = subject.runner, first.evidence.trial
+    iteration = first.differing[0].iteration
+    causes_in_order: list[Callable[[], Iterable[Finding]]] = [
+        lambda: causes.branches_on_capturing(runner, subject.queries, subject.trial),
+        lambda: frozen or causes.Eager(runner).frozen(trial, iteration, subject.trial),
+        lambda: uninitialised,
+        lambda: _unwritten(first.evidence.replay),
+        lambda: randomness.frozen(runner, trial),
+        lambda: _unlike_itself(subject, first),
+    ]
+    if trial is not subject.trial or iteration > 0:
+        # The first replay is right, so what the capture ran is too.
+        causes_in_order.append(causes_in_order.pop(0))
+    return next((findings for find in causes_in_order if (findings := list(find()))), [])
+
+
+def _unwritten(replay: Run) -> list[Finding]:
+    return [
+        Finding(
+            CAPTURE_DOES_NOT_EXECUTE,
+            f"no replay writes {name}: it keeps what the capture left in it",
+            phase="replay",
+            evidence=("it was overwritten before the replay, and the replay did not change it",),
+        )
+        for name in replay.unwritten[:1]
+    ]
+
+
+def _unlike_itself(subject: Subject, first: Verdict) -> list[Finding]:
+    """Two replays of a trial differ, though eager runs do not."""
+    if first.evidence.facts.differs:
+        return []
+    replay, again = first.evidence.replay, subject.runner.replay(first.evidence.trial)
+    names = [
+        key[1]
+        for one, other in zip(replay.iterations, again.iterations, strict=True)
+        for key, tensor in one.changed().items()
+        if key in other.after and not unchanged(tensor, other.after[key])
+    ]
+    return [
+        Finding(
+            STALE_ACCUMULATOR_OR_UNINITIALISED,
+            f"two replays with the same inputs and state differ in {name}, and two eager runs "
+            "do not: the graph reads memory that an earlier replay wrote",
+            phase="replay",
+        )
+        for name in names[:1]
+    ]
+
+
+def _noise(subject: Subject, verdicts: Sequence[Verdict]) -> Finding:
+    worst = max(
+        (each.comparison for verdict in verdicts for each in verdict.compared),
+        key=lambda comparison: comparison.noise or 0.0,
+    )
+    finding = Finding(
+        EAGER_VS_GRAPH_NUMERIC_NOISE,
+        f"{worst.name} differs by up to {worst.noise or 0.0:.3g} between eager runs with the "
+        "same state and random numbers: a replay may differ as much",
+        phase="forward",
+        severity=NOTE,
+    )
+    # Without memory for the results of all ops the note has no line.
+    with contextlib.suppress(RuntimeError, MemoryError):
+        return at_first_noisy(finding, subject.runner, subject.trial)
+    return finding
+
+
+def _report_ops(subject: Subject, verdicts: Sequence[Verdict]) -> None:
+    """Notes on the first op that differs, and on the first whose results are not finite."""
+    differing = [verdict for verdict in verdicts if verdict.differing]
+    not_finite = [
+        (verdict.evidence.trial, iteration)
+        for verdict in verdicts
+        if (iteration := verdict.evidence.replay.first_not_finite()) is not None
+    ]
+    if not differing and not not_finite:
+        return
+    noise = [each.comparison.relative or 0.0 for each in verdicts[0].compared
+             if each.comparison.equal]  # fmt: skip
+    try:
+        divergence = Divergence(subject.runner)
+        for verdict in differing[:1]:
+            iteration, comparison = verdict.differing[0].iteration, verdict.differing[0].comparison
+            op, detail = divergence.find(verdict.evidence.trial, iteration, max(noise, default=0.0))
+            text = f"{comparison.name} differs: {detail}"
+            if op is not None:
+                text = f"{comparison.trial}: replay and eager first differ at {op}: {detail}"
+            subject.log.note("first-parting-node", text)
+        for trial, iteration in not_finite[:1]:
+            op = divergence.first_not_finite(trial, iteration)
+            if op is not None:
+                subject.log.note(
+                    "first-non-finite-node",
+                    f"{trial.iteration(iteration)}: the first NaN or infinity comes from {op}",
+                )
+    except (CgtoolError, RuntimeError, MemoryError) as error:
+        subject.log.note(
+            "parting-unknown",
+            "the op that differs first is unknown, because a second capture failed: "
+            f"{first_line(error)}",
+        )

@@ -1,0 +1,126 @@
+"""One iteration of a workload: what runs, what it reads, and what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from cgtool.detectors.capture_errors import explain
+from cgtool.devices.device import VerifyTarget
+from cgtool.jobs.verify.evidence import Results
+from cgtool.model.failure import user_code
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.ops import OpRecorder
+from cgtool.observe.tensors import whole_or_parts
+from cgtool.program.boundary import user_errors
+from cgtool.program.phases import WorkloadRun, roots_of, run_phases
+from cgtool.program.workload import Named, Part, Workload, inputs_of
+
+RecorderT = TypeVar("RecorderT", bound=OpRecorder)
+
+
+def _prefixed(workload: Workload, part: Part, name: str) -> str:
+    return f"{part.name}: {name}" if len(workload.parts) > 1 else name
+
+
+def results_of(phases: WorkloadRun) -> Results:
+    """Outputs and gradients of all parts under one name each."""
+    workload = phases.workload
+    results: Results = {}
+    for index, named in phases.outputs.items():
+        for name, tensor in _readable(named):
+            results["output", _prefixed(workload, workload.parts[index], name)] = tensor
+    for index, gradients in phases.gradients.items():
+        for (name, _), gradient in zip(phases.backwards[index].inputs, gradients, strict=True):
+            if gradient is not None:
+                for part_name, tensor in _readable([(f"gradient of {name}", gradient)]):
+                    full = _prefixed(workload, workload.parts[index], part_name)
+                    results["gradient", full] = tensor
+    return results
+
+
+def _readable(named: Sequence[Named]) -> Iterator[Named]:
+    """What can be compared of some tensors. Raises CgtoolError (exit 4) for a tensor whose memory
+    is unknown."""
+    for name, tensor in named:
+        parts = whole_or_parts(tensor)
+        if not parts:
+            raise user_code(
+                f"cgtool cannot read the memory of {name}, a {type(tensor).__name__}",
+                why="it wraps other tensors, and does not say which",
+                fix="give it __tensor_flatten__ and __tensor_unflatten__, or use the tensors that "
+                "it wraps as inputs and outputs",
+            )
+        for suffix, part in parts:
+            yield f"{name}{suffix}", part
+
+
+def eager_iteration(
+    target: VerifyTarget,
+    watch: contextlib.AbstractContextManager[object] | None = None,
+    *,
+    keep_casts: bool = False,
+    hold: list[torch.Tensor] | None = None,
+) -> Results:
+    """One eager iteration, with the incoming gradients of the graphs.
+
+    ``watch`` is entered around the user's code only, once per phase. The incoming gradients are
+    appended to ``hold``; without it they are freed with the iteration.
+    """
+    if autocast_caches() and not keep_casts:
+        # As leaving the outermost autocast does, once an iteration.
+        torch.clear_autocast_cache()
+    phases = WorkloadRun(target.workload, target.options)
+    graphs = target.session.backwards
+
+    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
+        if phase == "backward":
+            incoming = phases.backwards[index].incoming
+            static = graphs[index].incoming if index in graphs else ()
+            for gradient, static_gradient in zip(incoming, static, strict=False):
+                if gradient.shape == static_gradient.shape:
+                    gradient.copy_(static_gradient)
+            if hold is not None:
+                hold.extend(incoming)
+        with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
+            return body()
+
+    with target.device.eager_stream():
+        run_phases(phases, run)
+    return results_of(phases)
+
+
+def observed_iteration(
+    target: VerifyTarget, make_recorder: Callable[..., RecorderT], **options: Any
+) -> tuple[Results, RecorderT]:
+    """One eager iteration under a recorder, which is made of root modules and named ranges."""
+    with watch_annotations(target.options.annotations) as annotations:
+        recorder = make_recorder(roots_of(target.workload), annotations)
+        results = eager_iteration(target, recorder, **options)
+    target.device.synchronize()
+    return results, recorder
+
+
+def autocast_caches() -> bool:
+    """True when autocast is on and caches its casts of weights."""
+    return bool(torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled())
+
+
+def static_inputs(target: VerifyTarget) -> list[Named]:
+    """The static inputs: tensors among the arguments, and the incoming gradients."""
+    workload = target.workload
+    inputs: list[Named] = []
+    ids: set[int] = set()
+    for part in workload.parts:
+        for name, tensor in _readable(inputs_of(part)):
+            if id(tensor) not in ids:
+                ids.add(id(tensor))
+                inputs.append((_prefixed(workload, part, name), tensor))
+    for index, backward in target.session.backwards.items():
+        for (output, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
+            name = _prefixed(workload, workload.parts[index], f"incoming gradient of {output}")
+            inputs.append((name, tensor))
+    return inputs

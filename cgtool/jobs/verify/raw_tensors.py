@@ -1,0 +1,121 @@
+"""Tensors as memory: copied, written and compared without autograd, recorders or a simulation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import torch
+
+from cgtool.torch_compat.op_key import unintercepted, unobserved
+from cgtool.torch_compat.private import disable_current_modes, no_torch_function
+
+Key = TypeVar("Key")
+
+
+@contextlib.contextmanager
+def raw() -> Iterator[None]:
+    """Read and write tensors directly: without autograd and recorders."""
+    with disable_current_modes(), unobserved(), torch.inference_mode(), no_torch_function():
+        yield
+
+
+@contextlib.contextmanager
+def arithmetic() -> Iterator[None]:
+    """Compute with tensors directly: ``raw``, also without the simulated device, so that no op may
+    name a device."""
+    with raw(), unintercepted():
+        yield
+
+
+def copies(tensors: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+    """Copies that the next run does not overwrite."""
+    with raw():
+        return {key: tensor.detach().clone() for key, tensor in tensors.items()}
+
+
+def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values into the memory of a tensor. Elements that share memory are written once."""
+    with raw():
+        if tensor.layout != torch.strided:
+            tensor.copy_(values)
+            return
+        target = _distinct(tensor)
+        for dimension, size in enumerate(target.shape):
+            values = values.narrow(dimension, 0, size)
+        target.copy_(values)
+
+
+def _distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the elements that do not share memory by a stride of 0."""
+    view = tensor.detach()
+    for dimension, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dimension] > 1:
+            view = view.narrow(dimension, 0, 1)
+    return view
+
+
+# --- bits
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of any layout as a contiguous strided tensor."""
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """True when no bit of two dense tensors differs."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    if left.numel() == 0 or left.is_meta:
+        return True
+    # The stride of a single element can be any number, and view wants 1.
+    left, right = (each.reshape(-1).as_strided((each.numel(),), (1,)) for each in (left, right))
+    return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))
+
+
+def unchanged(before: torch.Tensor, now: torch.Tensor) -> bool:
+    """True when no bit differs; the two may be on different devices."""
+    with raw():
+        if before.shape != now.shape:
+            return False
+        before = before.to(now.device)
+    with arithmetic():
+        return same_bits(dense(before), dense(now.detach()))
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """True without a NaN or an infinity."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    with arithmetic():
+        return bool(dense(tensor).isfinite().all())
+
+
+# --- a sentinel, to see what is written or read
+
+
+def fill_sentinel(tensor: torch.Tensor) -> None:
+    """Fill with NaN or the smallest number, which a replay is unlikely to write."""
+    target = _distinct(tensor)
+    if target.is_floating_point() or target.is_complex():
+        target.fill_(float("nan"))
+    elif target.dtype == torch.bool:
+        target.fill_(True)
+    elif not target.is_quantized:
+        target.fill_(torch.iinfo(target.dtype).min)
+
+
+def holds_sentinel(tensor: torch.Tensor) -> bool:
+    """True when every element is the sentinel, and not by chance."""
+    with raw():
+        if not tensor.numel() or tensor.dtype == torch.bool or tensor.is_quantized:
+            return False
+        if tensor.is_floating_point() or tensor.is_complex():
+            return bool(tensor.isnan().all())
+        return tensor.dtype != torch.uint8 and bool((tensor == torch.iinfo(tensor.dtype).min).all())

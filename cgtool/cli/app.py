@@ -54,6 +54,21 @@ class Command(TyperCommand):
             args = [*args[:at], *(f"--argument={text}" for text in args[at + 1 :])]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run it. Where its result would be JSON on standard output, so is its error."""
+        from cgtool.model.failure import CgtoolError
+
+        try:
+            return super().invoke(ctx)
+        except CgtoolError as error:
+            formats = ctx.params.get("format_") or ("json" if ctx.params.get("json") else "")
+            if "json" in ([formats] if isinstance(formats, str) else formats):
+                from cgtool.cli.output import write_bytes
+                from cgtool.render.json import encode_failure
+
+                write_bytes(encode_failure(error.failure), None)
+            raise
+
 
 class LazyGroup(TyperGroup):
     """Lists its commands from a table and imports only the one that runs."""

@@ -26,7 +26,7 @@ from cgtool.analysis.gate.budgets import (
     same_entry,
 )
 from cgtool.cli import options as opt
-from cgtool.cli.output import check_places, show_table, write_bytes
+from cgtool.cli.output import check_places, show_failure, show_table, write_bytes
 from cgtool.model.failure import EXIT_USAGE, CgtoolError, usage
 from cgtool.model.options import MAX_RUNS, MAX_SECONDS
 
@@ -307,7 +307,7 @@ def _write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool) ->
     """Every format to its place; GitHub's summary also where ``GITHUB_STEP_SUMMARY`` says. Where
     nothing was measured, those of figures alone are left out: standard error says why.
 
-    Raises CgtoolError (exit 2) for a place that cannot be written, when all others are."""
+    Exits with 2 for a place that cannot be written, when all others are."""
     from cgtool.render.gate_table import render
 
     is_empty = all(target.error is not None for target in report.targets)
@@ -326,7 +326,9 @@ def _write(report: GateReport, chosen: Chosen, *, quiet: bool, explain: bool) ->
         except CgtoolError as error:
             errors.append(error)
     if errors:
-        raise errors[0]
+        # Not raised: the report is written, so no error takes its place.
+        show_failure(errors[0].failure)
+        raise typer.Exit(errors[0].failure.exit_code)
 
 
 def _encoded(kind: str, report: GateReport) -> bytes:

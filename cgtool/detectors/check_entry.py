@@ -92,14 +92,7 @@ def check_entry(
         options, (steps, differences, iteration) = _without_refusals(
             region, workload, options, compared
         )
-        scheduled = {id(step.optimizer) for step in iteration.scheduled}
-        for step in steps.values():
-            if id(step.optimizer) not in scheduled:
-                findings.extend(preflight.captured_step(step))
-        findings.extend(
-            preflight.captured_scheduler(step.optimizer, step.scheduler, step.frames)
-            for step in iteration.scheduled
-        )
+        findings.extend(preflight.captured_optimizers(steps.values(), iteration.scheduled))
         findings.extend(preflight.of_modules(workload, differences))
         findings.extend(differences)
         if any(finding.code == CONTROL_FLOW_FROZEN for finding in differences):
@@ -151,8 +144,8 @@ def _without_refusals(
 
 @contextlib.contextmanager
 def _stepping_anyway(region: CapturedRegion) -> Iterator[None]:
-    """Optimizers do not refuse to be captured: ``captured_step`` has reported those that do, and
-    the code after their step is checked too."""
+    """Optimizers do not refuse to be captured: ``captured_optimizers`` has reported those that do,
+    and the code after their step is checked too."""
 
     def health_check(original: Any, *args: Any) -> Any:
         return None if region.capturing else original(*args)

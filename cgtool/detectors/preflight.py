@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from cgtool.model.finding import ERROR, NOTE, Code, Finding
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.call_sites import constructed_at
 from cgtool.observe.frames import here, package_part
+from cgtool.observe.iteration import SchedulerStep
 from cgtool.observe.tensors import on_host
 from cgtool.program.callables import real_module
 from cgtool.program.workload import Workload
@@ -35,6 +36,9 @@ OPTIMIZER_WITHOUT_CAPTURE_GUARD = code("optimizer-without-capture-guard")
 RELAXED_MODE_HIDES_BUGS = code("relaxed-mode-hides-bugs")
 TRAINABLE_BUFFER = code("trainable-buffer")
 
+_STEP_OUTSIDE = (
+    "call its `step()` after the replay, or use an optimizer with the option `capturable`"
+)
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The allocator reads the first that is set."""
 
@@ -184,47 +188,63 @@ def stepping_optimizers() -> Iterator[dict[int, Stepped]]:
         step.rates.append(_rates(step.optimizer))
 
 
-def captured_scheduler(
-    optimizer: torch.optim.Optimizer, kind: str, frames: tuple[Frame, ...]
-) -> Finding:
-    """A learning rate scheduler of the class ``kind`` steps in the captured code."""
+def captured_optimizers(
+    steps: Iterable[Stepped], scheduled: Sequence[SchedulerStep]
+) -> Iterator[Finding]:
+    """What goes wrong when a graph contains these steps of optimizers and of their schedulers."""
+    for scheduler in scheduled:
+        yield _captured_scheduler(scheduler)
+    known = {id(scheduler.optimizer) for scheduler in scheduled}
+    for step in steps:
+        if id(step.optimizer) not in known:
+            yield from _captured_step(step)
+
+
+def _captured_scheduler(step: SchedulerStep) -> Finding:
+    group = step.optimizer.param_groups[0]
     return Finding(
-        frozen_by(optimizer),
-        f"`{kind}.step` is Python: in a replay it does not run, and the learning rate stays that "
-        "of the capture",
-        frames,
+        frozen_by(step.optimizer),
+        f"`{step.scheduler}.step` is Python: in a replay it does not run, and the learning rate "
+        "stays that of the capture",
+        step.frames,
         fix="call `scheduler.step()` after each replay, and give the optimizer "
-        f"`lr=torch.tensor({_first_rate(optimizer.param_groups[0])}, device=...)`",
+        f"`{_tensor_of(group.get('initial_lr', group.get('lr')))}`",
         severity=ERROR,
     )
 
 
-def _first_rate(group: dict[str, Any]) -> Any:
-    """The learning rate before any scheduler changed it, to twelve digits."""
-    rate = group.get("initial_lr", group.get("lr"))
-    rate = rate.item() if isinstance(rate, torch.Tensor) and on_host(rate) else rate
+def _tensor_of(rate: Any) -> str:
+    return f"lr=torch.tensor({_shown_rate(rate)}, device=...)"
+
+
+def _shown_rate(rate: Any) -> Any:
+    """A learning rate as a user writes it: without the rounding of its type."""
+    if isinstance(rate, torch.Tensor) and on_host(rate):
+        return float(f"{rate.item():.6g}")
     return float(f"{rate:.12g}") if isinstance(rate, float) else rate
 
 
-def _keeps_host_state(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its steps depend on numbers on the host that change with every step."""
-    if optimizer.param_groups[0].get("lr_decay") == 0:
-        return False
-    return any(
-        isinstance(value, int | float)
-        or (isinstance(value, torch.Tensor) and value.dim() == 0 and on_host(value))
-        for state in optimizer.state.values()
-        if isinstance(state, dict)
-        for value in state.values()
+def _host_state(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of the state that the optimizer keeps as numbers on the host."""
+    return list(
+        dict.fromkeys(
+            key
+            for state in optimizer.state.values()
+            if isinstance(state, dict)
+            for key, value in state.items()
+            if isinstance(value, int | float)
+            or (isinstance(value, torch.Tensor) and value.dim() == 0 and on_host(value))
+        )
     )
 
 
-def captured_step(step: Stepped) -> Iterator[Finding]:
-    """What goes wrong when a graph contains the steps of this optimizer."""
+def _captured_step(step: Stepped) -> Iterator[Finding]:
     optimizer, stepped_at = step.optimizer, step.frames
     group = optimizer.param_groups[0]
     name, frames = type(optimizer).__name__, constructed_at(optimizer) or stepped_at
     lr, capturable = group.get("lr"), group.get("capturable")
+    counters = [] if capturable else _host_state(optimizer)
+    moves = len(set(step.rates)) > 1
     if name == "Adafactor" and type(optimizer).__module__.startswith("torch.optim"):
         # PyTorch's check reads an option that this class does not have.
         yield Finding(
@@ -240,25 +260,39 @@ def captured_step(step: Stepped) -> Iterator[Finding]:
             stepped_at,
             fix=f"construct it with {name}(..., capturable=True){where}",
         )
-    elif not isinstance(lr, torch.Tensor):
+    elif counters or not isinstance(lr, torch.Tensor):
+        unused = not counters or group.get("lr_decay") == 0
         severity: str | None = None
-        if len(set(step.rates)) > 1:
+        if moves:
             severity = ERROR
-        elif "initial_lr" not in group and (capturable or not _keeps_host_state(optimizer)):
+        elif "initial_lr" not in group and (capturable or unused):
             # No scheduler changes it.
             severity = NOTE
-        rate = _first_rate(group)
-        what = "numbers" if lr is None else f"its learning rate ({rate}) and its other state"
+        # If the code changes it, the rate of now is not the one that the user wrote.
+        rate = _shown_rate(optimizer.defaults.get("lr") if moves else group.get("initial_lr", lr))
+        evidence: tuple[str, ...] = ()
         if capturable:
             reason = (
                 f"the learning rate of `{name}` is a Python number ({rate}): a scheduler "
                 "that changes it has no effect on replays"
             )
-            fix = (
-                f"{name}(..., lr=torch.tensor({rate}, device=...)), which schedulers update in "
-                "place"
+            fix = f"{name}(..., {_tensor_of(rate)}), which schedulers update in place"
+        elif counters:
+            kept = " and ".join(f"`{counter}`" for counter in counters[:2])
+            kept = f"{kept} and {len(counters) - 2} more" if counters[2:] else kept
+            reason = (
+                f"`{name}` keeps {kept} on the host, where a replay does not change "
+                f"{'them' if counters[1:] else 'it'}"
             )
+            fix = _STEP_OUTSIDE
+            if unused:
+                evidence = (f"while `lr_decay` is 0, no weight depends on {kept}",)
         else:
-            reason = f"`{name}` does not support captures: {what} on the host are frozen"
-            fix = None
-        yield Finding(frozen_by(optimizer), reason, frames, fix=fix, severity=severity)
+            what = "its numbers" if lr is None else f"its learning rate ({rate})"
+            reason = f"`{name}` does not support captures: {what} on the host is frozen"
+            # Its fused kernel reads a tensor, where the others read a number.
+            is_fused = f"{name}(..., {_tensor_of(rate)}, fused=True)"
+            fix = is_fused if "fused" in group else _STEP_OUTSIDE
+        yield Finding(
+            frozen_by(optimizer), reason, frames, fix=fix, evidence=evidence, severity=severity
+        )

@@ -16,6 +16,7 @@ from cgtool.analysis.graph.view import Link, View
 from cgtool.analysis.reports import ExplainedFinding, explain, place_of
 from cgtool.findings import page
 from cgtool.model.capture import Capture, Frame, Function, KernelLaunch, Node
+from cgtool.model.failure import Failure
 from cgtool.model.files import encode_json
 from cgtool.model.finding import Finding, Report
 from cgtool.model.schema import Field, fields, reader
@@ -37,6 +38,26 @@ def encode(schema: str, report: Any) -> bytes:
     return json_bytes(
         {"schema": schema, "schema_version": _VERSIONS.get(schema, 1), **body}, indent=2
     )
+
+
+def encode_failure(failure: Failure) -> bytes:
+    """Why a command has no report, as an object that is printed in its place."""
+    found = [_finding(finding) for finding in failure.findings]
+    cause = found[0] if found else {}
+    place = failure.frames[0] if failure.frames else None
+    error = {
+        "code": cause.get("code"),
+        "message": failure.what,
+        "file": place.file if place else cause.get("file"),
+        "line": place.line if place else cause.get("line"),
+        "why": failure.why,
+        "fix": failure.fix or cause.get("fix"),
+        "exit_code": failure.exit_code,
+        "phase": failure.phase,
+        "frames": msgspec.to_builtins(failure.frames),
+        "findings": found,
+    }
+    return json_bytes({"schema": "cgtool-error", "schema_version": 1, "error": error}, indent=2)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

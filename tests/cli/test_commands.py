@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,3 +81,38 @@ def test_a_breakpoint_is_skipped(tmp_path):
     done = run_cgtool("capture", "model.py:build", "-q", "--device", "simulated", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "model.py:3: breakpoint() is skipped" in done.stderr
+
+
+UNCAPTURED = """\
+import torch
+def build(device):
+    return lambda x: x * x.sum().item(), (torch.ones(4, device=device),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code"),
+    [
+        (("verify", "entry.py:build", "--format", "json"), 4),
+        (("capture", "entry.py:build", "--format", "json"), 4),
+        (("dump", "entry.py:build", "--json"), 4),
+        (("pools", "missing.cgt", "--format", "json"), 2),
+        (("gate", "missing.cgt", "--format", "json", "--max-nodes", "3"), 2),
+        (("check", "entry.py:other", "--format", "json"), 4),
+    ],
+)
+def test_an_error_is_json_where_the_result_would_be(arguments, exit_code, tmp_path):
+    (tmp_path / "entry.py").write_text(UNCAPTURED)
+    device = () if arguments[1].endswith(".cgt") else ("--device", "simulated")
+    done = run_cgtool(*arguments, *device, cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["schema"] == "cgtool-error"
+    error = printed["error"]
+    assert error["exit_code"] == exit_code
+    assert error["message"] in done.stderr
+    if arguments[1] == "entry.py:build":
+        assert (error["code"], error["file"], error["line"]) == (
+            "sync-item", str(tmp_path / "entry.py"), 3,
+        )  # fmt: skip
+        assert error["fix"]

@@ -138,8 +138,23 @@ def scheduler_in_the_step(device):
         optimizer.zero_grad()
         loss = net(x).square().mean()
         loss.backward()
-        optimizer.step()  # <- lr-frozen-despite-capturable
-        decay.step()
+        optimizer.step()
+        decay.step()  # <- lr-frozen-despite-capturable
+        return loss
+
+    return step
+
+
+def counts_its_steps_on_the_host(device):
+    net = nn.Linear(4, 1).to(device)
+    x = torch.randn(8, 4, device=device)
+    optimizer = torch.optim.Adagrad(net.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()  # <- optimizer-without-capture-guard
         return loss
 
     return step

@@ -71,6 +71,39 @@ def test_the_line_to_blame(verified, name):
     )
 
 
+def test_an_iterator_behind_a_learning_rate_is_named_and_not_called_noise(verified, tmp_path):
+    """Nothing sets it back, so eager runs from the same state differ."""
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import itertools\nimport torch\n\ndef build(device):\n    steps = itertools.count(1)\n"
+        "    net = torch.nn.Linear(4, 1).to(device)\n    x = torch.ones(2, 4, device=device)\n"
+        "    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)\n    def step():\n"
+        "        rate = 0.1 * min(1.0, next(steps) / 1000)\n"
+        "        optimizer.param_groups[0]['lr'] = rate\n        loss = net(x).square().mean()\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+        "        return loss\n    return step\n"
+    )
+    outcome = verified(f"{file}:build")
+    assert not all(comparison.equal for comparison in outcome.comparisons)
+    first, *others = outcome.findings
+    assert (first.code, first.frames[0].line) == ("python-scalar-frozen", 11)
+    assert "eager-vs-graph-numeric-noise" not in {finding.code for finding in others}
+    rates = next(finding for finding in others if finding.code.startswith("optimizer"))
+    assert "(0.0)" in rates.reason and "lr=torch.tensor(0.0," in rates.fix
+
+
+def test_the_fix_for_an_optimizer_that_counts_on_the_host(verified, tmp_path):
+    (finding,) = verified("guilty.py:counts_its_steps_on_the_host").findings
+    assert "`step`" in finding.reason and "`step()` after the replay" in finding.fix
+    source = inspect.getsource(guilty.counts_its_steps_on_the_host)
+    file = tmp_path / "entry.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\n"
+        + "".join(line for line in source.splitlines(True) if "optimizer.step()" not in line)
+    )
+    assert all(each.equal for each in verified(f"{file}:counts_its_steps_on_the_host").comparisons)
+
+
 def test_the_first_node_that_parts_is_named(verified):
     outcome = verified("guilty.py:rebound_state")
     (note,) = [note for note in outcome.notes if note.code == "first-parting-node"]

@@ -20,7 +20,12 @@ from cgtool.detectors.frozen_values import (
     CPU_WORK_IN_REGION,
     PYTHON_SCALAR_FROZEN,
 )
-from cgtool.detectors.preflight import captured_step, stepping_optimizers
+from cgtool.detectors.preflight import (
+    LR_FROZEN_DESPITE_CAPTURABLE,
+    OPTIMIZER_WITHOUT_CAPTURE_GUARD,
+    captured_optimizers,
+    stepping_optimizers,
+)
 from cgtool.jobs.verify.evidence import Trial
 from cgtool.jobs.verify.iterations import eager_iteration
 from cgtool.jobs.verify.runner import TrialRunner
@@ -34,12 +39,13 @@ from cgtool.observe.tensors import on_host
 from cgtool.program.phases import roots_of
 from cgtool.torch_compat.patches import Patches, without_collector
 
+_FROZEN = FROZEN | {LR_FROZEN_DESPITE_CAPTURABLE, OPTIMIZER_WITHOUT_CAPTURE_GUARD}
 Queries = Sequence[tuple[Frame, ...]]
 """Call chains that queried whether a stream is capturing, innermost first."""
 
 
 class Eager:
-    """Eager iterations of the workload, compared by their ops."""
+    """Eager iterations of the workload, compared by their ops and by the numbers of optimizers."""
 
     def __init__(self, runner: TrialRunner) -> None:
         self.runner = runner
@@ -48,8 +54,35 @@ class Eager:
         target = self.runner.target
         inputs = [(part.args, dict(part.kwargs)) for part in target.workload.parts]
         ranges = watch_annotations(target.options.annotations)
-        with ranges as annotations, without_collector():
-            return compare_iterations(run, roots_of(target.workload), annotations, inputs)[0]
+        numbers: list[dict[int, dict[str, Any]]] = []
+        with ranges as annotations, without_collector(), stepping_optimizers() as steps:
+
+            def run_and_look() -> None:
+                run()
+                numbers.append({key: _numbers_of(step.optimizer) for key, step in steps.items()})
+
+            findings, second = compare_iterations(
+                run_and_look, roots_of(target.workload), annotations, inputs
+            )
+        before, after = numbers
+        moved = {
+            key: [
+                f"{name}: {before[key][name]:.6g}, then {number:.6g}"
+                for name, number in after[key].items()
+                if before[key].get(name, number) != number
+            ]
+            for key in before
+        }
+        stepped = [step for key, step in steps.items() if moved.get(key)]
+        scheduled = [step for step in second.scheduled if moved.get(id(step.optimizer))]
+        for finding in captured_optimizers(stepped, scheduled):
+            evidence = [text for texts in moved.values() for text in texts]
+            findings.append(
+                msgspec.structs.replace(
+                    finding, evidence=(*finding.evidence, *evidence[:3]), severity=ERROR
+                )
+            )
+        return findings
 
     def consecutive(self, trial: Trial, skipped: int = 0) -> list[Finding]:
         """Compare two consecutive iterations, after ``skipped`` others."""
@@ -69,49 +102,35 @@ class Eager:
     def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
         """What the host changes between iterations, or between two sets of inputs."""
         for skipped in range(max(1, iteration)):
-            findings = kept(self.consecutive(trial, skipped), FROZEN)
-            findings += self._optimizers(trial, skipped)
-            if findings:
+            if findings := kept(self.consecutive(trial, skipped), _FROZEN):
                 return findings
         inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
-        return kept(self.restarted(captured, inputs), FROZEN)
+        return kept(self.restarted(captured, inputs), _FROZEN)
 
-    def _optimizers(self, trial: Trial, skipped: int) -> list[Finding]:
-        """Optimizers whose numbers the host changes from one iteration to the next."""
-        self.runner.begin_eager(trial, skipped)
-        with stepping_optimizers() as steps:
-            self.runner.iterate()
-            before = {key: _numbers_of(step.optimizer) for key, step in steps.items()}
-            self.runner.iterate()
-        findings: list[Finding] = []
-        for key, step in steps.items():
-            moved = [
-                f"{name}: {old}, then {new}"
-                for (name, old), (_, new) in zip(
-                    before.get(key, []), _numbers_of(step.optimizer), strict=False
-                )
-                if old != new
-            ]
-            if moved:
-                findings += [
-                    msgspec.structs.replace(
-                        finding, evidence=(*finding.evidence, *moved[:3]), severity=ERROR
-                    )
-                    for finding in captured_step(step)
-                ]
-        return findings
+    def not_restored(self, trial: Trial) -> tuple[Finding, ...]:
+        """What the host changes although everything that cgtool reaches is set back: iterators,
+        clocks. A random order of a sum is noise: what is only drawn at random is left out, unless
+        it is seen to reach an op."""
+        return tuple(
+            msgspec.structs.replace(finding, severity=None)
+            for finding in kept(self.restarted(trial, trial), _FROZEN)
+            if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
+        )
 
 
-def _numbers_of(optimizer: torch.optim.Optimizer) -> list[tuple[str, Any]]:
+def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Numbers of an optimizer's options and state that are on the host, by name."""
-    numbers: list[tuple[str, Any]] = []
-    for group in optimizer.param_groups:
-        numbers += [(key, value) for key, value in group.items() if isinstance(value, int | float)]
+    numbers = {
+        f"{key} of group {index}" if index else key: value
+        for index, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if isinstance(value, int | float)
+    }
     for number, state in enumerate(optimizer.state.values()):
         for key, value in state.items():
             host = isinstance(value, torch.Tensor) and on_host(value) and value.dim() == 0
             if host or isinstance(value, int | float):
-                numbers.append((f"{key} of parameter {number}", float(value)))
+                numbers[f"{key} of parameter {number}"] = float(value)
     return numbers
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors import compare_iterations
 from cgtool.devices.device import VerifyTarget
 from cgtool.findings import code
 from cgtool.jobs.verify import causes, randomness
@@ -25,7 +24,7 @@ from cgtool.jobs.verify.state import Snapshot, state_of
 from cgtool.jobs.verify.subject import Log, Subject
 from cgtool.model.capture import Caveat
 from cgtool.model.failure import CgtoolError
-from cgtool.model.finding import ERROR, NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
+from cgtool.model.finding import NOTE, NOTHING_COMPARED, TOO_NOISY, Comparison, Finding
 from cgtool.model.options import Progress, VerifyOptions
 from cgtool.observe.tensors import HOST, place_of
 from cgtool.program.boundary import first_line
@@ -188,23 +187,15 @@ def _examine(subject: Subject, trial: Trial, facts: EagerFacts, *runs: Run) -> V
         evidence = replace(evidence, eager=(*runs, *more))
         verdict = judge(evidence)
         if verdict.noisy:
-            evidence = replace(evidence, facts=_facts_of_noise(subject, trial, facts))
+            # By chance, or because the host changes a number that it uses, which is not noise.
+            frozen = causes.Eager(runner).not_restored(trial)
+            evidence = replace(evidence, facts=replace(facts, differs=True, frozen=frozen))
             verdict = judge(evidence)
     may_round = subject.other_kernels or evidence.facts.differs
     if verdict.differing and may_round and not evidence.facts.frozen:
         float64 = _float64(subject, trial)
         verdict = judge(replace(evidence, may_round=True, float64=float64))
     return verdict
-
-
-def _facts_of_noise(subject: Subject, trial: Trial, facts: EagerFacts) -> EagerFacts:
-    """Eager differs from itself: by chance, or because the host changes a number that it uses,
-    which is not noise."""
-    eager = causes.Eager(subject.runner)
-    found = causes.kept(eager.restarted(trial, trial), compare_iterations.FROZEN)
-    # A warning is a number that may have changed: a random order of a sum is noise.
-    frozen = tuple(finding for finding in found if finding.severity in (None, ERROR))
-    return replace(facts, differs=True, frozen=frozen)
 
 
 def _float64(subject: Subject, trial: Trial) -> Run | None:

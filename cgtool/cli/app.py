@@ -62,7 +62,9 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except CgtoolError as error:
             formats = ctx.params.get("format_") or ("json" if ctx.params.get("json") else "")
-            if "json" in ([formats] if isinstance(formats, str) else formats):
+            # The file of `capture` is not that of its report.
+            to_file = ctx.params.get("output") is not None and ctx.info_name != "capture"
+            if "json" in ([formats] if isinstance(formats, str) else formats) and not to_file:
                 from cgtool.cli.output import write_bytes
                 from cgtool.render.json import encode_failure
 

@@ -33,8 +33,9 @@ from cgtool.observe.effects import effect_of
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
 from cgtool.program.boundary import user_errors
-from cgtool.program.objects import reach, short, type_name
+from cgtool.program.objects import short, type_name
 from cgtool.program.phases import WorkloadRun, name_of, run_phases, seed_all, warm_up, warmup_iters
+from cgtool.program.reach import reach
 from cgtool.program.workload import Part, Workload, inputs_of, named_tensors
 
 EMPTY_GRAPH = code("empty-graph")

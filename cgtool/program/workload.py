@@ -17,7 +17,8 @@ from cgtool.model.capture import Caveat, Entry, Frame, Option, Tensor
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.tensors import strided_parts
-from cgtool.program.objects import attribute, is_a, reach, type_name
+from cgtool.program.objects import attribute, is_a, type_name
+from cgtool.program.reach import reach
 from cgtool.torch_compat.private import pytree
 from cgtool.torch_compat.storages import StorageRef
 

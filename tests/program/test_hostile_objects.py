@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgtool.program.objects import reach
+from cgtool.program.reach import reach
 from cgtool.program.workload import flatten_outputs
 
 CLASSES = """

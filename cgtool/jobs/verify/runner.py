@@ -19,8 +19,7 @@ from cgtool.jobs.verify.raw_tensors import (
     unchanged,
     write,
 )
-from cgtool.jobs.verify.reachable import Reachable
-from cgtool.jobs.verify.state import Snapshot, state_of
+from cgtool.jobs.verify.state import Snapshot, reachable_from, state_of
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.program.boundary import first_line
 from cgtool.program.phases import roots_of
@@ -46,7 +45,7 @@ class TrialRunner:
     def __init__(self, target: VerifyTarget, start: Snapshot) -> None:
         self.target = target
         self._start = start
-        after = Reachable(target.workload)
+        after = reachable_from(target.workload)
         self._restore_end = after.layout()
         self.inputs = static_inputs(target)
         held = [

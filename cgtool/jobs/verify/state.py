@@ -17,8 +17,17 @@ import torch
 
 from cgtool.devices.device import Device
 from cgtool.jobs.verify.raw_tensors import copies, raw, write
-from cgtool.jobs.verify.reachable import Reachable
+from cgtool.program.reach import Named, Reachable
 from cgtool.program.workload import Workload, inputs_of, named_tensors
+
+
+def reachable_from(workload: Workload) -> Reachable:
+    """Everything that the callables and their arguments lead to."""
+    roots: list[Named] = []
+    for part in workload.parts:
+        roots += part.modules.items()
+        roots += ("", part.function), ("argument", part.args), ("argument", dict(part.kwargs))
+    return Reachable(roots)
 
 
 def state_of(workload: Workload) -> dict[str, torch.Tensor]:
@@ -30,7 +39,7 @@ def state_of(workload: Workload) -> dict[str, torch.Tensor]:
         # ``buffer net.mean`` is called ``net.mean``.
         kind, _, rest = name.partition(" ")
         _add(named, added, rest if kind in ("buffer", "tensor") else name, tensor)
-    for path, tensor in Reachable(workload).tensors.values():
+    for path, tensor in reachable_from(workload).tensors.values():
         _add(named, added, path, tensor)
     return named
 
@@ -49,13 +58,13 @@ class Snapshot:
     """A state that can be restored."""
 
     def __init__(self, workload: Workload, device: Device) -> None:
-        self.reachable = Reachable(workload)
-        self._restore_objects = self.reachable.layout()
-        self._tensors = [tensor for _, tensor in self.reachable.tensors.values()]
+        reachable = reachable_from(workload)
+        self._restore_objects = reachable.layout()
+        self._tensors = [tensor for _, tensor in reachable.tensors.values()]
         self.values = copies({id(tensor): tensor for tensor in self._tensors})
         """By identity of the tensor."""
-        self._arrays = [(array, array.copy()) for array in self.reachable.arrays]
-        sources = [*self.reachable.random_sources, random]
+        self._arrays = [(array, array.copy()) for array in reachable.arrays]
+        sources = [*reachable.random_sources, random]
         if (numpy := sys.modules.get("numpy")) is not None:
             sources.append(numpy.random)
         self._random: list[Callable[[], object]] = [

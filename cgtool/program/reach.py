@@ -1,0 +1,445 @@
+"""What the user's code can reach: one step from an object to what is inside it, and two walks.
+
+``inside`` is the step: into containers, attributes, closures and the globals that a function names.
+``reach`` walks a few steps and stops at modules, optimizers, tensors and generators: what a summary
+names, close to the function. ``Reachable`` walks as far as it goes, because a value that it misses
+is not restored between two runs that must begin in the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import itertools
+import random
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, cast
+
+import torch
+
+from cgtool.observe.frames import is_internal
+from cgtool.observe.tensors import has_shape, whole_or_parts
+from cgtool.program.objects import attribute, is_a
+from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS
+
+Items = dict[Any, Any]
+Named = tuple[str, Any]
+"""An object with its path."""
+
+_MOST_ITEMS = 10_000
+"""Longer containers contain only data and are not followed."""
+_FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
+_FOLLOWED_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
+_LEFT = frozenset(sys.stdlib_module_names - _FOLLOWED_OF_STDLIB) | {"cgtool", "numpy", "torch"}
+
+
+# --- places
+
+
+def _same_objects(now: Items, items: Items) -> bool:
+    return len(now) == len(items) and all(
+        (key is current_key or _equal(key, current_key)) and value is current
+        for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
+    )
+
+
+def _equal(key: Any, other: Any) -> bool:
+    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
+    others is the user's."""
+    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
+
+
+def _same_memory(now: Items, items: Items) -> bool:
+    data, saved = now["data"], items["data"]
+    return bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
+
+
+@dataclass
+class Place:
+    """A place that holds objects and can be restored."""
+
+    items: Callable[[], Items]
+    """The objects in it, by key."""
+    put: Callable[[Items], None]
+    """Sets it to exactly these."""
+    same: Callable[[Items, Items], bool] = _same_objects
+
+    def restore(self, items: Items) -> None:
+        """Set it to ``items``, unless it still has them."""
+        if not self.same(self.items(), items):
+            self.put(items)
+
+
+def _container(value: Any) -> Place:
+    """A dictionary (the attributes of an object too), a set, a list or a deque."""
+
+    def items() -> Items:
+        if isinstance(value, dict):
+            return dict(value)
+        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
+
+    def put(items: Items) -> None:
+        value.clear()
+        if isinstance(value, dict | set):
+            value.update(items)
+        else:
+            value.extend(items.values())
+
+    return Place(items, put)
+
+
+_ABSENT = (AttributeError, KeyError, ValueError)
+"""Raised for a slot, a global and a cell that hold nothing."""
+
+
+def _variables(
+    names: tuple[str, ...],
+    get: Callable[[str], Any],
+    assign: Callable[[str, Any], None],
+    delete: Callable[[str], None],
+) -> Place:
+    """Variables that may be unset: the globals that a function names, slots, a cell."""
+
+    def items() -> Items:
+        values = {}
+        for name in names:
+            with contextlib.suppress(*_ABSENT):
+                values[name] = get(name)
+        return values
+
+    def put(items: Items) -> None:
+        for name in names:
+            if name in items:
+                assign(name, items[name])
+            else:
+                with contextlib.suppress(*_ABSENT):
+                    delete(name)
+
+    return Place(items, put)
+
+
+def _attributes(owner: Any, names: tuple[str, ...]) -> Place:
+    return _variables(
+        names,
+        partial(getattr, owner),
+        partial(object.__setattr__, owner),
+        partial(object.__delattr__, owner),
+    )
+
+
+# --- one step
+
+
+def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator[Named]:
+    """What is directly inside an object, with paths. ``places`` gets the places that hold it.
+
+    Without ``places`` only what the code of a function names: not the closures of libraries, and
+    not the other methods of its object.
+    """
+    if is_a(value, torch.Tensor):
+        yield from _in_tensor(path, value, places)
+    elif is_a(value, dict | list | deque | set):
+        yield from _in_place(path, _container(value), places, len(value))
+    elif is_a(value, tuple | frozenset):
+        for index, item in enumerate(list(value)[:_MOST_ITEMS]):
+            yield _joined(path, index), item
+    elif is_a(value, types.FunctionType):
+        yield from _in_function(path, value, places)
+    elif is_a(value, types.MethodType):
+        yield path, value.__self__
+        yield path, value.__func__
+    elif is_a(value, partial):
+        yield path, value.args
+        yield path, value.keywords
+        yield path, value.func
+    elif is_a(value, types.CellType):
+        yield from _in_place(path, _attributes(value, ("cell_contents",)), places)
+    else:
+        yield from _in_object(path, value, places)
+
+
+def _in_place(
+    path: str, place: Place, places: list[Place] | None, size: int = 1
+) -> Iterator[Named]:
+    if size > _MOST_ITEMS:
+        return
+    if places is not None:
+        places.append(place)
+    for key, value in place.items().items():
+        yield _joined(path, key), value
+        if isinstance(key, torch.Tensor):
+            yield path, key
+
+
+def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> Iterator[Named]:
+    for suffix, part in whole_or_parts(tensor):
+        if part is not tensor:
+            yield f"{path}{suffix}", part
+    # Attributes of the tensor object; those of a wrapper can be all that it wraps.
+    yield path, vars(tensor)
+    for hooks in TENSOR_HOOKS:
+        yield f"hook of {path}", getattr(tensor, hooks, None)
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if places is not None and plain and has_shape(tensor) and not tensor.is_meta:
+        # ``p.data = q`` replaces the memory of a tensor.
+        places.append(
+            Place(
+                lambda: {"data": tensor.detach()},
+                lambda items: setattr(tensor, "data", items["data"]),
+                _same_memory,
+            )
+        )
+    if tensor.is_leaf and tensor.requires_grad:
+        if places is not None:
+            places.append(_attributes(tensor, ("grad",)))
+        yield f"gradient of {path}", tensor.grad
+
+
+def _in_function(
+    path: str, function: types.FunctionType, places: list[Place] | None
+) -> Iterator[Named]:
+    code = function.__code__
+    users = not is_internal(code) and "-packages/" not in code.co_filename
+    # torch.compile, torch.no_grad and functools.wraps set __wrapped__.
+    yield path, attribute(function, "__wrapped__")
+    if not users and places is None:
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for _, value in _in_place("", _attributes(cell, ("cell_contents",)), places):
+            yield name, value
+    arguments = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    if places is not None and (vars(function) or users):
+        yield from _in_place(path, _container(vars(function)), places, len(vars(function)))
+    if users:
+        yield from _globals_of(function, places)
+
+
+def _globals_of(function: types.FunctionType, places: list[Place] | None) -> Iterator[Named]:
+    table = function.__globals__
+    names = []
+    for name, read in _globals_in(function.__code__):
+        value = table.get(name)
+        if not is_a(value, types.ModuleType):
+            names.append(name)
+        elif read is not None and read in vars(value):
+            held = _variables((read,), *_operations(vars(value)))
+            for _, inner in _in_place("", held, places):
+                yield f"{name}.{read}", inner
+    names = [name for name in dict.fromkeys(names) if not is_a(table.get(name), type)]
+    yield from _in_place("", _variables(tuple(names), *_operations(table)), places)
+
+
+def _operations(table: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return table.__getitem__, table.__setitem__, table.__delitem__
+
+
+@lru_cache(maxsize=4096)
+def _globals_in(code: types.CodeType) -> tuple[tuple[str, str | None], ...]:
+    """(global, the attribute of it that is read next or None), nested functions included."""
+    names: dict[tuple[str, str | None], None] = {}
+    for this, following in itertools.pairwise(dis.get_instructions(code)):
+        if this.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
+            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            names[str(this.argval), str(following.argval) if is_attribute else None] = None
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= dict.fromkeys(_globals_in(constant))
+    return tuple(names)
+
+
+def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Named]:
+    kind = type(value)
+    is_module = issubclass(kind, torch.nn.Module)
+    library = kind.__module__.partition(".")[0]
+    followed = places is not None and kind.__module__.startswith(_FOLLOWED)
+    if library in _LEFT and not (followed or is_module or kind is threading.local):
+        return
+    table = attribute(value, "__dict__")
+    if type(table) is dict:
+        prefix = "" if path in ("", "self") else path
+        yield from _in_place(prefix, _container(table), places, len(table))
+    # Its descriptor has a slot's real name (``_Class__private``).
+    slots = tuple(
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    )
+    if slots:
+        yield from _in_place(path, _attributes(value, slots), places, len(slots))
+    if places is None:
+        return
+    # Names in the methods of the class: a cache next to the class, a closure around it.
+    for base in kind.__mro__:
+        if not _is_users(base):
+            continue
+        for member in list(vars(base).values()):
+            function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+            if isinstance(function, types.FunctionType):
+                yield path, function
+
+
+def _is_users(kind: type) -> bool:
+    """True for classes of the user's code, False for those of libraries."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    if kind.__module__.partition(".")[0] in sys.stdlib_module_names or file is None:
+        return kind.__module__ in ("__main__",)
+    return "-packages/" not in file and kind.__module__.partition(".")[0] not in ("torch", "cgtool")
+
+
+_SHORT = frozenset(MODULE_TABLES)
+
+
+def _joined(path: str, key: Any) -> str:
+    """``layers.0.weight``: without the names of a module's own dictionaries."""
+    if isinstance(key, torch.Tensor) or key in _SHORT:
+        return path
+    return f"{path}.{key}" if path else str(key)
+
+
+def _is_data(value: Any) -> bool:
+    """Whether there is nothing to find in it."""
+    return type(value) in (type(None), bool, int, float, complex, str, bytes) or is_a(
+        value, type | types.ModuleType | types.CodeType
+    )
+
+
+# --- all of it
+
+
+class Reachable:
+    """Everything that can be reached from objects, breadth first."""
+
+    def __init__(self, roots: Iterable[Named]) -> None:
+        self._places: list[Place] = []
+        self.tensors: dict[int, tuple[str, torch.Tensor]] = {}
+        """By identity: the first path to it."""
+        self.random_sources: list[Any] = []
+        """Of PyTorch, Python and NumPy."""
+        self.arrays: list[Any] = []
+        waiting = deque(roots)
+        seen: dict[int, Any] = {}
+        while waiting:
+            path, value = waiting.popleft()
+            if not _is_data(value) and id(value) not in seen:
+                seen[id(value)] = value
+                if not self._record(path, value):
+                    waiting.extend(inside(path, value, self._places))
+
+    def layout(self) -> Callable[[], None]:
+        """Record which objects are in which places; returns what restores them."""
+        layout = [(place, place.items()) for place in self._places]
+
+        def restore() -> None:
+            for place, items in layout:
+                place.restore(items)
+
+        return restore
+
+    def _record(self, path: str, value: Any) -> bool:
+        """Keep what has contents of its own; True if there is nothing inside it."""
+        module = type(value).__module__
+        if isinstance(value, torch.Tensor):
+            if any(part is value for _, part in whole_or_parts(value)):
+                self.tensors[id(value)] = path, value
+        elif isinstance(value, torch.Generator | random.Random) or module.startswith(
+            "numpy.random"
+        ):
+            # Numbers of the system have no state, and that of a source of seeds is read-only.
+            fixed = isinstance(value, random.SystemRandom) or type(value).__name__ == "SeedSequence"
+            if not fixed:
+                self.random_sources.append(value)
+            return True
+        elif module == "numpy" and hasattr(value, "tobytes") and hasattr(value, "flags"):
+            self.arrays.append(value)
+            return True
+        return False
+
+
+# --- what is close
+
+
+_STEPS = 3
+"""The function, a helper function, and a container or an object in either."""
+
+
+@dataclass
+class Reached:
+    """By the names in the user's code."""
+
+    modules: dict[str, torch.nn.Module] = field(default_factory=dict)
+    """Outermost owners only. ``{"": module}`` when the function is a module, or bound to one."""
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    generators: dict[str, torch.Generator] = field(default_factory=dict)
+
+
+def reach(function: Callable[..., Any]) -> Reached:
+    """What ``function`` can reach by name; an object with two names has the first."""
+    if is_a(function, torch.nn.Module):
+        return Reached(modules={"": cast(torch.nn.Module, function)})
+    reached = Reached()
+    tables: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (torch.nn.Module, reached.modules),
+        (torch.optim.Optimizer, reached.optimizers),
+        (torch.Tensor, reached.tensors),
+        (torch.Generator, reached.generators),
+    )
+    waiting: deque[tuple[str, Any, int]] = deque([("", function, _STEPS + 1)])
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    if isinstance(call, types.FunctionType):
+        waiting.append(("", call, _STEPS + 1))
+    seen: dict[int, Any] = {}
+    while waiting:
+        name, value, steps = waiting.popleft()
+        if id(value) in seen or _is_data(value):
+            continue
+        seen[id(value)] = value
+        table = next((table for kind, table in tables if is_a(value, kind)), None)
+        if table is not None:
+            while name in table:
+                name += "'"
+            table[name] = value
+        elif steps:
+            # An object whose attributes raise has no usable names.
+            with contextlib.suppress(Exception):
+                wrapped = attribute(value, "__wrapped__")
+                is_call = is_a(value, types.MethodType | partial)
+                waiting.extend(
+                    (inner, part, steps - (not is_call and part is not wrapped))
+                    for inner, part in inside(name, value)
+                )
+    _leave_out_owned(reached)
+    return reached
+
+
+def _leave_out_owned(reached: Reached) -> None:
+    """Modules of other modules, and tensors of modules."""
+    inner = {
+        id(child)
+        for module in reached.modules.values()
+        for child in module.modules()
+        if child is not module
+    }
+    reached.modules = {
+        name: module for name, module in reached.modules.items() if id(module) not in inner
+    }
+    owned = {
+        id(tensor)
+        for module in reached.modules.values()
+        for tensor in (*module.parameters(), *module.buffers())
+    }
+    reached.tensors = {
+        name: tensor for name, tensor in reached.tensors.items() if id(tensor) not in owned
+    }

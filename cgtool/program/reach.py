@@ -230,8 +230,12 @@ def _globals_of(function: types.FunctionType, places: list[Place] | None) -> Ite
         value = table.get(name)
         if not is_a(value, types.ModuleType):
             names.append(name)
-        elif read is not None and read in vars(value):
-            held = _variables((read,), *_operations(vars(value)))
+        elif read in vars(value) and (
+            places is None or _is_users(str(attribute(value, "__name__")), value)
+        ):
+            # What a library keeps is not restored: cgtool replaces functions of some while it
+            # watches.
+            held = _variables((str(read),), *_operations(vars(value)))
             for _, inner in _in_place("", held, places):
                 yield f"{name}.{read}", inner
     names = [name for name in dict.fromkeys(names) if not is_a(table.get(name), type)]
@@ -242,13 +246,19 @@ def _operations(table: dict[str, Any]) -> tuple[Any, Any, Any]:
     return table.__getitem__, table.__setitem__, table.__delitem__
 
 
+_NAMING_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
+_NAMING_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
+
+
 @lru_cache(maxsize=4096)
 def _globals_in(code: types.CodeType) -> tuple[tuple[str, str | None], ...]:
-    """(global, the attribute of it that is read next or None), nested functions included."""
+    """(global, the attribute of it that is named next or None), nested functions included."""
     names: dict[tuple[str, str | None], None] = {}
-    for this, following in itertools.pairwise(dis.get_instructions(code)):
-        if this.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
-            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+    # `settings.calls += 1` copies `settings` before it reads the attribute.
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "COPY"]
+    for this, following in itertools.pairwise(instructions):
+        if this.opname in _NAMING_GLOBALS:
+            is_attribute = following.opname in _NAMING_ATTRIBUTES
             names[str(this.argval), str(following.argval) if is_attribute else None] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -281,7 +291,7 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
         return
     # Names in the methods of the class: a cache next to the class, a closure around it.
     for base in kind.__mro__:
-        if not _is_users(base):
+        if not _is_users(base.__module__, sys.modules.get(base.__module__)):
             continue
         for member in list(vars(base).values()):
             function = member.__func__ if isinstance(member, staticmethod | classmethod) else member
@@ -289,13 +299,13 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
                 yield path, function
 
 
-def _is_users(kind: type) -> bool:
-    """True for classes of the user's code, False for those of libraries."""
-    module = sys.modules.get(kind.__module__)
+def _is_users(name: str, module: types.ModuleType | None) -> bool:
+    """True for a module of the user's code, False for those of libraries."""
     file = getattr(module, "__file__", None)
-    if kind.__module__.partition(".")[0] in sys.stdlib_module_names or file is None:
-        return kind.__module__ in ("__main__",)
-    return "-packages/" not in file and kind.__module__.partition(".")[0] not in ("torch", "cgtool")
+    package = name.partition(".")[0]
+    if package in sys.stdlib_module_names or file is None:
+        return name == "__main__"
+    return "-packages/" not in file and package not in ("torch", "cgtool")
 
 
 _SHORT = frozenset(MODULE_TABLES)

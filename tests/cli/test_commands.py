@@ -98,7 +98,7 @@ def build(device):
         (("dump", "entry.py:build", "--json"), 4),
         (("pools", "missing.cgt", "--format", "json"), 2),
         (("gate", "missing.cgt", "--format", "json", "--max-nodes", "3"), 2),
-        (("check", "entry.py:other", "--format", "json"), 4),
+        (("check", "entry.py:other", "--format", "json"), 2),
     ],
 )
 def test_an_error_is_json_where_the_result_would_be(arguments, exit_code, tmp_path):

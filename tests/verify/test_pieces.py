@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import types
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_everything_that_a_call_changes_is_set_back():
     assert list(stored) == ["draws"]
     after = random.getstate(), torch.get_rng_state(), generator.getstate()
     assert before[0] == after[0] and torch.equal(before[1], after[1]) and before[2] == after[2]
+
+
+def test_what_a_function_keeps_in_another_module_is_set_back():
+    settings = types.ModuleType("settings")
+    settings.__file__, settings.calls, settings.rate = "settings.py", 0, 0.1
+    names = {"settings": settings}
+    source = "def count():\n    settings.calls += 1\n    settings.rate = 0.2\n"
+    exec(compile(source, str(FOLDER / "count.py"), "exec"), names)
+    start = Snapshot(workload(names["count"]), Source())
+    names["count"]()
+    start.restore()
+    assert (settings.calls, settings.rate) == (0, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ replay but the first. Needs no GPU.
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,15 @@ class _Comparison:
             if old is None or new is None or _key(old.call) != _key(new.call):
                 yield from self._branch(old or new, new if old else None)
                 break
-            if old.numbers != new.numbers and not new.in_optimizer:
+            numbers = self._numbers(old), self._numbers(new)
+            if numbers[0] != numbers[1] and not new.in_optimizer:
+                forward = self.second.record.forward_of(new.call)
+                if not any(op.call is forward for op in different):
+                    yield from self._number(new.call, *numbers)
                 different.append(new)
-                yield from self._number(old, new)
             if old.outside != new.outside:
-                yield from self._addresses(old, new)
+                moved = {part.storage for op in different for part in op.outside}
+                yield from self._addresses(old, new, moved)
         frozen = list(self.frozen.findings())
         yield from frozen
         yield from self._host_operands(different)
@@ -146,22 +151,29 @@ class _Comparison:
 
     def _branch(self, before: Op, after: Op | None) -> Iterator[Finding]:
         frames = _frames_of_branch(before.call.chain, after.call.chain if after else None)
-        differences = f"{after.call.name} in the next" if after else "not in the other"
-        text = f"two consecutive calls run different ops: {before.call.name} in one, {differences}"
-        if not self.frozen.explain_branch([op.call for op in (before, after) if op], text):
+        ops = [op.call for op in (before, after) if op]
+        one, other = _with_line(before.call), _with_line(after.call) if after else ""
+        differences = f"{other} in the next" if after else "not in the other"
+        text = f"two consecutive calls run different ops: {one} in one, {differences}"
+        if not self.frozen.explain_branch(ops, text):
             yield Finding(
                 CONTROL_FLOW_FROZEN,
                 f"{text}; a replay repeats the captured ops",
                 frames or frames_of(before.call.chain),
             )
 
-    def _number(self, before: Op, after: Op) -> Iterator[Finding]:
-        call = after.call
+    def _numbers(self, op: Op) -> list[Any]:
+        """What a graph keeps of its numbers: not memory of the host that a replay fills anew."""
+        filled = self.first.filled | self.second.filled
+        return [each for each in op.numbers if op.read_on_host.get(each[0]) not in filled]
+
+    def _number(
+        self, call: OpCall, before: Sequence[Any], after: Sequence[Any]
+    ) -> Iterator[Finding]:
         old, new = next(
-            ((x[1], y[1]) for x, y in zip(before.numbers, after.numbers, strict=False) if x != y),
-            ("", ""),
+            ((x[1], y[1]) for x, y in zip(before, after, strict=False) if x != y), ("", "")
         )
-        evidence = f"{call.name} got {old}, then {new}"
+        evidence = f"{call.name} got {_short(old)}, then {_short(new)}"
         if not self.frozen.explain_number(call, evidence):
             yield self._at(
                 call,
@@ -183,7 +195,8 @@ class _Comparison:
         )
         return iter(dict.fromkeys(texts))
 
-    def _addresses(self, before: Op, after: Op) -> Iterator[Finding]:
+    def _addresses(self, before: Op, after: Op, moved: set[int]) -> Iterator[Finding]:
+        """``moved``: the storages that ops with different numbers take views of."""
         by_position = {tensor.position: tensor for tensor in before.outside}
         for new in after.outside:
             old = by_position.get(new.position)
@@ -193,6 +206,9 @@ class _Comparison:
                 old.storage != new.storage and not self.first.outlived(old.storage)
             )
             if old is None or (is_there and not is_again):
+                continue
+            if new.storage == old.storage and new.storage in moved:
+                # Another part of the same tensor: its number was reported.
                 continue
             if new.storage not in self.first.storages and not self.second.outlived(new.storage):
                 # It existed neither before nor after: PyTorch created it in C++ for this call
@@ -270,6 +286,14 @@ class _Comparison:
                     evidence=(change.text,),
                     severity=WARNING,
                 )
+
+
+def _with_line(call: OpCall) -> str:
+    return f"{call.name} of line {line_of(call.chain[0])}" if call.chain else call.name
+
+
+def _short(value: Any) -> str:
+    return textwrap.shorten(str(value), 60, placeholder=" ...")
 
 
 def _frames_of_branch(chain: tuple[Site, ...], other: tuple[Site, ...] | None) -> tuple[Frame, ...]:

@@ -9,6 +9,9 @@ rarely taken. What the two iterations show to differ is an error, anything else 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
 
 from cgtool.findings import code
 from cgtool.model.capture import Frame
@@ -17,9 +20,10 @@ from cgtool.observe.flow_reader import read_flows
 from cgtool.observe.flows import Branch, Source, contains
 from cgtool.observe.frames import Site, frames_of, position_of
 from cgtool.observe.host_reads import Change, HostReads, Watched
-from cgtool.observe.iteration import Iteration
+from cgtool.observe.iteration import COPIES, Iteration
 from cgtool.observe.ops import OpCall
 from cgtool.observe.source import Position, text_at
+from cgtool.torch_compat.private import storage_address
 
 CONTROL_FLOW_FROZEN = code("control-flow-frozen")
 CPU_STATE_STEP_COUNTER = code("cpu-state-step-counter")
@@ -33,8 +37,13 @@ _DRAWS = {
     "clock": (CPU_WORK_IN_REGION, "the time"),
     "file": (CPU_WORK_IN_REGION, "what is read from a file"),
     "host": (CPU_WORK_IN_REGION, "a value that other code on the host changes"),
+    "copied": (CPU_WORK_IN_REGION, "a value that the device copies to the host"),
 }
 """Of calls whose result is never the same: the code, and the value in words."""
+
+
+def _resets(watched: Watched) -> bool:
+    return watched.use.resets
 
 
 class FrozenValues:
@@ -47,7 +56,8 @@ class FrozenValues:
         self.flows = read_flows(second.ran, reads)
         self.changes: dict[Source, Change] = {}
         for change in changes:
-            if change.after.kind != "tensor" and change.watched.key is not None:
+            is_kept = change.after.kind == "tensor" or self._is_filled(change)
+            if change.watched.key is not None and not is_kept:
                 self.changes.setdefault(Source("state", change.watched.key), change)
         by_threads = {Source("state", key) for key in reads.written_by_threads()}
         drawn = [
@@ -66,6 +76,11 @@ class FrozenValues:
         self._rank = {source: number for number, source in enumerate(first_of_all)}
         self.observed: dict[Position, str] = {}
         """Expressions and conditions that the two iterations show to differ, and how."""
+
+    def _is_filled(self, change: Change) -> bool:
+        """Whether a tensor on the host changes because copies of the device fill it."""
+        value = change.watched.look_up() if change.after.kind == "host tensor" else None
+        return isinstance(value, torch.Tensor) and storage_address(value) in self.second.filled
 
     def _spared(self, state: Source, key: str) -> bool:
         change = self.changes.get(state)
@@ -126,9 +141,11 @@ class FrozenValues:
                     decisions[source.key] = None
                 elif kind == "op":
                     call = calls.get(key)
-                    chain, name = (
-                        (call.chain, call.name) if call else ((), "an op inside another op")
-                    )
+                    is_filled = self.causes[source].kind == "copied"
+                    if is_filled and call and call.name.startswith(COPIES):
+                        # A copy of the graph reads what a copy of the graph has filled.
+                        continue
+                    chain, name = (call.chain, call.name) if call else ((), "an op")
                     yield self._value(source, chain, name, key)
                 elif kind == "setting":
                     yield self._value(source, (), f"`{text_at(key)}`", key)
@@ -155,6 +172,9 @@ class FrozenValues:
         evidence = [self.observed[position]] if position in self.observed else []
         if changed is not None:
             evidence.append(changed.text)
+        if cause.kind == "copied":
+            file, line, *_ = cause.key
+            evidence.append(f"copied at {Path(file).name}:{line}, and nothing waits for the copy")
         if branch.loops and cause.kind == "random" and cause.key[1] != branch.line:
             return self._drawn(cause, "the order of a loop", evidence, position)
         what = f"`{changed.watched.use.text}`" if changed is not None else self._in_words(cause)
@@ -201,7 +221,8 @@ class FrozenValues:
         if changed is not None:
             evidence.append(changed.text)
         watched = self._watched(cause)
-        written = [each for each in watched if each.use.written]
+        # A line that sets it back is named if no other writes it.
+        written = sorted((each for each in watched if each.use.written), key=_resets)
         kind = changed.after.kind if changed is not None else "number"
         name = f"`{(written or watched)[0].use.text}`" if watched else "a value"
         at_op = frames_of(chain) or (self._frame_at(position),)
@@ -234,10 +255,10 @@ class FrozenValues:
             )
         elif kind == "number" and written:
             code_name, frame = CPU_STATE_STEP_COUNTER, written[0].frame
-            if changed is not None and isinstance(changed.after.content, float):
+            if changed is not None and not isinstance(changed.after.content, int | str):
                 fix = (
-                    "keep it in a 0-dim tensor on the device, and change that in place in the "
-                    "captured code (`mul_`, `copy_`)"
+                    "keep it in a tensor on the device, and change that in place in the captured "
+                    "code (`mul_`, `copy_`)"
                 )
             reason = (
                 f"{name} changes on the host with every call and reaches {target}; a replay "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -123,17 +124,27 @@ def hooks_of(path: str, module: torch.nn.Module) -> Iterator[Finding]:
     for kind, names in (("forward", FORWARD_HOOKS), ("backward", BACKWARD_HOOKS)):
         for table in names:
             for hook in (getattr(module, table, None) or {}).values():
-                function = getattr(hook, "__func__", hook)
+                function = _function_of(hook)
                 if package_part(getattr(getattr(function, "__code__", None), "co_filename", "")):
-                    # PyTorch's own: of a lazy module, of a parametrization.
+                    # PyTorch's own: of a lazy module, of `weight_norm`.
                     continue
                 yield Finding(
                     CHILD_MODULE_HOOKS_CAPTURED,
                     f"`{path or 'the module'}` ({type(module).__name__}) has a {kind} hook, whose "
                     "Python code does not run in a replay",
-                    _definition(hook),
+                    _definition(function),
                     module=path,
                 )
+
+
+def _function_of(hook: Any) -> Any:
+    """The function that a hook calls: that of a method, of a partial, or of an object with
+    ``__call__``."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    if not inspect.isroutine(hook):
+        hook = getattr(type(hook), "__call__", hook)  # noqa: B004 # the function, not whether
+    return getattr(hook, "__func__", hook)
 
 
 def _definition(value: Any) -> tuple[Frame, ...]:

@@ -194,6 +194,16 @@ class _Reader:
             if isinstance(value, CONTAINERS):
                 self._add("state", ("contents", id(value)), sources)
 
+    def _fill(self, tensor: ast.expr, sources: Sources) -> None:
+        """The device copies into a tensor on the host, or into a part of it."""
+        while name_chain(tensor) is None and isinstance(tensor, ast.Attribute | ast.Subscript):
+            tensor = tensor.value
+        root, steps = name_chain(tensor) or ("", ())
+        for key in self._keys(root, steps):
+            self._add("state", key, sources)
+        if root in self.locals and not steps:
+            self.names[root] = self.names.get(root, NOTHING) | sources
+
     # --- expressions
 
     def _eval(self, node: ast.AST | None) -> Sources:
@@ -315,6 +325,8 @@ class _Reader:
         drawn = frozenset((Source(kind, position),)) if kind else NOTHING
         if isinstance(function, ast.Attribute) and name in CHANGES:
             self._change(function.value, everything)
+        if isinstance(function, ast.Attribute) and name == "copy_" and kind == "copied":
+            self._fill(function.value, drawn)
         if name == "shuffle":
             for argument in node.args:
                 self._change(argument, everything | drawn)

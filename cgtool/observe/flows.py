@@ -33,7 +33,7 @@ class Source:
     """``parameter`` of the function that is read, ``state`` that outlives a call, ``whole`` (the
     state that another is reached through, if it is replaced), ``item`` (of a container among the
     states: those of one key, or the size), ``decision`` (the side that a branch takes), or what a
-    call returns: ``random``, ``clock``, ``file``, ..."""
+    call returns: ``random``, ``clock``, ``file``, ``copied`` (from the device to the host), ..."""
     key: Any
     """Name of the parameter; key of the state; position of the test or of the call."""
 

@@ -7,6 +7,7 @@ two snapshots says which values changed, and which line reads them.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import types
@@ -63,7 +64,9 @@ class Change:
 
     @property
     def text(self) -> str:
-        return f"{self.watched.use.text}: {self.before.shown}, then {self.after.shown}"
+        name, before, after = self.watched.use.text, self.before.shown, self.after.shown
+        # The states of a generator look the same, and so do containers of one size.
+        return f"{name}: {before}, then {after}" if before != after else f"{name} has changed"
 
     def spares(self, key: str) -> bool:
         """Whether it is the change of a container whose items of this key, or size, are as they
@@ -128,7 +131,7 @@ class HostReads:
         keys: list[Any] = [(owner, use.root)]
         base = root()
         for kind, part in use.steps:
-            is_part = isinstance(base, torch.nn.Module) and is_internal(type(base).forward.__code__)
+            is_part = isinstance(base, torch.nn.Module) and _is_of_pytorch(base)
             if base is None or base is MISSING:
                 keys.append(None)
             elif is_immutable(base) and keys[-1] is not None:
@@ -231,6 +234,12 @@ class HostReads:
                     others._follow(getattr(thread, "function", None), _HELPERS)
                 running = running.f_back
         return {watched.key for watched in others.watched if watched.use.written}
+
+
+def _is_of_pytorch(module: torch.nn.Module) -> bool:
+    # `torch.no_grad` around a user's `forward` is a function of PyTorch.
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return isinstance(code, types.CodeType) and is_internal(code)
 
 
 def _by_computed_names(

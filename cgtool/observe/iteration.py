@@ -42,6 +42,8 @@ SKIPPED = (
     "aten::_efficientzerotensor",
 )  # fmt: skip
 """Prefixes of ops that become no node."""
+COPIES = ("aten::copy_", "aten::_to_copy")
+"""Prefixes of ops that copy, between the device and the host too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class Op:
     """All tensors of the op are on the host: those it gets, or else its results."""
     host_scalar: bool
     """A device op got a 0-dim CPU tensor from before the iteration as a number."""
+    read_on_host: dict[int, int] = field(default_factory=dict)
+    """The storages of the CPU tensors among ``numbers``, by position."""
+    fills_host: bool = False
+    """It copies from the device to the host, and does not wait."""
     random: bool = False
     """It draws random numbers."""
     in_optimizer: bool = False
@@ -109,6 +115,8 @@ class Iteration:
     """By the call that drew a random number: the state of its generator after the iteration."""
     storages: dict[int, StorageRef] = field(default_factory=dict)
     """All storages of arguments and results of ops, by key."""
+    filled: set[int] = field(default_factory=set)
+    """Those on the host into which the device copies: a replay fills them too."""
 
     def outlived(self, storage: int) -> bool:
         """Whether a storage is still alive after the iteration."""
@@ -135,7 +143,7 @@ class _Recorder(OpRecorder):
     def execute(
         self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        op = self._op(call, args, kwargs)
+        op = self._op(call, func, args, kwargs)
         if op is not None and op.host_scalar:
             op.host_scalar = not copies_to_device(func, args, kwargs, on_host)
         before = self._note_storages((args, kwargs))
@@ -150,6 +158,8 @@ class _Recorder(OpRecorder):
             # It creates tensors.
             places = list(map(on_host, tensors_in(result)))
             op.host = bool(places) and all(places)
+        if op is not None and call.name.startswith(COPIES):
+            op.host = op.host and all(map(on_host, tensors_in(result)))
         if (op is None and all(map(on_host, tensors_in(result)))) or (op is not None and op.host):
             self._by_host |= new
         if call.name.startswith(UNINITIALISED) and _called_by_user(sys._getframe(1)):
@@ -159,6 +169,10 @@ class _Recorder(OpRecorder):
             op.reads_nothing_of = unread
             written = list(filter(has_memory, written_by(func, args, kwargs)))
             op.writes_input = any(storage_address(tensor) in self.inputs for tensor in written)
+            if call.name.startswith(COPIES) and not op.host and _does_not_wait(args, kwargs):
+                filled = [each for each in storages_in(result).values() if on_host(each)]
+                op.fills_host = bool(filled)
+                self.iteration.filled.update(map(storage_address, filled))
             if overwrites(call.name):
                 for tensor in written:
                     storage = storage_address(tensor)
@@ -191,9 +205,12 @@ class _Recorder(OpRecorder):
             for known in self._overwritten.get(storage, ())
         )
 
-    def _op(self, call: OpCall, args: Any, kwargs: Any) -> Op | None:
+    def _op(self, call: OpCall, func: Any, args: Any, kwargs: Any) -> Op | None:
         if call.name.startswith(SKIPPED):
             return None
+        # What is overwritten is not read.
+        unread = set(map(id, written_by(func, args, kwargs))) if overwrites(call.name) else ()
+        read_on_host: dict[int, int] = {}
         numbers: list[Any] = []
         outside: list[OutsideTensor] = []
         places: list[bool] = []
@@ -212,8 +229,10 @@ class _Recorder(OpRecorder):
                 if host:
                     # A CPU result of a device op (the seed of an attention kernel) is not a number
                     # of the user's.
-                    if argument.numel() <= _SMALL and (is_outside or storage in self._by_host):
+                    is_known = is_outside or storage in self._by_host
+                    if is_known and argument.numel() <= _SMALL and id(argument) not in unread:
                         numbers.append((position, str(argument.tolist())))
+                        read_on_host[position] = storage
                     host_scalar |= is_outside and argument.dim() == 0
                     host_input |= argument.dim() == 0 and storage in self.inputs
                 elif is_outside:
@@ -230,6 +249,7 @@ class _Recorder(OpRecorder):
             tuple(outside),
             all_host,
             host_scalar and not all_host,
+            read_on_host,
             host_input=host_input,
             in_optimizer=_inside(sys._getframe(2), "/torch/optim/"),
         )
@@ -238,6 +258,11 @@ class _Recorder(OpRecorder):
 def storages_in(value: Any) -> dict[int, torch.Tensor]:
     """A tensor on each storage in a nested value, by the key of the storage."""
     return {storage_address(tensor): tensor for tensor in tensors_in(value) if has_memory(tensor)}
+
+
+def _does_not_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a copy is ``non_blocking``."""
+    return bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
 
 
 def _range_of(tensor: torch.Tensor) -> range:
@@ -419,6 +444,8 @@ def observe(
             positions = [position_of(site) for site in op.call.chain]
             iteration.ran.ops.update(positions[:1])
             iteration.ran.around.update(positions)
+            if op.fills_host:
+                iteration.ran.drawn.update(dict.fromkeys(positions[:1], "copied"))
         elif op.random and op.call.chain:
             iteration.ran.drawn[position_of(op.call.chain[0])] = "random"
     return iteration

@@ -41,6 +41,8 @@ class Use:
     """In the condition of an `if`, a `while` or a conditional expression, or in a loop's range."""
     called: bool
     """The value itself is called here."""
+    resets: bool = False
+    """A constant is assigned: `self.n = 0`."""
 
     @property
     def text(self) -> str:
@@ -163,6 +165,7 @@ class _Uses(ast.NodeVisitor):
         self.code = code
         self.uses: list[Use] = []
         self.tested = False
+        self.resets = False
         count = code.co_argcount + code.co_kwonlyargcount
         self.arguments = set(code.co_varnames[:count])
         self.locals = set(code.co_varnames) | set(code.co_cellvars)
@@ -182,8 +185,14 @@ class _Uses(ast.NodeVisitor):
             return False
         root, steps = chain
         scope = self._scope(root)
-        self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called))
+        resets = written and self.resets
+        self.uses.append(Use(root, scope, steps, node.lineno, written, self.tested, called, resets))
         return True
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.resets = isinstance(node.value, ast.Constant)
+        self.generic_visit(node)
+        self.resets = False
 
     def visit_Attribute(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
         is_written = isinstance(node.ctx, ast.Store)

@@ -32,6 +32,7 @@ try:
     """The keys of a thread outside any op."""
 except (MissingPrivateName, RuntimeError):
     _PLAIN_KEYS = None, None
+_FUNCTORCH = parse_key("FuncTorchDynamicLayerBackMode")
 
 
 def unused_key(*names: str) -> tuple[str, Any]:
@@ -129,10 +130,18 @@ class Dispatch:
     def run(self, below: Any, *args: Any, **kwargs: Any) -> Any:
         """The op itself, with tensors in place of numbers. A frame of this in a traceback says that
         the op failed, and not what observes it (``cgtool.program.boundary``)."""
+        numbers = [
+            position
+            for position in self.tensors
+            if position < len(args) and type(args[position]) in NUMBERS
+        ]
         tensors = list(args)
-        for position in self.tensors:
-            if position < len(args) and type(args[position]) in NUMBERS:
-                tensors[position] = wrapped_number(args[position])
+        for position in numbers:
+            tensors[position] = wrapped_number(args[position])
+        if numbers and numbers == self.tensors and below.has(_FUNCTORCH):
+            # A number belongs to no level of functorch, but the keys are those of a tensor of one.
+            with force_keys(*_PLAIN_KEYS):
+                return self.op(*tensors, **kwargs)
         return self.redispatch(below, *tensors, **kwargs)
 
 

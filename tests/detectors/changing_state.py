@@ -1063,3 +1063,55 @@ def step_of_an_own_optimizer(device):
         optimizer.step()
 
     return run
+
+
+def flag_in_pinned_memory(device):
+    flag = torch.zeros(1, pin_memory=True)
+
+    def run(x):
+        flag.copy_((x.sum() > 0).float().view(1), non_blocking=True)
+        return x * 2 if flag[0] > 0 else x  # <- control-flow-frozen
+
+    return run, (rows(device),)
+
+
+def scale_in_pinned_memory(device):
+    peak = torch.ones(1, pin_memory=True)
+
+    def run(x):
+        peak.copy_(x.max().view(1), non_blocking=True)  # <- cpu-work-in-region
+        return x / float(peak)
+
+    return run, (rows(device),)
+
+
+def part_of_a_table_by_number(device):
+    table = torch.linspace(1.0, 0.0, 64, device=device)
+    place = None
+
+    def run(x):
+        nonlocal place
+        if place is None:
+            place = 0
+        here, after = table[place], table[place + 1]
+        place = (place + 1) % 63  # <- cpu-state-step-counter
+        return x * here + (after - here)
+
+    return run, (rows(device),)
+
+
+def dropout_that_an_object_anneals(device):
+    drop = nn.Dropout(0.5)
+    model = nn.Sequential(nn.Linear(8, 8), drop, nn.Linear(8, 1)).to(device)
+    rates = {"step": 0}
+    x = rows(device)
+
+    def run():
+        vars(drop)["p"] = 0.5 * (1 - rates["step"] / 1000)
+        model.zero_grad()
+        loss = model(x).mean()  # <- python-scalar-frozen
+        loss.backward()
+        rates["step"] += 1  # <- cpu-state-step-counter
+        return loss
+
+    return run

@@ -852,3 +852,21 @@ def counts_beside_tensors(device):
         return (x - own["mean"]) * own["rate"]
 
     return run, (rows(device),)
+
+
+class CountingBehindADecorator(nn.Module):
+    """The function of PyTorch around its `forward` makes it no module of PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.calls = 0
+
+    @torch.no_grad()
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+
+
+def counter_behind_a_decorator(device):
+    return CountingBehindADecorator().to(device), (rows(device),)

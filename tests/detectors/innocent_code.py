@@ -511,3 +511,61 @@ def record_stream_of_what_lives_on(device):
         return y.sum(0) * 2
 
     return run, (rows(device),)
+
+
+def result_in_pinned_memory(device):
+    model = mlp(device)
+    host = torch.empty(1, pin_memory=True)
+    x = rows(device)
+
+    def run():
+        model.zero_grad(set_to_none=True)
+        loss = model(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+        host.copy_(loss.detach().view(1), non_blocking=True)
+        return loss
+
+    return run
+
+
+def activation_parked_in_pinned_memory(device):
+    parked, last = torch.zeros(16, 8, pin_memory=True), torch.zeros(4, 8, pin_memory=True)
+
+    def run(x):
+        before = torch.empty(4, 8, device=device)
+        before.copy_(last, non_blocking=True)
+        y = x.repeat(4, 1) + before.sum()
+        parked.copy_(y, non_blocking=True)
+        last.copy_(x + 0.5 * before, non_blocking=True)
+        return y.relu() + parked.to(device, non_blocking=True)
+
+    return run, (rows(device),)
+
+
+def hooks_that_are_objects(device):
+    model = mlp(device)
+    nn.utils.spectral_norm(model[0])
+    return model, (rows(device),)
+
+
+def exchange_by_dlpack(device):
+    def run(x):
+        stream = torch.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        with torch.cuda.stream(stream):
+            y = torch.from_dlpack(x * 2)
+        return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(y)) + 1
+
+    return run, (rows(device),)
+
+
+def hessian_of_a_loss(device):
+    data, sign = rows(device, 20, 4), rows(device, 20).sign()
+
+    def loss(theta):
+        margin = functional.softplus(-sign * (data @ theta)).mean()
+        return margin + 0.05 * theta.square().sum()
+
+    return torch.func.hessian(loss), (rows(device, 4),)

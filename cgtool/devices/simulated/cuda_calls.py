@@ -160,6 +160,7 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
         "stream": enter,
         "set_stream": _set_stream(device),
         "Stream": device.stream_class,
+        "ExternalStream": device.stream_of,
         "Event": device.event_class,
         "is_current_stream_capturing": is_capturing,
         **{name: reseeds(name) for name in ("manual_seed", "manual_seed_all", "seed")},

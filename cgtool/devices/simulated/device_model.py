@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ UNCOMPILED_NOTE = Caveat(
     UNCOMPILED,
     "the simulated device compiles nothing: code under torch.compile runs eagerly, its ops unfused",
 )
+_FIRST_HANDLE = 1 << 32
 EVENT_OR_STREAM_QUERY = code("event-or-stream-query")
 EXPLICIT_SYNCHRONIZE = code("explicit-synchronize")
 
@@ -32,11 +34,18 @@ class DeviceModel(CaptureInProgress):
         # Subclasses per device: user code uses torch.cuda.Stream in annotations and isinstance.
         self.stream_class: type[Stream] = type("Stream", (Stream,), {"owner": self})
         self.event_class: type[Event] = type("Event", (Event,), {"device": self})
+        self.by_handle: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
         self.default: Stream = self.stream_class(name="default stream")
+        self.default.cuda_stream = self.default.stream_id = 0
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
         """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
+
+    def stream_of(self, handle: int, _device: Any = None) -> Stream:
+        """``torch.cuda.ExternalStream``: a stream by the handle that CUDA knows it by."""
+        known = self.default if handle == 0 else self.by_handle.get(handle)
+        return known or self.stream_class()
 
     def note_compiled(self) -> None:
         """Code of ``torch.compile`` is called."""
@@ -58,7 +67,10 @@ class Stream(Lane):
         super().__init__(name or f"stream {self.number}", chain_of(sys._getframe(1)))
         self.priority = priority
         self.device, self.device_index = torch.device("cuda", 0), 0
-        self.cuda_stream = self.stream_id = self.number
+        self.stream_id = self.number
+        # Numbers up to two name default streams.
+        self.cuda_stream = _FIRST_HANDLE + self.number
+        self.owner.by_handle[self.cuda_stream] = self
         self._entered: list[Stream] = []
 
     def wait_stream(self, stream: Stream) -> None:

@@ -47,6 +47,9 @@ class _Signature:
         }
         self.is_move = self.name in ("aten::to", "aten::_to_copy")
         """Whether it returns its first argument, or a copy of it in another place."""
+        self.is_internal = self.name.startswith("aten::_")
+        """Whether C++ calls it and Python code does not: a kernel of another op (forward mode of
+        autograd, which has no Python frame), with the real device of its tensors."""
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.device_check = device_check(self.name + overload)
         self.has_device = "device" in self.positions
@@ -135,6 +138,8 @@ class Placement:
         signature, running = self._signature(op), self._running
         # A formula of autograd is not inside an op: its tensors count as the GPU's.
         inherited = (running.place or DEVICE) if inside or running.forced else HOST
+        if inherited == HOST and running.place is None and signature.is_internal:
+            inherited = _place_of_all(args, kwargs) or DEVICE
         if signature.has_device or signature.is_move:
             place, args, kwargs = self._redirected(signature, args, kwargs, inherited)
         else:
@@ -165,7 +170,8 @@ class Placement:
         named = signature.argument("device", args, kwargs)
         like = signature.argument("other", args, kwargs) if signature.is_move else None
         tensors = listed_tensors(args[:1])
-        source = place_of(tensors[0]) if tensors else HOST
+        # Without tensors a number is moved, which is part of a formula.
+        source = place_of(tensors[0]) if tensors else inherited if signature.is_move else HOST
         if is_cuda_device(named):
             place = DEVICE
             args, kwargs = signature.replaced("device", _CPU, args, kwargs)
@@ -296,6 +302,13 @@ def _pack_padded_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> A
     return data, sizes
 
 
+def _pad_packed_sequence(_place: str, run: Run, *args: Any, **kwargs: Any) -> Any:
+    # The lengths are on the host, on a GPU too.
+    padded, lengths = call_op(run, args, kwargs)
+    put(lengths, HOST)
+    return padded, lengths
+
+
 def _pin_memory(_place: str, _run: Run, tensor: torch.Tensor, *_: Any, **__: Any) -> Any:
     if place_of(tensor) == PINNED:
         return tensor
@@ -313,6 +326,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "aten::dropout": _dropout,
     "aten::histc": _histc,
     "aten::_pack_padded_sequence": _pack_padded_sequence,
+    "aten::_pad_packed_sequence": _pad_packed_sequence,
     "aten::pin_memory": _pin_memory,
     "aten::is_pinned": _is_pinned,
 }

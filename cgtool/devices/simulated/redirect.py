@@ -23,10 +23,13 @@ from cgtool.observe.annotations import install as watch_for_ranges
 from cgtool.observe.frames import call_user
 from cgtool.observe.tensors import (
     DEVICE,
+    HOST,
     is_cuda_device,
     listed_tensors,
     marked_places,
     on_host,
+    place_of,
+    put,
     put_storage,
     storage_place,
 )
@@ -275,6 +278,32 @@ def _clone_storage(original: Any, storage: Any) -> Any:
     return clone
 
 
+class _Exchange:
+    """Tensors that leave and come back by DLPack, in a storage that has no mark."""
+
+    def __init__(self, patches: Patches) -> None:
+        self.places: dict[int, str] = {}
+        """By the id of a capsule that was not read yet."""
+        patches.stand_in(torch.Tensor, "__dlpack__", self.export)
+        patches.wrap(torch.utils.dlpack, "to_dlpack", self.export)
+        for owner in (torch, torch.utils.dlpack):
+            patches.wrap(owner, "from_dlpack", self.read)
+
+    def export(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        capsule = original(tensor, *args, **kwargs)
+        self.places[id(capsule)] = place_of(tensor)
+        return capsule
+
+    def read(self, original: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+        place = self.places.pop(id(source), HOST)
+        result = original(source, *args, **kwargs)
+        if isinstance(source, torch.Tensor):
+            place = place_of(source)
+        if place_of(result) == HOST:
+            put(result, place)
+        return result
+
+
 @contextlib.contextmanager
 def redirected(device: DeviceModel) -> Iterator[None]:
     """``torch.cuda`` reports one simulated GPU while the context is entered."""
@@ -320,6 +349,7 @@ def redirected(device: DeviceModel) -> Iterator[None]:
         wrap(*LOCATION_TAG, _location_tag)
         wrap(*RESTORE_LOCATION, _restore_location)
         wrap(*CLONE_STORAGE, _clone_storage)
+        _Exchange(patches)
         _replace_numbers(patches)
         patches.enter_context(marked_places())
         placement = patches.enter_context(placed(device))

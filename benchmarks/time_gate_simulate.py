@@ -1,11 +1,13 @@
 """Error rates of the answers on times, over runs that are made up: `time_gate.py --simulate`.
 
-Far more comparisons than one could measure, and all independent. Two tables:
+Far more comparisons than one could measure, and all independent. Three tables:
 
 - **Unequal sides**: normal noise, 3 to 20 runs on each side, and one side spreads 1 to 20 times as
   much as the other. The same code must not be called slower, and code that is slower by just the
   tolerance must not be called not slower: both are as close to the border as can be.
 - **Other noise**: equal sides, noise that is not normal, and a baseline as `cgtool gate` makes it.
+- **Two levels**: how often `cgtool bench` says that rounds took one of two times. Noise with one
+  level and drift must not be called so; two levels must be found.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cgtool.analysis.timing import regression
+from cgtool.analysis.timing import regression, stats
 from cgtool.analysis.timing.regression import (
     ALARM,
     CANNOT_TELL,
@@ -48,13 +50,19 @@ NOISY = 0.01
 PLANTED = 0.03
 ALIKE, FOUND = 1000, 0.9
 """Comparisons of a row of the second table, and the share of slowdowns that should be found."""
+NOTES = 1 / 200
+"""Series with one level that may be said to have two."""
 
 
 def simulate(comparisons: int = COMPARISONS) -> dict[str, list[dict[str, Any]]]:
     """Both tables."""
     # How many more runs would decide takes most of the time of an answer.
     regression._needed = lambda *_: None
-    return {"unequal sides": unequal_sides(comparisons), "other noise": other_noise()}
+    return {
+        "unequal sides": unequal_sides(comparisons),
+        "other noise": other_noise(),
+        "two levels": two_levels(comparisons),
+    }
 
 
 def missed(figures: dict[str, list[dict[str, Any]]], comparisons: int = COMPARISONS) -> list[str]:
@@ -69,6 +77,12 @@ def missed(figures: dict[str, list[dict[str, Any]]], comparisons: int = COMPARIS
             sentences.append(f"{row['runs spread']}: only {row['slower']} slowdowns found")
         if not row["planted"] and row["slower"] > ALARM * ALIKE:
             sentences.append(f"{row['runs spread']}: {row['slower']} alarms")
+    for row in figures["two levels"]:
+        for rounds, rate in list(row.items())[1:]:
+            if row["rounds"].startswith("two") and rounds != "10" and rate < FOUND:
+                sentences.append(f"{row['rounds']}: found in {rate:.0%} of {rounds}")
+            if not row["rounds"].startswith("two") and not _consistent(rate, comparisons, NOTES):
+                sentences.append(f"{row['rounds']}: noted in {rate:.2%} of {rounds}")
     return sentences
 
 
@@ -184,6 +198,69 @@ def other_noise() -> list[dict[str, Any]]:
                 {"runs spread": name, "planted": planted, **counts(verdicts), "runs": runs / ALIKE}
             )
     return rows
+
+
+# --- two levels
+
+
+def two_levels(comparisons: int) -> list[dict[str, Any]]:
+    """How often so many rounds are said to have two levels."""
+    draw = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Floats:
+        return draw.standard_normal(shape)
+
+    def changing(count: int, apart: float) -> Floats:
+        """From one level to the other and back, with a round between them at each change."""
+        level = (np.arange(count) + draw.integers(count, size=(comparisons, 1))) * 4 // count % 2
+        before = np.roll(level, 1, axis=1)
+        return apart * (level + before) / 2 + normal(comparisons, count)
+
+    def alike(count: int) -> Floats:
+        """Neighbours correlate by 0.9."""
+        series = [normal(comparisons)]
+        while len(series) < count:
+            series.append(0.9 * series[-1] + math.sqrt(1 - 0.9**2) * normal(comparisons))
+        return np.stack(series, 1)
+
+    noises: dict[str, Callable[[int], Floats]] = {
+        "normal": lambda count: normal(comparisons, count),
+        "uniform": lambda count: 10 * draw.random((comparisons, count)),
+        "Student's t, 2 degrees": lambda count: draw.standard_t(2, (comparisons, count)),
+        "log-normal": lambda count: draw.lognormal(0, 1, (comparisons, count)),
+        "1 in 10 is 10 times as far off": lambda count: (
+            normal(comparisons, count)
+            + draw.exponential(10, (comparisons, count)) * (draw.random((comparisons, count)) < 0.1)
+        ),
+        "correlated": alike,
+        "random walk": lambda count: np.cumsum(normal(comparisons, count), 1),
+        "steady drift": lambda count: np.linspace(0, 20, count) + normal(comparisons, count),
+        "drift that ends": lambda count: (
+            20 * np.exp(-5 * np.arange(count) / count) + normal(comparisons, count)
+        ),
+        "wave": lambda count: (
+            10 * np.sin(0.4 * np.arange(count) + 6.3 * draw.random((comparisons, 1)))
+            + normal(comparisons, count)
+        ),
+        "two levels, 15 deviations apart": lambda count: (
+            normal(comparisons, count) + 15 * (np.arange(count) >= count // 2)
+        ),
+        "two levels, 90 deviations apart, and rounds between": lambda count: changing(count, 90),
+    }
+    return [
+        {
+            "rounds": name,
+            **{
+                # A deviation is a percent, so none is too small to be noted.
+                f"{count}": sum(
+                    stats.two_levels(row) is not None for row in (100 + noise(count)).tolist()
+                )
+                / comparisons
+                for count in (10, 30, 100)
+            },
+        }
+        for name, noise in noises.items()
+    ]
 
 
 def baseline(runs: Sequence[list[float]]) -> Runs:

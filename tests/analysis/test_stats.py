@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.bench import bench_report
+from cgtool.analysis.timing.runs import merge
 from cgtool.model.capture import Capture, Entry, Environment, Graph
 from cgtool.model.measurements import Bench, Clock, Samples
 
@@ -85,6 +86,60 @@ def test_spread_and_drift():
     assert stats.spread([1.0, 1.0, 1.0, 1.0]) == 0
     assert stats.spread([1.0]) is None
     assert stats.drift([100.0] * 6 + [110.0] * 3) == pytest.approx(0.1)
+
+
+LOW, HIGH = 1_412_000.0, 1_541_000.0
+
+
+@pytest.mark.parametrize("order", [[0] * 12 + [1] * 18, [0, 0, 1, 1, 1] * 6, [1] * 25 + [0] * 5])
+def test_two_levels_are_found_in_any_order(order):
+    draw = random.Random(0)
+    rounds = [(LOW, HIGH)[each] * draw.gauss(1, 0.002) for each in order]
+    levels = stats.two_levels(rounds)
+    assert levels.low == pytest.approx(LOW, rel=0.002)
+    assert levels.high == pytest.approx(HIGH, rel=0.002)
+    assert list(levels.at_high) == [bool(each) for each in order]
+
+
+def test_a_few_rounds_between_two_levels_and_an_outlier_hide_neither():
+    rounds = [LOW + number for number in range(14)] + [HIGH + number for number in range(14)]
+    assert stats.two_levels([*rounds, (LOW + HIGH) / 2, 1.05 * HIGH])
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [LOW] * 30,
+        [LOW] * 26 + [HIGH] * 4,  # may be outliers
+        [LOW, HIGH] * 4,  # too few
+        [LOW] * 15 + [LOW * 1.004] * 15,  # not worth a word
+        [LOW * (1 + number / 300) for number in range(30)],
+        [LOW * (1 + 0.1 * 0.8**number) for number in range(30)],
+        [],
+    ],
+)
+def test_what_has_not_two_levels(rounds):
+    assert stats.two_levels(rounds) is None
+
+
+def test_rounds_at_two_levels_are_neither_drift_nor_spread():
+    report = bench_report(capture_of([2 * LOW] * 30, [LOW] * 10 + [HIGH] * 20))
+    (levels,) = report.levels
+    assert (levels.side, levels.low_rounds, levels.high_rounds, levels.changes) == (
+        "replay", 10, 20, 1,
+    )  # fmt: skip
+    (warning,) = [text for text in report.warnings if "clock is unknown" not in text]
+    assert warning.startswith(
+        "replay forward has two speeds: 1.41 ms in 10 rounds and 1.54 ms in 20 (+9.1%), with "
+        "1 change between them"
+    )
+
+
+def test_runs_at_two_levels_are_no_series():
+    """Each run has a speed of its own: where its memory is."""
+    one = capture_of([2 * LOW] * 10, [LOW] * 10)
+    other = capture_of([2 * LOW] * 10, [HIGH] * 10)
+    assert not bench_report(merge([one, other])).levels
 
 
 def capture_of(eager, replay, **bench):

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cgtool.analysis.gate.measured import measure
 from cgtool.analysis.timing.runs import merge
@@ -222,6 +223,22 @@ def test_one_run_is_as_it_was(run, machine):
     assert code == 0
     assert "Replay times compared with" not in out
     assert len(machine.jobs) == 1
+
+
+def test_a_replay_with_two_speeds_is_reported(run, machine, monkeypatch):
+    quick = measured(1_412_000.0, captures=1)
+    eager, replay = quick.bench.samples
+    times = tuple(each * (1.091 if number % 10 > 5 else 1.0) for number, each in
+                  enumerate(replay.device_ns))  # fmt: skip
+    bench = replace(quick.bench, samples=(eager, replace(replay, device_ns=times)))
+    monkeypatch.setattr(machine, "run", lambda: replace(quick, bench=bench))
+    code, out, _ = run(ENTRY)
+    assert code == 0
+    assert "replay forward has two speeds: 1.41 ms in 18 rounds and 1.54 ms in 12 (+9.1%)" in (
+        " ".join(out.split())
+    )
+    (levels,) = json.loads(run(ENTRY, "--format", "json")[1])["levels"]
+    assert (levels["low_rounds"], levels["high_rounds"], levels["changes"]) == (18, 12, 5)
 
 
 # --- another entry

@@ -4,7 +4,8 @@ that is compared with a baseline or with another entry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -15,7 +16,7 @@ from cgtool.analysis.graph.places import frames_of, short_op
 from cgtool.analysis.timing import stats
 from cgtool.analysis.timing.regression import CANNOT_TELL, SLOWER, Answer, judge_pairs
 from cgtool.analysis.timing.runs import by_capture, by_side, disturbances
-from cgtool.analysis.units import count_text
+from cgtool.analysis.units import count_text, time_text
 from cgtool.findings import code
 from cgtool.model.baseline import Baseline
 from cgtool.model.capture import Capture, Graph
@@ -49,6 +50,21 @@ class BenchRow(msgspec.Struct, frozen=True):
     """Replays after which capturing has paid for itself; None when replay is not faster."""
 
 
+class TwoLevels(msgspec.Struct, frozen=True):
+    """The rounds of one capture took one of two times. Times are nanoseconds an iteration."""
+
+    side: str
+    """``eager``, ``replay`` or ``against``."""
+    phase: str
+    run: int
+    low_ns: float
+    high_ns: float
+    low_rounds: int
+    high_rounds: int
+    changes: int
+    """How often a round was at another level than the round before it."""
+
+
 class BenchReport(msgspec.Struct, frozen=True):
     """All phases, and a warning for each reason not to trust the times."""
 
@@ -62,6 +78,8 @@ class BenchReport(msgspec.Struct, frozen=True):
     """The baseline's file, or the other entry."""
     verdicts: tuple[PhaseVerdict, ...] = ()
     notes: tuple[str, ...] = ()
+    levels: tuple[TwoLevels, ...] = ()
+    """Of each run whose rounds took one of two times: its figure is one of the two, or between."""
 
 
 def bench_report(capture: Capture) -> BenchReport:
@@ -77,13 +95,33 @@ def bench_report(capture: Capture) -> BenchReport:
     ]
     findings = [finding for row in rows for finding in _gain(row)]
     findings += [finding for graph in capture.graphs for finding in _of_graph(capture, graph)]
+    levels = tuple(each for samples in bench.samples for each in _levels(samples))
     return BenchReport(
         capture.environment.device,
         tuple(rows),
-        tuple(_warnings(bench, rows)),
+        tuple(_warnings(bench, rows, levels)),
         tuple(findings),
         runs=1 + max((samples.run for samples in bench.samples), default=0),
+        levels=levels,
     )
+
+
+def _levels(samples: Samples) -> Iterator[TwoLevels]:
+    # Captures differ by where their memory is: each is a series of its own.
+    for rounds in by_capture(samples):
+        levels = stats.two_levels(rounds)
+        if levels is not None:
+            at_high = levels.at_high
+            yield TwoLevels(
+                samples.name,
+                samples.phase,
+                samples.run,
+                levels.low,
+                levels.high,
+                at_high.count(False),
+                at_high.count(True),
+                sum(before != after for before, after in pairwise(at_high)),
+            )
 
 
 def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> BenchRow:
@@ -109,13 +147,27 @@ def _row(capture: Capture, phase: str, eager: Samples, replay: Samples) -> Bench
     )
 
 
-def _warnings(bench: Bench, rows: list[BenchRow]) -> Iterator[str]:
+def _warnings(bench: Bench, rows: list[BenchRow], levels: Sequence[TwoLevels]) -> Iterator[str]:
     if few := [row for row in rows if row.rounds < ENOUGH_ROUNDS]:
         yield (
             f"only {count_text(few[0].rounds, 'round')}: the interval is not reliable; "
             "raise --rounds or --max-seconds"
         )
-    timed = [side for sides in by_side(bench.samples).values() for side in sides.values()]
+    by_name = {(each.side, each.phase): each for each in reversed(levels)}
+    for each in by_name.values():
+        yield (
+            f"{each.side} {each.phase} has two speeds: {time_text(each.low_ns)} in "
+            f"{count_text(each.low_rounds, 'round')} and {time_text(each.high_ns)} in "
+            f"{each.high_rounds} ({each.high_ns / each.low_ns - 1:+.1%}), with "
+            f"{count_text(each.changes, 'change')} between them; another measurement may see only "
+            "one of the two: raise --rounds or --runs to see how often each occurs"
+        )
+    timed = [
+        side
+        for sides in by_side(bench.samples).values()
+        for side in sides.values()
+        if (side.name, side.phase) not in by_name
+    ]
     spreads = {f"{side.name} {side.phase}": stats.spread(side.device_ns) or 0.0 for side in timed}
     if wide := {name: spread for name, spread in spreads.items() if spread > WIDE_SPREAD}:
         yield (

@@ -26,9 +26,9 @@ import torch
 from cgtool.observe.frames import is_internal
 from cgtool.observe.tensors import has_shape, whole_or_parts
 from cgtool.program.objects import attribute, is_a
+from cgtool.program.places import Place, attributes, container, entries, memory
 from cgtool.torch_compat.private import MODULE_TABLES, TENSOR_HOOKS
 
-Items = dict[Any, Any]
 Named = tuple[str, Any]
 """An object with its path."""
 
@@ -37,100 +37,6 @@ _MOST_ITEMS = 10_000
 _FOLLOWED = ("torch.nn", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.ao")
 _FOLLOWED_OF_STDLIB = {"argparse", "collections", "types", "functools", "random"}
 _LEFT = frozenset(sys.stdlib_module_names - _FOLLOWED_OF_STDLIB) | {"cgtool", "numpy", "torch"}
-
-
-# --- places
-
-
-def _same_objects(now: Items, items: Items) -> bool:
-    return len(now) == len(items) and all(
-        (key is current_key or _equal(key, current_key)) and value is current
-        for (key, value), (current_key, current) in zip(items.items(), now.items(), strict=True)
-    )
-
-
-def _equal(key: Any, other: Any) -> bool:
-    """Whether two keys are equal. Only keys of plain types are compared by value: the ``__eq__`` of
-    others is the user's."""
-    return isinstance(key, str | int | tuple) and type(key) is type(other) and key == other
-
-
-def _same_memory(now: Items, items: Items) -> bool:
-    data, saved = now["data"], items["data"]
-    return bool(data.data_ptr() == saved.data_ptr() and data.shape == saved.shape)
-
-
-@dataclass
-class Place:
-    """A place that holds objects and can be restored."""
-
-    items: Callable[[], Items]
-    """The objects in it, by key."""
-    put: Callable[[Items], None]
-    """Sets it to exactly these."""
-    same: Callable[[Items, Items], bool] = _same_objects
-
-    def restore(self, items: Items) -> None:
-        """Set it to ``items``, unless it still has them."""
-        if not self.same(self.items(), items):
-            self.put(items)
-
-
-def _container(value: Any) -> Place:
-    """A dictionary (the attributes of an object too), a set, a list or a deque."""
-
-    def items() -> Items:
-        if isinstance(value, dict):
-            return dict(value)
-        return dict.fromkeys(value) if isinstance(value, set) else dict(enumerate(value))
-
-    def put(items: Items) -> None:
-        value.clear()
-        if isinstance(value, dict | set):
-            value.update(items)
-        else:
-            value.extend(items.values())
-
-    return Place(items, put)
-
-
-_ABSENT = (AttributeError, KeyError, ValueError)
-"""Raised for a slot, a global and a cell that hold nothing."""
-
-
-def _variables(
-    names: tuple[str, ...],
-    get: Callable[[str], Any],
-    assign: Callable[[str, Any], None],
-    delete: Callable[[str], None],
-) -> Place:
-    """Variables that may be unset: the globals that a function names, slots, a cell."""
-
-    def items() -> Items:
-        values = {}
-        for name in names:
-            with contextlib.suppress(*_ABSENT):
-                values[name] = get(name)
-        return values
-
-    def put(items: Items) -> None:
-        for name in names:
-            if name in items:
-                assign(name, items[name])
-            else:
-                with contextlib.suppress(*_ABSENT):
-                    delete(name)
-
-    return Place(items, put)
-
-
-def _attributes(owner: Any, names: tuple[str, ...]) -> Place:
-    return _variables(
-        names,
-        partial(getattr, owner),
-        partial(object.__setattr__, owner),
-        partial(object.__delattr__, owner),
-    )
 
 
 # --- one step
@@ -145,7 +51,7 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
     if is_a(value, torch.Tensor):
         yield from _in_tensor(path, value, places)
     elif is_a(value, dict | list | deque | set):
-        yield from _in_place(path, _container(value), places, len(value))
+        yield from _in_place(path, container(value), places, len(value))
     elif is_a(value, tuple | frozenset):
         for index, item in enumerate(list(value)[:_MOST_ITEMS]):
             yield _joined(path, index), item
@@ -159,7 +65,7 @@ def inside(path: str, value: Any, places: list[Place] | None = None) -> Iterator
         yield path, value.keywords
         yield path, value.func
     elif is_a(value, types.CellType):
-        yield from _in_place(path, _attributes(value, ("cell_contents",)), places)
+        yield from _in_place(path, attributes(value, ("cell_contents",)), places)
     else:
         yield from _in_object(path, value, places)
 
@@ -187,17 +93,10 @@ def _in_tensor(path: str, tensor: torch.Tensor, places: list[Place] | None) -> I
         yield f"hook of {path}", getattr(tensor, hooks, None)
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if places is not None and plain and has_shape(tensor) and not tensor.is_meta:
-        # ``p.data = q`` replaces the memory of a tensor.
-        places.append(
-            Place(
-                lambda: {"data": tensor.detach()},
-                lambda items: setattr(tensor, "data", items["data"]),
-                _same_memory,
-            )
-        )
+        places.append(memory(tensor))
     if tensor.is_leaf and tensor.requires_grad:
         if places is not None:
-            places.append(_attributes(tensor, ("grad",)))
+            places.append(attributes(tensor, ("grad",)))
         yield f"gradient of {path}", tensor.grad
 
 
@@ -211,14 +110,14 @@ def _in_function(
     if not users and places is None:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        for _, value in _in_place("", _attributes(cell, ("cell_contents",)), places):
+        for _, value in _in_place("", attributes(cell, ("cell_contents",)), places):
             yield name, value
     arguments = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
     yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
     yield from (function.__kwdefaults__ or {}).items()
     if places is not None and (vars(function) or users):
-        yield from _in_place(path, _container(vars(function)), places, len(vars(function)))
+        yield from _in_place(path, container(vars(function)), places, len(vars(function)))
     if users:
         yield from _globals_of(function, places)
 
@@ -235,15 +134,11 @@ def _globals_of(function: types.FunctionType, places: list[Place] | None) -> Ite
         ):
             # What a library keeps is not restored: cgtool replaces functions of some while it
             # watches.
-            held = _variables((str(read),), *_operations(vars(value)))
+            held = entries(vars(value), (str(read),))
             for _, inner in _in_place("", held, places):
                 yield f"{name}.{read}", inner
     names = [name for name in dict.fromkeys(names) if not is_a(table.get(name), type)]
-    yield from _in_place("", _variables(tuple(names), *_operations(table)), places)
-
-
-def _operations(table: dict[str, Any]) -> tuple[Any, Any, Any]:
-    return table.__getitem__, table.__setitem__, table.__delitem__
+    yield from _in_place("", entries(table, tuple(names)), places)
 
 
 _NAMING_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
@@ -276,7 +171,7 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
     table = attribute(value, "__dict__")
     if type(table) is dict:
         prefix = "" if path in ("", "self") else path
-        yield from _in_place(prefix, _container(table), places, len(table))
+        yield from _in_place(prefix, container(table), places, len(table))
     # Its descriptor has a slot's real name (``_Class__private``).
     slots = tuple(
         name
@@ -286,7 +181,7 @@ def _in_object(path: str, value: Any, places: list[Place] | None) -> Iterator[Na
         if isinstance(member, types.MemberDescriptorType)
     )
     if slots:
-        yield from _in_place(path, _attributes(value, slots), places, len(slots))
+        yield from _in_place(path, attributes(value, slots), places, len(slots))
     if places is None:
         return
     # Names in the methods of the class: a cache next to the class, a closure around it.

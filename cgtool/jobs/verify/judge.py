@@ -102,14 +102,13 @@ def judge(evidence: Evidence) -> Verdict:
                 comparison, too_noisy = _compare(
                     key, values, replayed, precision, evidence.may_round
                 )
+                comparison = msgspec.structs.replace(comparison, trial=trial)
+                compared.append(Compared(number, comparison, too_noisy))
             elif kind != "state":
-                comparison = Comparison(name, kind, "", equal=False, tolerance=0.0, noise=0.0)
-                too_noisy = False
-            else:
-                only_eager |= {name} if replayed is None else set()
-                continue
-            comparison = msgspec.structs.replace(comparison, trial=trial)
-            compared.append(Compared(number, comparison, too_noisy))
+                missing = Comparison(name, kind, trial, equal=False, tolerance=0.0, noise=0.0)
+                compared.append(Compared(number, missing))
+            elif replayed is None:
+                only_eager.add(name)
     return Verdict(evidence, tuple(compared), frozenset(only_eager))
 
 

@@ -102,10 +102,10 @@ class Eager:
     def frozen(self, trial: Trial, iteration: int, captured: Trial) -> list[Finding]:
         """What the host changes between iterations, or between two sets of inputs."""
         for skipped in range(max(1, iteration)):
-            if findings := kept(self.consecutive(trial, skipped), _FROZEN):
+            if findings := _frozen_among(self.consecutive(trial, skipped)):
                 return findings
         inputs = Trial(trial.name, writes=trial.writes[iteration : iteration + 1])
-        return kept(self.restarted(captured, inputs), _FROZEN)
+        return _frozen_among(self.restarted(captured, inputs))
 
     def not_restored(self, trial: Trial) -> tuple[Finding, ...]:
         """What the host changes although everything that cgtool reaches is set back: iterators,
@@ -113,7 +113,7 @@ class Eager:
         it is seen to reach an op."""
         return tuple(
             msgspec.structs.replace(finding, severity=None)
-            for finding in kept(self.restarted(trial, trial), _FROZEN)
+            for finding in _frozen_among(self.restarted(trial, trial))
             if finding.severity in (None, ERROR) or finding.code == PYTHON_SCALAR_FROZEN
         )
 
@@ -134,13 +134,13 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return numbers
 
 
-def kept(findings: list[Finding], codes: frozenset[str]) -> list[Finding]:
-    """Findings with one of the codes; a line of host work is reported once."""
+def _frozen_among(findings: list[Finding]) -> list[Finding]:
+    """Those on what a graph freezes; a line of host work is reported once."""
     host = {finding.frames[:1] for finding in findings if finding.code == CPU_WORK_IN_REGION}
     return [
         finding
         for finding in findings
-        if finding.code in codes
+        if finding.code in _FROZEN
         and not (finding.code == PYTHON_SCALAR_FROZEN and finding.frames[:1] in host)
     ]
 

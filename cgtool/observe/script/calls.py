@@ -65,16 +65,16 @@ class OpObserver:
 
     def __init__(self, script: ObservedScript) -> None:
         self.script = script
-        self.started: set[int] = set()
-        """Threads that the script has started."""
+        self.threads = {threading.get_ident()}
+        """The thread of the script, and those that it has started."""
 
     def __call__(
         self, op: Any, args: Any, kwargs: Any, run: Callable[..., Any], caller: FrameType | None
     ) -> Any:
         script, recorder = self.script, self.script.device.recorder
         thread = threading.get_ident()
-        # Autograd's threads are not started by the script, and work for the one that captures.
-        is_other = thread in self.started and thread != script.capture_thread
+        # Autograd's threads work for the one that captures.
+        is_other = thread in self.threads and script.capture_thread not in (None, thread)
         if recorder is not None and not is_other:
             try:
                 return recorder.observe(op, args, kwargs, run, caller)
@@ -109,11 +109,11 @@ class OpObserver:
     def observe_thread(self, original: Any, thread: threading.Thread) -> None:
         """Run a thread that the script starts."""
         with op_key.watch_thread():
-            self.started.add(threading.get_ident())
+            self.threads.add(threading.get_ident())
             try:
                 call_user(original, thread)
             finally:
-                self.started.discard(threading.get_ident())
+                self.threads.discard(threading.get_ident())
 
 
 def observe_ops(script: ObservedScript, patches: Patches) -> None:

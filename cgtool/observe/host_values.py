@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cgtool.observe.lookup import MISSING, attribute_of
+from cgtool.observe.lookup import MISSING, Identity, attribute_of
 from cgtool.observe.tensors import has_memory, on_host
 from cgtool.torch_compat.op_key import unobserved
 from cgtool.torch_compat.private import no_torch_function, version_of_tensor
@@ -103,9 +103,11 @@ def value_of(value: Any, depth: int = 2) -> Value | None:
         is_constant = isinstance(value, itertools.repeat)
         return None if is_constant else Value("iterator", object(), _short(value))
     if isinstance(value, types.MethodType):
-        return Value("function", (id(value.__func__), id(value.__self__)), _short(value))
+        return Value(
+            "function", (Identity(value.__func__), Identity(value.__self__)), _short(value)
+        )
     if isinstance(value, types.FunctionType | torch.nn.Module):
-        return Value("function", id(value), getattr(value, "__name__", type(value).__name__))
+        return Value("function", Identity(value), getattr(value, "__name__", type(value).__name__))
     module = type(value).__module__.partition(".")[0]
     if module == "numpy" and hasattr(value, "tobytes"):
         content = value.dtype.str, zlib.crc32(value.tobytes())

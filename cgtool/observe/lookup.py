@@ -28,6 +28,27 @@ def weakly(value: Any) -> Callable[[], Any] | None:
         return None
 
 
+class Identity:
+    """An object as itself: equal to no other, nor to one that is at its address after its death.
+    Does not keep it alive."""
+
+    __slots__ = ("_address", "_weak")
+
+    def __init__(self, value: Any) -> None:
+        self._address = id(value)
+        self._weak = weakly(value)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Identity)
+            and self._address == other._address
+            and not any(weak is not None and weak() is None for weak in (self._weak, other._weak))
+        )
+
+    def __hash__(self) -> int:
+        return self._address
+
+
 def content_of(cell: types.CellType) -> Callable[[], Any]:
     def content() -> Any:
         try:

@@ -8,6 +8,7 @@ import torch
 
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.host_reads import HostReads
+from cgtool.observe.host_values import value_of
 from cgtool.observe.iteration import observe
 
 
@@ -47,3 +48,15 @@ def test_autograd_needs_no_other_thread():
     x.register_hook(lambda _gradient: seen.append(torch._C._is_multithreading_enabled()))
     observe(lambda: x.sum().backward(), {}, Annotations(), HostReads(), set())
     assert seen == [False] and torch._C._is_multithreading_enabled()
+
+
+def test_a_module_that_takes_the_address_of_a_dead_one_is_another():
+    layer = torch.nn.ReLU()
+    before, address = value_of(layer), id(layer)
+    assert value_of(layer) == before
+    del layer
+    others = []
+    while len(others) < 1000 and (not others or id(others[-1]) != address):
+        others.append(torch.nn.ReLU())
+    assert id(others[-1]) == address
+    assert value_of(others[-1]) != before

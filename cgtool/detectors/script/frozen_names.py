@@ -22,7 +22,7 @@ from cgtool.model.capture import Frame
 from cgtool.model.finding import Code
 from cgtool.observe.frames import frames_of, is_internal, is_internal_file, line_of, package_part
 from cgtool.observe.host_reads import HostReads
-from cgtool.observe.lookup import MISSING, resolve
+from cgtool.observe.lookup import MISSING, Identity, resolve
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack, captured_names, locals_of, stack_of
 from cgtool.observe.script.script import ObservedScript
@@ -60,9 +60,9 @@ def state_of(value: Any) -> State | None:
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return State("value", (value,))
     if isinstance(value, _FUNCTIONS):
-        return State("function", (id(getattr(value, "__func__", value)),))
+        return State("function", (Identity(getattr(value, "__func__", value)),))
     if isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
-        return State("items", tuple(map(id, children_of(value).values())))
+        return State("items", tuple(map(Identity, children_of(value).values())))
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple | set | frozenset):
@@ -71,7 +71,7 @@ def state_of(value: Any) -> State | None:
             return None
         if all(type(item) in (bool, int, float, str) for item in items):
             return State("table", tuple(items))
-        return State("items", tuple(map(id, items)))
+        return State("items", tuple(map(Identity, items)))
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         small = getattr(value, "size", _ITEMS) < _ITEMS
         return State("table", tuple(value.reshape(-1).tolist()) if small else (value.tobytes(),))

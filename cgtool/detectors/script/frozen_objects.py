@@ -19,7 +19,7 @@ from cgtool.findings import code
 from cgtool.model.capture import Frame
 from cgtool.model.finding import ERROR
 from cgtool.observe.call_sites import constructed_at
-from cgtool.observe.lookup import MISSING
+from cgtool.observe.lookup import MISSING, Identity
 from cgtool.observe.script.changes import Target
 from cgtool.observe.script.names import Stack
 from cgtool.observe.script.state import WatchedGraph
@@ -90,13 +90,13 @@ def parts(
     )
 
 
-def _identity_of_layer(layer: str, module: torch.nn.Module) -> int:
-    return id(children_of(module).get(layer))
+def _identity_of_layer(layer: str, module: torch.nn.Module) -> Identity:
+    return Identity(children_of(module).get(layer))
 
 
-def _forward_of(module: torch.nn.Module) -> int:
+def _forward_of(module: torch.nn.Module) -> Identity:
     own = module.__dict__.get("forward")
-    return id(type(module).forward if own is None else getattr(own, "__func__", own))
+    return Identity(type(module).forward if own is None else getattr(own, "__func__", own))
 
 
 def _hooks_of(module: torch.nn.Module, backward: bool) -> frozenset[Any]:

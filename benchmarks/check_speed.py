@@ -20,19 +20,21 @@ ROUNDS = 3
 RECORD = """
 import sys, time, torch
 from cgtool.program.load import load
-from cgtool.program.phases import WorkloadRun, roots_of, run_phases
+from cgtool.program.phases import WorkloadRun, roots_of
 from cgtool.model.options import CaptureOptions
 from cgtool.observe.annotations import watch
 from cgtool.observe.ops import OpRecorder
 def run(spec, device):
     workload = load(spec, device=device)
     session = WorkloadRun(workload, CaptureOptions())
-    plain = lambda part, phase, index, body: body()
-    run_phases(session, plain)
+    def iteration():
+        for phase in session.phases():
+            phase.result = phase.work()
+    iteration()
     with watch() as ranges:
         started = time.perf_counter()
         with OpRecorder(roots_of(workload), ranges):
-            run_phases(session, plain)
+            iteration()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         print(time.perf_counter() - started)

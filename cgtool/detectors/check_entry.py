@@ -30,7 +30,6 @@ from cgtool.program.phases import (
     UNUSED_INPUT,
     WorkloadRun,
     roots_of,
-    warm_up,
     warmup_iters,
 )
 from cgtool.program.workload import Workload
@@ -77,11 +76,11 @@ def check_entry(
     def compared(
         session: WorkloadRun,
     ) -> tuple[dict[int, preflight.Stepped], list[Finding], Iteration]:
-        warm_up(session, max(1, iterations - 2), progress, explain)
+        session.run_eagerly(max(1, iterations - 2), progress, explain)
         progress("compare two iterations")
         with preflight.stepping_optimizers() as steps:
             found, iteration = compare_iterations(
-                lambda: warm_up(session, 1, lambda _text: None, explain),
+                lambda: session.run_eagerly(1, lambda _text: None, explain),
                 roots_of(workload),
                 annotations,
                 [(part.args, dict(part.kwargs)) for part in workload.parts],

@@ -34,7 +34,7 @@ from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import key_of, on_host, strided, tensors_in
 from cgtool.program.boundary import user_errors
 from cgtool.program.objects import short, type_name
-from cgtool.program.phases import WorkloadRun, name_of, run_phases, seed_all, warm_up, warmup_iters
+from cgtool.program.phases import Phase, WorkloadRun, seed_all, warmup_iters
 from cgtool.program.reach import reach
 from cgtool.program.workload import Part, Workload, inputs_of, named_tensors
 
@@ -135,12 +135,10 @@ class CapturedGraph:
     """One phase of a workload and the graph that it was captured into."""
 
     name: str
-    """``forward``, or ``backward 1`` if there are several callables."""
     phase: str
-    """``forward``, ``backward`` or ``step``."""
     callable: int
-    """Index into ``Workload.parts``."""
     part: Part
+    """These four as in ``Phase``."""
     graph: Any
     """An object with ``replay()``."""
     capture_ns: int = field(default=0, kw_only=True)
@@ -169,11 +167,11 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
 
     def warm_up(self, iterations: int, annotations: Annotations, progress: Progress) -> None:
         """Run eager iterations. Raises CgtoolError for what the user's code raises."""
-        warm_up(self, iterations, progress, explain)
+        self.run_eagerly(iterations, progress, explain)
 
     @abstractmethod
-    def new_graph(self, name: str, phase: str, index: int, part: Part) -> GraphT:
-        """An empty graph for a phase of callable ``index``; the device is idle on return."""
+    def new_graph(self, phase: Phase) -> GraphT:
+        """An empty graph for a phase; the device is idle on return."""
 
     @abstractmethod
     def capturing(self, graph: GraphT) -> AbstractContextManager[object]:
@@ -246,25 +244,18 @@ class Session(WorkloadRun, ABC, Generic[GraphT]):
         Raises CgtoolError for what the user's code raises.
         """
 
-        def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-            name = name_of(self, phase, index)
-            progress(self.activity(name))
-            graph = self.new_graph(name, phase, index, part)
+        for phase in self.phases():
+            activity = self.activity(phase.name)
+            progress(activity)
+            graph = self.new_graph(phase)
             with observe(graph) as recorder:
                 begin = time.perf_counter_ns()
-                with (
-                    user_errors(part, self.activity(name), explain),
-                    self.capturing(graph),
-                    recorder,
-                ):
-                    result = body()
+                with user_errors(phase.part, activity, explain), self.capturing(graph), recorder:
+                    phase.result = phase.work()
                 graph.capture_ns = time.perf_counter_ns() - begin
             self.captured.append(graph)
-            if phase != "backward":
-                self.results[index] = result
-            return result
-
-        run_phases(self, run)
+            if phase.kind != "backward":
+                self.results[phase.index] = phase.result
 
 
 def _has_tensors(part: Part) -> bool:

@@ -7,7 +7,6 @@ outputs that require grad to the inputs and parameters that do, with static inco
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -167,8 +166,21 @@ def grads(backward: Backward, allow_unused: bool) -> tuple[torch.Tensor | None, 
 
 # --- the phases of a workload
 
-Run = Callable[[Part, str, int, Callable[[], Any]], Any]
-"""Runs one phase: (callable, ``forward`` | ``backward`` | ``step``, its index, the work)."""
+
+@dataclass
+class Phase:
+    """A forward, a backward or a step of one callable."""
+
+    name: str
+    """``forward``, or ``backward 1`` if there are several callables."""
+    kind: str
+    """``forward``, ``backward`` or ``step``."""
+    index: int
+    """Index into ``Workload.parts``."""
+    part: Part
+    work: Callable[[], Any]
+    result: Any = None
+    """What ``work`` returned; set by whoever runs it."""
 
 
 @dataclass
@@ -181,40 +193,86 @@ class WorkloadRun:
     backwards: dict[int, Backward] = field(default_factory=dict)
     gradients: dict[int, tuple[torch.Tensor | None, ...]] = field(default_factory=dict)
 
+    @property
+    def wants_backward(self) -> bool:
+        return self.options.backward and self.workload.kind != "step"
 
-def wants_backward(phases: WorkloadRun) -> bool:
-    return phases.options.backward and phases.workload.kind != "step"
+    @property
+    def first_kind(self) -> str:
+        """The kind of the phases that call the callables."""
+        return "step" if self.workload.kind == "step" else "forward"
 
+    def phases(self) -> Iterator[Phase]:
+        """Every forward in order, then every backward in reverse: each is run by the loop over
+        them, before the next one.
 
-def forward_phase(phases: WorkloadRun) -> str:
-    return "step" if phases.workload.kind == "step" else "forward"
+        Raises CgtoolError when a backward has nothing to differentiate with respect to.
+        """
+        parts = self.workload.parts
+        first = self.first_kind
 
+        def phase(kind: str, index: int, work: Callable[[], Any]) -> Phase:
+            name = kind if len(parts) == 1 else f"{kind} {index}"
+            return Phase(name, kind, index, parts[index], work)
 
-def name_of(phases: WorkloadRun, phase: str, index: int) -> str:
-    """``forward``, or ``forward 1`` if there are several callables."""
-    return phase if len(phases.workload.parts) == 1 else f"{phase} {index}"
+        for index, part in enumerate(parts):
+            forward = phase(first, index, partial(self._recognised, call, part))
+            yield forward
+            self.outputs[index] = flatten_outputs(forward.result)
+        if not self.wants_backward:
+            return
+        for index, part in reversed(list(enumerate(parts))):
+            gradient = differentiable(part, self.outputs[index])
+            if gradient is not None:
+                self.backwards[index] = gradient
+                work = partial(grads, gradient, self.options.allow_unused_input)
+                backward = phase("backward", index, work)
+                yield backward
+                self.gradients[index] = backward.result
 
+    def iterate(self, part: Part) -> None:
+        """One eager iteration of a callable, forward and backward; its tensors are not kept."""
+        outputs = flatten_outputs(call(part))
+        if self.wants_backward:
+            backward = differentiable(part, outputs)
+            if backward is not None:
+                grads(backward, self.options.allow_unused_input)
 
-def run_phases(phases: WorkloadRun, run: Run) -> None:
-    """Call ``run`` for every forward in order, then for every backward in reverse.
+    def run_eagerly(
+        self,
+        iterations: int,
+        progress: Progress,
+        explain: Explain,
+        last: Callable[[Part], object] | None = None,
+    ) -> None:
+        """Run ``iterations`` eager iterations of each callable; ``last`` replaces the last one.
 
-    Raises CgtoolError when a backward has nothing to differentiate with respect to.
-    """
-    parts = phases.workload.parts
-    first = forward_phase(phases)
-    for index, part in enumerate(parts):
-        with recognised_steps(phases.workload, part):
-            result = run(part, first, index, partial(call, part))
-        phases.outputs[index] = flatten_outputs(result)
-    if not wants_backward(phases):
-        return
-    for index, part in reversed(list(enumerate(parts))):
-        backward = differentiable(part, phases.outputs[index])
-        if backward is None:
-            continue
-        phases.backwards[index] = backward
-        work = partial(grads, backward, phases.options.allow_unused_input)
-        phases.gradients[index] = run(part, "backward", index, work)
+        Raises CgtoolError for what the user's code raises.
+        """
+        for part in self.workload.parts:
+            for iteration in range(iterations):
+                progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
+                is_last = last is not None and iteration == iterations - 1
+                run = last if last is not None and is_last else self.iterate
+                with user_errors(part, "warm-up", explain):
+                    if iteration == 0:
+                        self._recognised(run, part)
+                    else:
+                        run(part)
+
+    def _recognised(self, run: Callable[[Part], Any], part: Part) -> Any:
+        """Run a callable; if it calls ``backward()``, the workload becomes a step: its graph
+        contains the backward already, and there is nothing left to differentiate."""
+
+        def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            # torch.autograd.grad accumulates nothing; reentrant checkpointing is inside a backward.
+            if kwargs.get("accumulate_grad") and running_autograd_node() is None:
+                self.workload.becomes_step(part.name)
+            return call_user(original, *args, **kwargs)
+
+        with Patches() as patches:
+            patches.wrap(*BACKWARD, run_backward)
+            return run(part)
 
 
 def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
@@ -237,55 +295,6 @@ def modules_of(workload: Workload) -> tuple[Module, ...]:
                 path = ".".join(word for word in (prefix, name) if word)
                 types.setdefault(path, type(module).__name__)
     return tuple(Module(path, kind) for path, kind in types.items())
-
-
-def iterate(phases: WorkloadRun, part: Part) -> None:
-    """One eager iteration of a callable, forward and backward; its tensors are not kept."""
-    outputs = flatten_outputs(call(part))
-    if wants_backward(phases):
-        backward = differentiable(part, outputs)
-        if backward is not None:
-            grads(backward, phases.options.allow_unused_input)
-
-
-@contextlib.contextmanager
-def recognised_steps(workload: Workload, part: Part) -> Iterator[None]:
-    """While entered, a callable that calls ``backward()`` makes the workload a step: its graph
-    contains the backward already, and there is nothing left to differentiate."""
-
-    def run_backward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        # torch.autograd.grad accumulates nothing; reentrant checkpointing is inside a backward.
-        if kwargs.get("accumulate_grad") and running_autograd_node() is None:
-            workload.becomes_step(part.name)
-        return call_user(original, *args, **kwargs)
-
-    with Patches() as patches:
-        patches.wrap(*BACKWARD, run_backward)
-        yield
-
-
-def warm_up(
-    phases: WorkloadRun,
-    iterations: int,
-    progress: Progress,
-    explain: Explain,
-    last: Callable[[Part], object] | None = None,
-) -> None:
-    """Run ``iterations`` eager iterations of each callable; ``last`` replaces the last one.
-
-    Raises CgtoolError for what the user's code raises.
-    """
-    for part in phases.workload.parts:
-        for iteration in range(iterations):
-            progress(f"warm-up {iteration + 1}/{iterations} of {part.name}")
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(user_errors(part, "warm-up", explain))
-                if iteration == 0:
-                    stack.enter_context(recognised_steps(phases.workload, part))
-                if last is not None and iteration == iterations - 1:
-                    last(part)
-                else:
-                    iterate(phases, part)
 
 
 WARMUP_ITERS = 3
@@ -355,7 +364,7 @@ def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     caveats += [
         Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
     ]
-    if wants_backward(session):
+    if session.wants_backward:
         caveats += [
             Caveat(
                 "no-backward",

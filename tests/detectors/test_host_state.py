@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from cgtool.analysis.reports import explain_findings
-from cgtool.devices.simulated.capture import check
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.finding import Finding
 from cgtool.model.options import CaptureOptions
@@ -49,9 +48,10 @@ def marks_of(module: ModuleType, names: set[str], name: str) -> set[tuple[str, i
 
 
 def found(module: ModuleType, name: str) -> list[Finding]:
-    with call_sites.recorded(), SimulatedDevice("test").active() as device:
+    device = SimulatedDevice("test")
+    with call_sites.recorded(), device.active():
         workload = load(f"{Path(module.__file__)}:{name}", device="cuda")
-        (findings, _), _ = check(device, workload, CaptureOptions(), lambda _text: None, "")
+        (findings, _), _ = device.check(workload, CaptureOptions(), lambda _text: None)
     return list(findings)
 
 

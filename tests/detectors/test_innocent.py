@@ -9,7 +9,6 @@ import pytest
 
 from cgtool.analysis.graph.summary import graph_findings
 from cgtool.analysis.reports import explain_findings, is_hazard
-from cgtool.devices.simulated.capture import check
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -31,13 +30,12 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_found(name):
-    with SimulatedDevice("test").active() as device:
+    device = SimulatedDevice("test")
+    with device.active():
         workload = load(f"{FILE}:{name}", device="cuda")
-        (findings, looked), captured = check(
-            device, workload, CaptureOptions(), lambda _text: None, ""
-        )
+        (findings, looked), captured = device.check(workload, CaptureOptions(), lambda _text: None)
     assert captured is not None, looked
-    more = graph_findings(captured)
+    more = graph_findings(captured[0])
     shown = explain_findings((*findings, *more))
     assert [
         (finding.code, finding.place, finding.reason) for finding in shown if is_hazard(finding)

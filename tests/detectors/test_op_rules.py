@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cgtool.detectors.op_rules import OPS
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -20,7 +20,7 @@ def refusal(entry):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{entry.file}:{entry.name}", device="cuda")
         try:
-            simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)
+            prepare(device, workload, CaptureOptions(), lambda _text: None)
         except CgtoolError as error:
             return error.failure
     return None

@@ -22,9 +22,9 @@ class LoggedSession(Session[CapturedGraph]):
     log: list[str] = field(default_factory=list)
     empty: bool = False
 
-    def new_graph(self, name, phase, index, part):
-        self.log.append(f"new {name}")
-        return CapturedGraph(name, phase, index, part, graph=object())
+    def new_graph(self, phase):
+        self.log.append(f"new {phase.name}")
+        return CapturedGraph(phase.name, phase.kind, phase.index, phase.part, graph=object())
 
     @contextlib.contextmanager
     def capturing(self, graph):

@@ -7,7 +7,7 @@ import torch
 
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
-from cgtool.program.phases import WorkloadRun, call, warm_up
+from cgtool.program.phases import WorkloadRun, call
 
 NET = """
 class Net(nn.Module):
@@ -136,7 +136,8 @@ def build(device):
 )  # fmt: skip
 def test_a_function_with_arguments_that_calls_backward_is_a_step(loaded, backward, kind):
     workload = loaded(TRAIN.format(backward=backward))
-    warm_up(WorkloadRun(workload, CaptureOptions()), 2, lambda _: None, lambda _error, _phase: None)
+    run = WorkloadRun(workload, CaptureOptions())
+    run.run_eagerly(2, lambda _: None, lambda _error, _phase: None)
     assert workload.kind == kind
     assert any("train calls backward() itself" in note for note in workload.notes) == (
         kind == "step"

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cgtool.analysis.graph import overlap
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
 from cgtool.model import capture_file
 from cgtool.model.capture import Call, Capture, Graph
@@ -19,13 +18,13 @@ from cgtool.program.workload import Part, Workload
 
 def capture(build: Any, kind: str = "callable") -> Capture:
     """``build(device)`` returns a callable and its arguments."""
-    with SimulatedDevice("test").active() as device:
+    device = SimulatedDevice("there is no GPU")
+    with device.active():
         function, arguments = build("cuda")
         modules = {"": function} if isinstance(function, torch.nn.Module) else {}
         workload = Workload("test", kind, (Part("test", function, arguments, modules=modules),))
-        return simulated_capture.capture(
-            device, workload, CaptureOptions(), lambda _text: None, "there is no GPU"
-        )
+        captured, _ = device.capture(workload, CaptureOptions(), lambda _text: None)
+        return captured
 
 
 def by_op(capture: Capture, graph: Graph) -> dict[str, Call]:

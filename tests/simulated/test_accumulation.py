@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.devices.simulated.session import prepare
 from cgtool.model.options import CaptureOptions
 from cgtool.program.workload import Part, Workload
 from tests.forked_workers import run_cgtool
@@ -45,7 +45,7 @@ def test_the_graph_adds_in_place() -> None:
     with SimulatedDevice("test").active() as device:
         step, arguments = names["build"]("cuda")
         workload = Workload("test", "step", (Part("step", step, arguments),))
-        session = simulated_capture.prepare(device, workload, CaptureOptions(), lambda _text: None)
+        session = prepare(device, workload, CaptureOptions(), lambda _text: None)
         (captured,) = session.captured
         calls = [node.call for node in captured.graph.nodes]
         adds = [call for call in calls if "AccumulateGrad" in (call.autograd_node or "")]

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -32,7 +32,7 @@ def quiet(_text: str) -> None:
 
 def captured(device, function, *args, kind="callable", **options):
     workload = Workload("test", kind, (Part("test", function, args),))
-    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)
+    return prepare(device, workload, CaptureOptions(**options), quiet)
 
 
 def indices(x):
@@ -281,7 +281,7 @@ def test_a_module_on_meta_can_run_with_the_parameters_of_others(tmp_path):
     (tmp_path / "ensemble.py").write_text(ENSEMBLE)
     with SimulatedDevice("test").active() as device:
         workload = load(f"{tmp_path}/ensemble.py:build", device="cuda")
-        assert simulated_capture.prepare(device, workload, CaptureOptions(), quiet).captured
+        assert prepare(device, workload, CaptureOptions(), quiet).captured
 
 
 ENSEMBLE = """
@@ -309,7 +309,7 @@ def test_a_lazy_module_is_captured(tmp_path):
     (tmp_path / "lazy.py").write_text(LAZY)
     with SimulatedDevice("test").active() as device:
         workload = load(f"{tmp_path}/lazy.py:build", device="cuda")
-        assert simulated_capture.prepare(device, workload, CaptureOptions(), quiet).captured
+        assert prepare(device, workload, CaptureOptions(), quiet).captured
 
 
 LAZY = """

@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from cgtool.devices.simulated import capture as simulated_capture
 from cgtool.devices.simulated.device import SimulatedDevice
+from cgtool.devices.simulated.session import prepare
 from cgtool.model.failure import CgtoolError
 from cgtool.model.options import CaptureOptions
 from cgtool.program.load import load
@@ -27,14 +27,14 @@ def quiet(_text: str) -> None:
 
 def prepared(device, function, *args, kind="callable", **options):
     workload = Workload("test", kind, (Part("test", function, args),))
-    return simulated_capture.prepare(device, workload, CaptureOptions(**options), quiet)
+    return prepare(device, workload, CaptureOptions(**options), quiet)
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_replay_equals_eager_to_the_last_bit(name):
     with SimulatedDevice("test").active() as device:
         workload = load(f"{SAMPLES / name}.py:build", device="cuda")
-        session = simulated_capture.prepare(device, workload, CaptureOptions(), quiet)
+        session = prepare(device, workload, CaptureOptions(), quiet)
         for captured in session.captured:
             captured.graph.replay()
         replayed = [t.clone() for named in session.outputs.values() for _, t in named]

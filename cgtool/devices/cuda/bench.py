@@ -48,7 +48,7 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Clock, Samples
 from cgtool.model.options import BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import Backward, call, differentiable, grads, iterate
+from cgtool.program.phases import Backward, call, differentiable, grads
 from cgtool.program.workload import Workload, flatten_outputs
 from cgtool.torch_compat.patches import without_collector
 
@@ -206,7 +206,7 @@ def sides_of(session: CudaSession) -> dict[str, list[Side]]:
 
     def eager_both() -> None:
         for part in parts:
-            iterate(session, part)
+            session.iterate(part)
 
     eager: dict[str, tuple[Once, Once | None]] = {
         "step": (eager_forward, None),

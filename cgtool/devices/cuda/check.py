@@ -37,8 +37,8 @@ from cgtool.observe.frames import call_user, chain_of, here
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.observe.tensors import tensors_in
 from cgtool.program.boundary import is_consequence
-from cgtool.program.phases import roots_of, seed_all
-from cgtool.program.workload import Part, Workload
+from cgtool.program.phases import Phase, roots_of, seed_all
+from cgtool.program.workload import Workload
 from cgtool.torch_compat.allocator import lists_memory
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import storage_address
@@ -299,8 +299,8 @@ class DrySession(Session[CapturedGraph]):
     stream: Any
     """The stream of the modelled capture."""
 
-    def new_graph(self, name: str, phase: str, index: int, part: Part) -> CapturedGraph:
-        return CapturedGraph(name, phase, index, part, graph=None)
+    def new_graph(self, phase: Phase) -> CapturedGraph:
+        return CapturedGraph(phase.name, phase.kind, phase.index, phase.part, graph=None)
 
     @contextlib.contextmanager
     def capturing(self, graph: CapturedGraph) -> Iterator[None]:

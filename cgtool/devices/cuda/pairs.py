@@ -40,7 +40,7 @@ from cgtool.model.failure import usage
 from cgtool.model.measurements import Bench, Samples, whole
 from cgtool.model.options import FEWEST_PAIRS, PAIRS_A_LOOK, BenchOptions, CaptureOptions, Progress
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import seed_all, warm_up, warmup_iters
+from cgtool.program.phases import seed_all, warmup_iters
 from cgtool.program.workload import Workload
 from cgtool.torch_compat.patches import without_collector
 
@@ -162,7 +162,7 @@ def once(entry: Entry, stream: Any, device: Device, options: BenchOptions) -> No
     session = CudaSession(workload, entry.options, device=device, stream=stream, keep_graph=False)
     stream.wait_stream(torch.cuda.current_stream(device.index))
     with torch.cuda.stream(stream):
-        warm_up(session, iterations, quiet, explain)
+        session.run_eagerly(iterations, quiet, explain)
     device.synchronize()
     session.capture_phases()
     phases = replays(session)

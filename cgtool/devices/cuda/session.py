@@ -32,14 +32,7 @@ from cgtool.observe.access import AccessLog
 from cgtool.observe.annotations import Annotations
 from cgtool.observe.ops import OpCall, OpRecorder, Record
 from cgtool.program.boundary import first_line, user_errors
-from cgtool.program.phases import (
-    call,
-    differentiable,
-    forward_phase,
-    grads,
-    wants_backward,
-    warm_up,
-)
+from cgtool.program.phases import Phase, call, differentiable, grads
 from cgtool.program.workload import Part, flatten_outputs, generators_of
 
 
@@ -121,7 +114,7 @@ class CudaSession(Session[CudaGraph]):
         self.warmup_iters = iterations
         begin = time.perf_counter_ns()
         with self.device.eager_stream():
-            warm_up(self, iterations, progress, explain, partial(self._record, annotations))
+            self.run_eagerly(iterations, progress, explain, partial(self._record, annotations))
         with user_errors(self.workload.parts[-1], "warm-up", explain):
             self.device.synchronize()
         self.warmup_ns = time.perf_counter_ns() - begin
@@ -140,24 +133,25 @@ class CudaSession(Session[CudaGraph]):
             with recorder:
                 outputs = flatten_outputs(call(part))
                 split = log.count()
-                if wants_backward(self):
+                if self.wants_backward:
                     backward = differentiable(part, outputs)
                     if backward is not None:
                         begin = log.count()
                         grads(backward, self.options.allow_unused_input)
                         phases["backward"] = Recorded(recorder.record, log.launches[begin:])
-        phases[forward_phase(self)] = Recorded(recorder.record, log.launches[:split])
+        phases[self.first_kind] = Recorded(recorder.record, log.launches[:split])
         self.recorded.append(phases)
 
-    def new_graph(self, name: str, phase: str, index: int, part: Part) -> CudaGraph:
+    def new_graph(self, phase: Phase) -> CudaGraph:
         separate = self.options.pool == "separate"
         if separate or not self.pools:
-            self.pools[torch.cuda.graph_pool_handle()] = name if separate else "graphs"
+            self.pools[torch.cuda.graph_pool_handle()] = phase.name if separate else "graphs"
         graph = torch.cuda.CUDAGraph(keep_graph=self.keep_graph)
         for generator in generators_of(self.workload).values():
             graph.register_generator_state(generator)
         self.device.synchronize()
-        return CudaGraph(name, phase, index, part, graph, pool=[*self.pools][-1])
+        pool = [*self.pools][-1]
+        return CudaGraph(phase.name, phase.kind, phase.index, phase.part, graph, pool=pool)
 
     def capturing(self, graph: CudaGraph) -> AbstractContextManager[object]:
         return torch.cuda.graph(

@@ -6,26 +6,34 @@ A method imports what it needs: a capture does not wait for the rules of ``check
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
-from cgtool.devices.device import Captured, Checked, Device, OpResults, VerifyTarget
-from cgtool.devices.simulated.capture import SimulatedSession, capture, check, environment
+import cgtool
+from cgtool.devices.device import Captured, Checked, Device, VerifyTarget, processor, processors
 from cgtool.devices.simulated.device_model import DeviceModel
-from cgtool.devices.simulated.graph import SimulatedGraph
+from cgtool.devices.simulated.memory import predict
 from cgtool.devices.simulated.redirect import redirected
-from cgtool.model.capture import Caveat, Environment
+from cgtool.devices.simulated.session import (
+    CapturedOps,
+    SimulatedSession,
+    SimulatedVerifyTarget,
+    prepare,
+)
+from cgtool.model.capture import Capture, Caveat, Edge, Environment, Graph, Node, Stream
 from cgtool.model.failure import EXIT_UNKNOWN, CgtoolError, cannot_tell
 from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
-from cgtool.observe.effects import effect_of
-from cgtool.observe.tensors import strided_parts, tensors_in
-from cgtool.program.workload import Workload
-from cgtool.torch_compat.private import schema_of
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.observe.ops import OpCall, Record, numbered
+from cgtool.observe.origins import OriginTable
+from cgtool.program.phases import caveats_of, modules_of
+from cgtool.program.workload import Workload, describe_tensors, entry_of
 
 
 class SimulatedDevice(Device):
@@ -49,13 +57,32 @@ class SimulatedDevice(Device):
             yield self.model
 
     def capture(self, workload: Workload, options: CaptureOptions, progress: Progress) -> Captured:
-        return capture(self.model, workload, options, progress, self.simulated_because), {}
+        return self._capture_of(prepare(self.model, workload, options, progress)), {}
 
     def check(
         self, workload: Workload, options: CaptureOptions, progress: Progress
     ) -> tuple[Checked, Captured | None]:
-        checked, captured = check(self.model, workload, options, progress, self.simulated_because)
-        return checked, None if captured is None else (captured, {})
+        from cgtool.detectors.check_entry import check_entry, findings_of_graph
+
+        session = SimulatedSession(workload, options, model=self.model, warmup_iters=1)
+        captures: list[Captured] = []
+        if options.seed is not None:
+            torch.manual_seed(options.seed)
+
+        def dry_run(annotations: Annotations, options: CaptureOptions) -> Sequence[OpCall]:
+            session.options = options
+            session.follow_lifetimes(annotations)
+            session.capture(annotations, progress)
+            for graph in session.captured:
+                for finding in findings_of_graph(graph.graph.nodes, session.record):
+                    self.model.findings.add(finding)
+            session.require_nodes()
+            captures.append((self._capture_of(session), {}))
+            return session.record.calls
+
+        with watch_annotations(options.annotations) as annotations:
+            checked = check_entry(self.model, workload, options, progress, annotations, dry_run)
+        return (self.model.findings.all(), checked), captures[0] if captures else None
 
     def check_script(self, path: str, arguments: tuple[str, ...], progress: Progress) -> Checked:
         from cgtool.devices.simulated.cudagraph import check_script
@@ -76,10 +103,54 @@ class SimulatedDevice(Device):
             ) from None
 
     def verify_target(self, workload: Workload, options: CaptureOptions) -> VerifyTarget:
-        return SimulatedVerifyTarget(self, workload, options)
+        session = SimulatedSession(workload, options, model=self.model)
+        return SimulatedVerifyTarget(self, session)
 
     def environment(self) -> Environment:
-        return environment()
+        return Environment(
+            device="simulated",
+            simulated=True,
+            torch=str(torch.__version__),
+            python=platform.python_version(),
+            platform=platform.platform(),
+            cpu=processor(),
+            cpus=processors(),
+        )
+
+    def _capture_of(self, session: SimulatedSession) -> Capture:
+        """The capture as plain data."""
+        table = OriginTable(session.workload.entry_frame())
+        streams: dict[str, int] = {"capture stream": 0}
+        separate = session.options.pool == "separate"
+        graphs = tuple(
+            _graph(graph, session.record, table, streams, pool=index if separate else 0)
+            for index, graph in enumerate(session.captured)
+        )
+        tensors, unnamed = describe_tensors(session.workload, session.accesses.number_of)
+        memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
+        simulated = Caveat(
+            "simulated",
+            f"simulated on CPU tensors ({self.simulated_because}): ops and their order are real, "
+            "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
+        )
+        empty = [graph.name for graph in session.captured if not graph.graph.nodes]
+        return Capture(
+            entry=entry_of(session.workload, session.options),
+            environment=self.environment(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            cgtool=cgtool.__version__,
+            graphs=graphs,
+            frames=table.frames,
+            origins=table.origins,
+            argument_lists=session.accesses.argument_lists(),
+            modules=modules_of(session.workload),
+            streams=tuple(Stream(index, name) for name, index in streams.items()),
+            memory=memory,
+            warmup_iters=session.warmup_iters,
+            warmup_ns=session.warmup_ns,
+            recorder="simulated",
+            caveats=(simulated, *session.model.uncompiled, *unnamed, *caveats_of(session, empty)),
+        )
 
     def eager_stream(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext()
@@ -100,54 +171,33 @@ class SimulatedDevice(Device):
         """Nothing to do: the record of a graph keeps alive everything that it reads."""
 
 
-class SimulatedVerifyTarget(VerifyTarget):
-    """The session in which simulated replays are compared with eager."""
-
-    def __init__(
-        self, device: SimulatedDevice, workload: Workload, options: CaptureOptions
-    ) -> None:
-        self._session = SimulatedSession(workload, options, model=device.model)
-        super().__init__(device, self._session)
-        self._written: set[int] = set()
-        """Addresses of the storages that ops of the captures made."""
-
-    def capture(self, progress: Progress) -> None:
-        with watch_annotations(self.options.annotations) as annotations:
-            self._session.capture(annotations, progress)
-        for graph in self._session.captured:
-            for step in graph.graph.steps:
-                if schema_of(step.func) is not None and not effect_of(step.func).writes:
-                    self._written |= {
-                        StorageRef(part).address
-                        for result in step.results
-                        for _, part in strided_parts(result)
-                    }
-
-    def in_graph_memory(self, tensor: torch.Tensor) -> bool:
-        return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
-
-    def probe(self) -> _Probes:
-        return _Probes(self._session)
-
-
-class _Probes:
-    """A second capture, replayed step by step, with the results of each step kept."""
-
-    def __init__(self, session: SimulatedSession) -> None:
-        self._session = SimulatedSession(session.workload, session.options, model=session.model)
-        with watch_annotations(session.options.annotations) as annotations:
-            self._session.capture(annotations)
-        self.record = self._session.record
-        self._results: OpResults = []
-
-    def replay(self) -> None:
-        self._results = []
-        for step in (step for graph in self._session.captured for step in graph.graph.steps):
-            SimulatedGraph(steps=[step]).replay()
-            if step.call is not None:
-                with torch.inference_mode():
-                    written = step.results or tensors_in(step.args[:1])
-                    self._results.append((step.call, [tensor.clone() for tensor in written]))
-
-    def results(self) -> OpResults:
-        return self._results
+def _graph(
+    captured: CapturedOps, record: Record, table: OriginTable, streams: dict[str, int], pool: int
+) -> Graph:
+    names = [streams.setdefault(name, len(streams)) for name in captured.graph.stream_names]
+    recorded = captured.graph.nodes
+    calls, call_of = numbered([node.call for node in recorded])
+    nodes = tuple(
+        Node(
+            id=index,
+            type="op",
+            origin=table.add(node.call, record),
+            call=call,
+            stream=names[node.stream],
+            shape=node.shape,
+        )
+        for index, (node, call) in enumerate(zip(recorded, call_of, strict=True))
+    )
+    edges = tuple(
+        Edge(source, target) for target, node in enumerate(recorded) for source in node.dependencies
+    )
+    return Graph(
+        name=captured.name,
+        phase=captured.phase,
+        callable=captured.callable,
+        pool=pool,
+        nodes=nodes,
+        edges=edges,
+        capture_ns=captured.capture_ns,
+        calls=calls,
+    )

@@ -16,7 +16,7 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpRecorder
 from cgtool.observe.tensors import whole_or_parts
 from cgtool.program.boundary import user_errors
-from cgtool.program.phases import WorkloadRun, roots_of, run_phases
+from cgtool.program.phases import WorkloadRun, roots_of
 from cgtool.program.workload import Named, Part, Workload, inputs_of
 
 RecorderT = TypeVar("RecorderT", bound=OpRecorder)
@@ -26,15 +26,15 @@ def _prefixed(workload: Workload, part: Part, name: str) -> str:
     return f"{part.name}: {name}" if len(workload.parts) > 1 else name
 
 
-def results_of(phases: WorkloadRun) -> Results:
+def results_of(run: WorkloadRun) -> Results:
     """Outputs and gradients of all parts under one name each."""
-    workload = phases.workload
+    workload = run.workload
     results: Results = {}
-    for index, named in phases.outputs.items():
+    for index, named in run.outputs.items():
         for name, tensor in _readable(named):
             results["output", _prefixed(workload, workload.parts[index], name)] = tensor
-    for index, gradients in phases.gradients.items():
-        for (name, _), gradient in zip(phases.backwards[index].inputs, gradients, strict=True):
+    for index, gradients in run.gradients.items():
+        for (name, _), gradient in zip(run.backwards[index].inputs, gradients, strict=True):
             if gradient is not None:
                 for part_name, tensor in _readable([(f"gradient of {name}", gradient)]):
                     full = _prefixed(workload, workload.parts[index], part_name)
@@ -73,24 +73,22 @@ def eager_iteration(
     if autocast_caches() and not keep_casts:
         # As leaving the outermost autocast does, once an iteration.
         torch.clear_autocast_cache()
-    phases = WorkloadRun(target.workload, target.options)
+    run = WorkloadRun(target.workload, target.options)
     graphs = target.session.backwards
-
-    def run(part: Part, phase: str, index: int, body: Callable[[], Any]) -> Any:
-        if phase == "backward":
-            incoming = phases.backwards[index].incoming
-            static = graphs[index].incoming if index in graphs else ()
-            for gradient, static_gradient in zip(incoming, static, strict=False):
-                if gradient.shape == static_gradient.shape:
-                    gradient.copy_(static_gradient)
-            if hold is not None:
-                hold.extend(incoming)
-        with user_errors(part, f"eager {phase}", explain), watch or contextlib.nullcontext():
-            return body()
-
     with target.device.eager_stream():
-        run_phases(phases, run)
-    return results_of(phases)
+        for phase in run.phases():
+            if phase.kind == "backward":
+                incoming = run.backwards[phase.index].incoming
+                static = graphs[phase.index].incoming if phase.index in graphs else ()
+                for gradient, static_gradient in zip(incoming, static, strict=False):
+                    if gradient.shape == static_gradient.shape:
+                        gradient.copy_(static_gradient)
+                if hold is not None:
+                    hold.extend(incoming)
+            activity = f"eager {phase.kind}"
+            with user_errors(phase.part, activity, explain), watch or contextlib.nullcontext():
+                phase.result = phase.work()
+    return results_of(run)
 
 
 def observed_iteration(

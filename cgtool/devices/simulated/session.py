@@ -1,0 +1,175 @@
+"""A workload on the simulated device: warmed up, recorded, replayed, and compared with eager."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from cgtool.detectors.capture_errors import explain
+from cgtool.detectors.streams import capturing
+from cgtool.devices.device import CapturedGraph, Device, OpResults, Session, VerifyTarget, quiet
+from cgtool.devices.simulated.device_model import DeviceModel, Stream
+from cgtool.devices.simulated.graph import CaptureRecorder, RandomStates, SimulatedGraph
+from cgtool.devices.simulated.memory import LifetimeRecorder
+from cgtool.model.options import CaptureOptions, Progress
+from cgtool.observe.access import AccessLog
+from cgtool.observe.annotations import Annotations
+from cgtool.observe.annotations import watch as watch_annotations
+from cgtool.observe.effects import effect_of
+from cgtool.observe.ops import Record
+from cgtool.observe.tensors import strided_parts, tensors_in
+from cgtool.program.boundary import user_errors
+from cgtool.program.phases import Phase, labels_of, roots_of, seed_all, warmup_iters
+from cgtool.program.workload import Workload
+from cgtool.torch_compat.private import schema_of
+from cgtool.torch_compat.storages import StorageRef
+
+
+@dataclass
+class CapturedOps(CapturedGraph):
+    """One simulated graph."""
+
+    graph: SimulatedGraph
+
+
+@dataclass(kw_only=True)
+class SimulatedSession(Session[CapturedOps]):
+    """Everything that one attempt on the simulated device keeps alive."""
+
+    model: DeviceModel
+    record: Record = field(default_factory=Record)
+    """One record for all captures: a backward op finds its forward call in it."""
+    accesses: AccessLog = field(default_factory=AccessLog)
+    stream: Stream = field(init=False)
+    """The stream of the last ``capture``."""
+    lifetimes: LifetimeRecorder = field(init=False)
+    """Lifetimes of storages in the last warm-up iteration."""
+
+    def follow_lifetimes(self, annotations: Annotations) -> None:
+        """Run the last warm-up iteration in the order of the capture, and record its allocations.
+        Those that are alive at the end are labelled: outputs and gradients."""
+        recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
+
+        for phase in self.phases():
+            with user_errors(phase.part, "warm-up", explain), recorder:
+                phase.result = phase.work()
+            recorder.sweep()
+            recorder.graph += 1
+        labels = labels_of(self)
+        for life in recorder.lives:
+            if life.died is None:
+                life.label = labels.get(life.address)
+        self.lifetimes = recorder
+
+    def new_graph(self, phase: Phase) -> CapturedOps:
+        return CapturedOps(phase.name, phase.kind, phase.index, phase.part, SimulatedGraph())
+
+    @contextlib.contextmanager
+    def capturing(self, graph: CapturedOps) -> Iterator[None]:
+        with capturing(self.model, self.stream, self.activity(graph.name)):
+            yield
+            self.model.check_joins()
+        graph.graph.stream_names = [stream.name for stream in self.model.streams]
+
+    def capture(self, annotations: Annotations, progress: Progress = quiet) -> None:
+        """Record every graph of the workload. Raises CgtoolError for what the user's code
+        raises."""
+        self.stream = self.model.stream_class(name="capture stream")
+        states = RandomStates()
+
+        @contextlib.contextmanager
+        def observe(graph: CapturedOps) -> Iterator[CaptureRecorder]:
+            roots = roots_of(self.workload)
+            recorder = CaptureRecorder(roots, annotations, self.model, states, self.accesses)
+            recorder.record, recorder.graph = self.record, graph.graph
+            yield recorder
+
+        self.capture_phases(observe, progress)
+
+    def is_empty(self) -> bool:
+        return not any(graph.graph.nodes for graph in self.captured)
+
+    def why_empty(self) -> tuple[str, str]:
+        if any(graph.graph.host_ops for graph in self.captured):
+            return (
+                "every op ran on CPU tensors, which are not part of a graph",
+                "put tensors and modules on the device that the factory is given",
+            )
+        return (
+            "the callable ran no op that launches work: it returned a cached result or an input",
+            "check that every call computes its result",
+        )
+
+
+def prepare(
+    model: DeviceModel, workload: Workload, options: CaptureOptions, progress: Progress
+) -> SimulatedSession:
+    """Warm up, follow lifetimes, capture: a session that can replay. Raises CgtoolError."""
+    session = SimulatedSession(workload, options, model=model)
+    seed_all(options.seed)
+    session.warmup_iters, _ = warmup_iters(workload, options)
+    begin = time.perf_counter_ns()
+    with watch_annotations(options.annotations) as annotations:
+        session.warm_up(max(0, session.warmup_iters - 1), annotations, progress)
+        gc.collect()
+        session.follow_lifetimes(annotations)
+        session.warmup_ns = time.perf_counter_ns() - begin
+        session.capture(annotations, progress)
+    session.require_nodes()
+    return session
+
+
+class SimulatedVerifyTarget(VerifyTarget):
+    """The session in which simulated replays are compared with eager."""
+
+    def __init__(self, device: Device, session: SimulatedSession) -> None:
+        super().__init__(device, session)
+        self._session = session
+        self._written: set[int] = set()
+        """Addresses of the storages that ops of the captures made."""
+
+    def capture(self, progress: Progress) -> None:
+        with watch_annotations(self.options.annotations) as annotations:
+            self._session.capture(annotations, progress)
+        for graph in self._session.captured:
+            for step in graph.graph.steps:
+                if schema_of(step.func) is not None and not effect_of(step.func).writes:
+                    self._written |= {
+                        StorageRef(part).address
+                        for result in step.results
+                        for _, part in strided_parts(result)
+                    }
+
+    def in_graph_memory(self, tensor: torch.Tensor) -> bool:
+        return any(StorageRef(part).address in self._written for _, part in strided_parts(tensor))
+
+    def probe(self) -> _Probes:
+        return _Probes(self._session)
+
+
+class _Probes:
+    """A second capture, replayed step by step, with the results of each step kept."""
+
+    def __init__(self, session: SimulatedSession) -> None:
+        self._session = SimulatedSession(session.workload, session.options, model=session.model)
+        with watch_annotations(session.options.annotations) as annotations:
+            self._session.capture(annotations)
+        self.record = self._session.record
+        self._results: OpResults = []
+
+    def replay(self) -> None:
+        self._results = []
+        for step in (step for graph in self._session.captured for step in graph.graph.steps):
+            SimulatedGraph(steps=[step]).replay()
+            if step.call is not None:
+                with torch.inference_mode():
+                    written = step.results or tensors_in(step.args[:1])
+                    self._results.append((step.call, [tensor.clone() for tensor in written]))
+
+    def results(self) -> OpResults:
+        return self._results

@@ -202,7 +202,7 @@ OPS: dict[str, OpRule] = {
     ),
 }
 """By the name of the op, with or without its overload. Where a kernel on the CPU is the same code
-as on a GPU, what it calls is looked up too (``refused_ops.inside_kernel``)."""
+as on a GPU, what it calls is looked up too (``refused_ops.checked``)."""
 
 ONLY_ON_THE_CPU = frozenset(
     {

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cgtool.detectors.function_rules import watch_index
 from cgtool.detectors.host_read_rules import library_function, read_by_code, read_in_kernel
 from cgtool.detectors.op_rules import (
     H2D_PAGEABLE_COPY,
@@ -43,39 +44,22 @@ def is_host_work(args: Sequence[Any]) -> bool:
     return bool(tensors) and all(on_host(tensor) for tensor in tensors)
 
 
-def refuse_op(
+@contextlib.contextmanager
+def checked(
     region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> None:
-    """Report an op that CUDA would refuse; nothing outside a capture, and for tensors on the host.
+) -> Iterator[None]:
+    """Around the kernel of an op: report the op if CUDA would refuse it, and what its kernel calls
+    where a GPU runs the same code; nothing outside a capture, and for tensors on the host.
 
     Raises CgtoolError unless the region collects.
     """
-    if not region.capturing or region.on_host or is_host_work(args):
-        return
-    if call.name == "cond" and len(args) == 4:
-        _refuse_random_branches(region, args)
-    else:
-        _refuse(region, call, call.name, args, kwargs)
-        # function_rules has a rule for an assignment.
-        is_assigned = region.function is torch.Tensor.__setitem__
-        if not is_assigned and copies_to_device(func, args, kwargs, on_host):
-            region.refuse(
-                H2D_PAGEABLE_COPY,
-                f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
-                "create the tensor on the device once, outside the captured code",
-                why=COPIES,
-            )
-
-
-@contextlib.contextmanager
-def inside_kernel(
-    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Iterator[None]:
-    """Around the kernel of an op: report the ops that it calls and CUDA would refuse, where the
-    same code runs on a GPU."""
-    is_seen = region.capturing and not region.on_host and not region.fills_mask
-    is_seen = is_seen and shares_kernel(call.name) and op_key.is_supported()
-    if not is_seen or _refusal_of(region, call, call.name, args, kwargs) is not None:
+    is_checked = region.capturing and not region.on_host
+    with watch_index(region, call, args):
+        if is_checked:
+            _refuse_op(region, call, func, args, kwargs)
+    is_checked = is_checked and not region.fills_mask and shares_kernel(call.name)
+    is_checked = is_checked and op_key.is_supported()
+    if not is_checked or _refusal_of(region, call, call.name, args, kwargs) is not None:
         yield
         return
     names: list[str] = []
@@ -116,6 +100,26 @@ def inside_kernel(
             if not is_read or known is None or not known.isdisjoint(names[index:]):
                 region.refuse(*refusal)
                 break
+
+
+def _refuse_op(
+    region: CapturedRegion, call: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    if is_host_work(args):
+        return
+    if call.name == "cond" and len(args) == 4:
+        _refuse_random_branches(region, args)
+    else:
+        _refuse(region, call, call.name, args, kwargs)
+        # function_rules has a rule for an assignment.
+        is_assigned = region.function is torch.Tensor.__setitem__
+        if not is_assigned and copies_to_device(func, args, kwargs, on_host):
+            region.refuse(
+                H2D_PAGEABLE_COPY,
+                f"`{_short(call.name)}` with a CPU tensor, which it copies to the device,",
+                "create the tensor on the device once, outside the captured code",
+                why=COPIES,
+            )
 
 
 def _refuse(

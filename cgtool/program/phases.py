@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from cgtool.findings import code
-from cgtool.model.capture import Caveat, Module
 from cgtool.model.failure import usage, user_code
 from cgtool.model.finding import ERROR, Finding
 from cgtool.model.options import CaptureOptions, Progress
@@ -27,11 +26,8 @@ from cgtool.program.workload import (
     Named,
     Part,
     Workload,
-    address_of,
     flatten_outputs,
-    generators_of,
     inputs_of,
-    named_tensors,
 )
 from cgtool.torch_compat.patches import Patches
 from cgtool.torch_compat.private import BACKWARD, running_autograd_node
@@ -286,17 +282,6 @@ def roots_of(workload: Workload) -> dict[str, torch.nn.Module]:
     return roots
 
 
-def modules_of(workload: Workload) -> tuple[Module, ...]:
-    """Every module, by the path that ``Origin.module`` has."""
-    types: dict[str, str] = {}
-    for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
-        for prefix, root in roots.items():
-            for name, module in root.named_modules():
-                path = ".".join(word for word in (prefix, name) if word)
-                types.setdefault(path, type(module).__name__)
-    return tuple(Module(path, kind) for path, kind in types.items())
-
-
 WARMUP_ITERS = 3
 DDP_WARMUP_ITERS = 11
 """DistributedDataParallel rebuilds its buckets and settles in its first ten iterations
@@ -319,58 +304,3 @@ def warmup_iters(workload: Workload, options: CaptureOptions) -> tuple[int, str 
             "DistributedDataParallel"
         )
     return WARMUP_ITERS, None
-
-
-# --- the capture file
-
-
-def labels_of(
-    session: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
-) -> dict[int, str]:
-    """By the address of a storage, the name of the output or gradient in it."""
-    names: dict[int, str] = {}
-    several = len(session.workload.parts) > 1
-
-    def add(index: int, label: str, value: torch.Tensor | None) -> None:
-        address = address_of(value) if value is not None and wanted(value) else None
-        if address:
-            where = f"{session.workload.parts[index].name}: " if several else ""
-            names.setdefault(address, f"{where}{label}")
-
-    for index, gradients in session.gradients.items():
-        for (name, _), gradient in zip(session.backwards[index].inputs, gradients, strict=True):
-            add(index, f"gradient of {name}", gradient)
-    for index, outputs in session.outputs.items():
-        for name, value in outputs:
-            add(index, name, value)
-    for name, kind, value in named_tensors(session.workload):
-        address = address_of(value) if kind == "gradient" and wanted(value) else None
-        if address:
-            names.setdefault(address, name)
-    return names
-
-
-def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
-    """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
-    caveats = [Caveat("note", note) for note in session.workload.notes]
-    if generators := generators_of(session.workload):
-        caveats.append(
-            Caveat(
-                "note",
-                "random generators that are registered with the graphs, as by "
-                f"register_generator_state(): {', '.join(generators)}",
-            )
-        )
-    caveats += [
-        Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
-    ]
-    if session.wants_backward:
-        caveats += [
-            Caveat(
-                "no-backward",
-                f"{part.name}: no output requires grad, so there is no backward graph",
-            )
-            for index, part in enumerate(session.workload.parts)
-            if index not in session.backwards
-        ]
-    return caveats

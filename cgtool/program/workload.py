@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-import msgspec
 import torch
 
-from cgtool.model.capture import Caveat, Entry, Frame, Option, Tensor
+from cgtool.model.capture import Frame
 from cgtool.model.failure import CgtoolError
-from cgtool.model.options import CaptureOptions
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.reach import reach
 from cgtool.torch_compat.private import pytree
-from cgtool.torch_compat.storages import StorageRef
 
 Named = tuple[str, torch.Tensor]
 """A tensor and its name."""
@@ -190,16 +187,6 @@ def flatten_outputs(outputs: Any) -> list[Named]:
     return [(f"output{path}", tensor) for path, tensor in tensors_in(outputs, objects=True)]
 
 
-def address_of(tensor: torch.Tensor) -> int | None:
-    """The address of a tensor's storage; None without a storage of its own (sparse tensors,
-    subclasses that wrap other tensors)."""
-    try:
-        return StorageRef(tensor).address
-    except RuntimeError:
-        # "Cannot access storage of SparseTensorImpl", "... of Storage that is invalid"
-        return None
-
-
 def inputs_of(part: Part) -> list[Named]:
     """The tensors among a part's arguments, named ``input 0``, ``input x``."""
     return [
@@ -288,61 +275,3 @@ def _of_optimizer(
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield "optimizer", f"{name} {key} of {known}", value
-
-
-# --- the capture file
-
-
-def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
-    """The entry point and the capture options."""
-    return Entry(
-        spec=workload.spec,
-        kind=workload.kind,
-        file=workload.file,
-        line=workload.line,
-        callables=tuple(part.name for part in workload.parts),
-        options=tuple(
-            Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
-        ),
-    )
-
-
-def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | None) -> Tensor:
-    """A tensor with a storage; its bytes are the storage from its first element on."""
-    offset = int(value.storage_offset()) * value.itemsize
-    return Tensor(
-        name,
-        kind,
-        value.data_ptr(),
-        StorageRef(value).bytes - offset,
-        tuple(value.shape),
-        str(value.dtype).removeprefix("torch."),
-        storage,
-    )
-
-
-def describe_tensors(
-    workload: Workload,
-    storage_of: Callable[[torch.Tensor], int | None],
-    wanted: Callable[[torch.Tensor], bool] = lambda _value: True,
-) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory, each range once under its first name, and caveats on tensors that
-    have none. ``storage_of``: the number of a tensor's storage in ``Graph.calls``."""
-    described: dict[tuple[int, int], Tensor] = {}
-    caveats: list[Caveat] = []
-    for name, kind, value in named_tensors(workload):
-        if not wanted(value):
-            continue
-        start = address_of(value)
-        if start is None:
-            caveats.append(
-                Caveat(
-                    "no-storage",
-                    f"{name} ({value.layout}, {type(value).__name__}) has no storage of its own: "
-                    "pointers into the tensors that it consists of have no name",
-                )
-            )
-        elif start != 0:
-            tensor = describe_tensor(name, kind, value, storage_of(value))
-            described.setdefault((tensor.address, tensor.bytes), tensor)
-    return list(described.values()), caveats

@@ -137,7 +137,7 @@ print(options_of("cudagraph()", {"frobnicate": True}).capture_options.frobnicate
 def test_a_new_field_is_recorded_in_a_capture():
     out = in_process(
         """
-from cgtool.program.workload import entry_of
+from cgtool.program.description import entry_of
 from cgtool.program.workload import Workload
 recorded = entry_of(Workload("m.py:f", "callable", ()), options.CaptureOptions(frobnicate=True))
 print([one.value for one in recorded.options if one.name == "frobnicate"])

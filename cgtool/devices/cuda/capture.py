@@ -34,14 +34,17 @@ from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import numbered
 from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import first_line
-from cgtool.program.phases import caveats_of, labels_of, modules_of, seed_all, warmup_iters
-from cgtool.program.workload import (
-    Workload,
+from cgtool.program.description import (
     address_of,
+    caveats_of,
     describe_tensor,
     describe_tensors,
     entry_of,
+    labels_of,
+    modules_of,
 )
+from cgtool.program.phases import seed_all, warmup_iters
+from cgtool.program.workload import Workload
 
 LAUNCHES = 20
 """How many launches of each graph are timed on the host."""

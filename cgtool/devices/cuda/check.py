@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from cgtool.detectors.check_entry import check_entry, findings_of_graph
-from cgtool.detectors.function_rules import note_pinning, watch_index
+from cgtool.detectors.function_rules import note_pinning
 from cgtool.detectors.generator_states import sets_other_seed
-from cgtool.detectors.refused_ops import inside_kernel, refuse_op
+from cgtool.detectors.refused_ops import checked
 from cgtool.detectors.streams import CaptureInProgress, Frontier, Lane
 from cgtool.detectors.streams import capturing as dry_capture
 from cgtool.devices.cuda.capture import capture, open_session
@@ -105,10 +105,8 @@ class _Recorder(OpRecorder):
         try:
             if kwargs.get("pin_memory"):
                 note_pinning(dry)
-            with watch_index(dry, call, args):
-                refuse_op(dry, call, func, args, kwargs)
-            dry.may_wait = len(dry.findings) == known
-            with inside_kernel(dry, call, func, args, kwargs):
+            with checked(dry, call, func, args, kwargs):
+                dry.may_wait = len(dry.findings) == known
                 output = self.run(func, args, kwargs)
             results = list(tensors_in(output))
             effect = effect_of(func)

@@ -32,8 +32,8 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
-from cgtool.program.phases import caveats_of, modules_of
-from cgtool.program.workload import Workload, describe_tensors, entry_of
+from cgtool.program.description import caveats_of, describe_tensors, entry_of, modules_of
+from cgtool.program.workload import Workload
 
 
 class SimulatedDevice(Device):
@@ -127,13 +127,14 @@ class SimulatedDevice(Device):
             for index, graph in enumerate(session.captured)
         )
         tensors, unnamed = describe_tensors(session.workload, session.accesses.number_of)
-        memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
+        empty = [graph.name for graph in session.captured if not graph.graph.nodes]
         simulated = Caveat(
             "simulated",
             f"simulated on CPU tensors ({self.simulated_because}): ops and their order are real, "
             "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
         )
-        empty = [graph.name for graph in session.captured if not graph.graph.nodes]
+        caveats = simulated, *session.model.uncompiled, *unnamed, *caveats_of(session, empty)
+        memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
         return Capture(
             entry=entry_of(session.workload, session.options),
             environment=self.environment(),
@@ -149,7 +150,7 @@ class SimulatedDevice(Device):
             warmup_iters=session.warmup_iters,
             warmup_ns=session.warmup_ns,
             recorder="simulated",
-            caveats=(simulated, *session.model.uncompiled, *unnamed, *caveats_of(session, empty)),
+            caveats=caveats,
         )
 
     def eager_stream(self) -> AbstractContextManager[object]:

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from cgtool.detectors.function_rules import watch_index
-from cgtool.detectors.refused_ops import inside_kernel, refuse_op
+from cgtool.detectors.refused_ops import checked
 from cgtool.detectors.streams import LaneNode
 from cgtool.devices.simulated.device_model import DeviceModel
 from cgtool.observe.access import AccessLog
@@ -140,14 +139,12 @@ class CaptureRecorder(OpRecorder):
             return self.run(func, args, kwargs)
         self.device.call, self.device.record = call, self.record
         try:
-            with watch_index(self.device, call, args):
-                refuse_op(self.device, call, func, args, kwargs)
             return self._keep(call, func, args, kwargs)
         finally:
             self.device.call = None
 
     def _keep(self, call: OpCall, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with inside_kernel(self.device, call, func, args, kwargs):
+        with checked(self.device, call, func, args, kwargs):
             output = self.run(func, args, kwargs)
         effect = effect_of(func)
         if effect.view or call.name.startswith("profiler::"):

@@ -1,0 +1,142 @@
+"""What a capture file says of a workload: its entry, modules, tensors and caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import torch
+
+from cgtool.model.capture import Caveat, Entry, Module, Option, Tensor
+from cgtool.model.options import CaptureOptions
+from cgtool.program.phases import WorkloadRun, roots_of
+from cgtool.program.workload import Workload, generators_of, named_tensors
+from cgtool.torch_compat.storages import StorageRef
+
+
+def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
+    """The entry point and the capture options."""
+    return Entry(
+        spec=workload.spec,
+        kind=workload.kind,
+        file=workload.file,
+        line=workload.line,
+        callables=tuple(part.name for part in workload.parts),
+        options=tuple(
+            Option(name, str(value)) for name, value in msgspec.structs.asdict(options).items()
+        ),
+    )
+
+
+def modules_of(workload: Workload) -> tuple[Module, ...]:
+    """Every module, by the path that ``Origin.module`` has."""
+    types: dict[str, str] = {}
+    for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
+        for prefix, root in roots.items():
+            for name, module in root.named_modules():
+                path = ".".join(word for word in (prefix, name) if word)
+                types.setdefault(path, type(module).__name__)
+    return tuple(Module(path, kind) for path, kind in types.items())
+
+
+def address_of(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's storage; None without a storage of its own (sparse tensors,
+    subclasses that wrap other tensors)."""
+    try:
+        return StorageRef(tensor).address
+    except RuntimeError:
+        # "Cannot access storage of SparseTensorImpl", "... of Storage that is invalid"
+        return None
+
+
+def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | None) -> Tensor:
+    """A tensor with a storage; its bytes are the storage from its first element on."""
+    offset = int(value.storage_offset()) * value.itemsize
+    return Tensor(
+        name,
+        kind,
+        value.data_ptr(),
+        StorageRef(value).bytes - offset,
+        tuple(value.shape),
+        str(value.dtype).removeprefix("torch."),
+        storage,
+    )
+
+
+def describe_tensors(
+    workload: Workload,
+    storage_of: Callable[[torch.Tensor], int | None],
+    wanted: Callable[[torch.Tensor], bool] = lambda _value: True,
+) -> tuple[list[Tensor], list[Caveat]]:
+    """The workload's own memory, each range once under its first name, and caveats on tensors that
+    have none. ``storage_of``: the number of a tensor's storage in ``Graph.calls``."""
+    described: dict[tuple[int, int], Tensor] = {}
+    caveats: list[Caveat] = []
+    for name, kind, value in named_tensors(workload):
+        if not wanted(value):
+            continue
+        start = address_of(value)
+        if start is None:
+            caveats.append(
+                Caveat(
+                    "no-storage",
+                    f"{name} ({value.layout}, {type(value).__name__}) has no storage of its own: "
+                    "pointers into the tensors that it consists of have no name",
+                )
+            )
+        elif start != 0:
+            tensor = describe_tensor(name, kind, value, storage_of(value))
+            described.setdefault((tensor.address, tensor.bytes), tensor)
+    return list(described.values()), caveats
+
+
+def labels_of(
+    session: WorkloadRun, wanted: Callable[[torch.Tensor], bool] = lambda _value: True
+) -> dict[int, str]:
+    """By the address of a storage, the name of the output or gradient in it."""
+    names: dict[int, str] = {}
+    several = len(session.workload.parts) > 1
+
+    def add(index: int, label: str, value: torch.Tensor | None) -> None:
+        address = address_of(value) if value is not None and wanted(value) else None
+        if address:
+            where = f"{session.workload.parts[index].name}: " if several else ""
+            names.setdefault(address, f"{where}{label}")
+
+    for index, gradients in session.gradients.items():
+        for (name, _), gradient in zip(session.backwards[index].inputs, gradients, strict=True):
+            add(index, f"gradient of {name}", gradient)
+    for index, outputs in session.outputs.items():
+        for name, value in outputs:
+            add(index, name, value)
+    for name, kind, value in named_tensors(session.workload):
+        address = address_of(value) if kind == "gradient" and wanted(value) else None
+        if address:
+            names.setdefault(address, name)
+    return names
+
+
+def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
+    """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
+    caveats = [Caveat("note", note) for note in session.workload.notes]
+    if generators := generators_of(session.workload):
+        caveats.append(
+            Caveat(
+                "note",
+                "random generators that are registered with the graphs, as by "
+                f"register_generator_state(): {', '.join(generators)}",
+            )
+        )
+    caveats += [
+        Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
+    ]
+    if session.wants_backward:
+        caveats += [
+            Caveat(
+                "no-backward",
+                f"{part.name}: no output requires grad, so there is no backward graph",
+            )
+            for index, part in enumerate(session.workload.parts)
+            if index not in session.backwards
+        ]
+    return caveats

@@ -16,7 +16,7 @@ from cgtool.program import callables
 from cgtool.program.boundary import first_line, load_error
 from cgtool.program.objects import attribute, is_a, short, type_name
 from cgtool.program.spec import InputSpec, input_text
-from cgtool.program.workload import Part, Workload, make_part
+from cgtool.program.workload import Part, Workload, check_devices, make_part
 
 Hint = tuple[str | None, str | None]
 """Why a user's object was called the way it was, and how to change that."""
@@ -385,4 +385,6 @@ class Classifier:
         return part
 
     def _workload(self, kind: str, *parts: Part) -> Workload:
-        return Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))
+        workload = Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))
+        check_devices(workload, self.device)
+        return workload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import torch
@@ -12,6 +13,33 @@ from cgtool.model.options import CaptureOptions
 from cgtool.program.phases import WorkloadRun, roots_of
 from cgtool.program.workload import Workload, generators_of, named_tensors
 from cgtool.torch_compat.storages import StorageRef
+
+
+@dataclass(frozen=True)
+class Description:
+    """A workload that was captured, as plain data."""
+
+    entry: Entry
+    modules: tuple[Module, ...]
+    tensors: list[Tensor]
+    """The workload's own memory, each range once under its first name."""
+    caveats: list[Caveat]
+
+
+def describe(
+    run: WorkloadRun,
+    storage_of: Callable[[torch.Tensor], int | None],
+    empty: Sequence[str],
+    wanted: Callable[[torch.Tensor], bool] = lambda _tensor: True,
+) -> Description:
+    """Describe a workload whose graphs named ``empty`` have no nodes.
+
+    ``storage_of``: the number of a tensor's storage in ``Graph.calls``. ``wanted``: whether a
+    tensor is described.
+    """
+    tensors, unnamed = _tensors_of(run.workload, storage_of, wanted)
+    entry = entry_of(run.workload, run.options)
+    return Description(entry, _modules_of(run.workload), tensors, unnamed + _caveats_of(run, empty))
 
 
 def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
@@ -28,7 +56,7 @@ def entry_of(workload: Workload, options: CaptureOptions) -> Entry:
     )
 
 
-def modules_of(workload: Workload) -> tuple[Module, ...]:
+def _modules_of(workload: Workload) -> tuple[Module, ...]:
     """Every module, by the path that ``Origin.module`` has."""
     types: dict[str, str] = {}
     for roots in (roots_of(workload), *(part.modules for part in workload.parts)):
@@ -63,13 +91,12 @@ def describe_tensor(name: str, kind: str, value: torch.Tensor, storage: int | No
     )
 
 
-def describe_tensors(
+def _tensors_of(
     workload: Workload,
     storage_of: Callable[[torch.Tensor], int | None],
-    wanted: Callable[[torch.Tensor], bool] = lambda _value: True,
+    wanted: Callable[[torch.Tensor], bool],
 ) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory, each range once under its first name, and caveats on tensors that
-    have none. ``storage_of``: the number of a tensor's storage in ``Graph.calls``."""
+    """The workload's own memory, and caveats on tensors that have none."""
     described: dict[tuple[int, int], Tensor] = {}
     caveats: list[Caveat] = []
     for name, kind, value in named_tensors(workload):
@@ -116,10 +143,10 @@ def labels_of(
     return names
 
 
-def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
+def _caveats_of(run: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     """Notes and caveats on the workload; ``empty``: the names of the graphs without nodes."""
-    caveats = [Caveat("note", note) for note in session.workload.notes]
-    if generators := generators_of(session.workload):
+    caveats = [Caveat("note", note) for note in run.workload.notes]
+    if generators := generators_of(run.workload):
         caveats.append(
             Caveat(
                 "note",
@@ -130,13 +157,13 @@ def caveats_of(session: WorkloadRun, empty: Sequence[str]) -> list[Caveat]:
     caveats += [
         Caveat("empty-graph", f"{name} has nothing to launch: its graph is empty") for name in empty
     ]
-    if session.wants_backward:
+    if run.wants_backward:
         caveats += [
             Caveat(
                 "no-backward",
                 f"{part.name}: no output requires grad, so there is no backward graph",
             )
-            for index, part in enumerate(session.workload.parts)
-            if index not in session.backwards
+            for index, part in enumerate(run.workload.parts)
+            if index not in run.backwards
         ]
     return caveats

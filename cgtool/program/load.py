@@ -3,7 +3,6 @@ that the entry point is given is on the device of the capture."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import hashlib
 import importlib
@@ -20,26 +19,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-from torch.nn.utils.rnn import PackedSequence
-
-from cgtool.findings import code
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError, usage, user_code
+from cgtool.model.failure import CgtoolError, usage
 from cgtool.model.files import is_file
-from cgtool.model.finding import Finding
 from cgtool.observe.annotations import install as install_annotations
 from cgtool.observe.frames import call_user
 from cgtool.program.boundary import load_error, own_fault
 from cgtool.program.classify import Classifier
-from cgtool.program.objects import is_a
 from cgtool.program.phases import seed_all
 from cgtool.program.spec import FORMS, EntrySpec, parse_entry, parse_inputs
-from cgtool.program.workload import Part, Workload, tensors_in
-from cgtool.torch_compat.private import is_fake, pytree
-
-CPU_WORK_IN_REGION = code("cpu-work-in-region")
-MULTI_DEVICE_CAPTURE = code("multi-device-capture")
+from cgtool.program.workload import Workload
 
 
 def load(
@@ -67,7 +56,6 @@ def load(
     classifier = Classifier(spec, entry.name, module, owner, device, input_specs)
     try:
         workload = classifier.classify(value)
-        notes, refusals = _check_devices(workload, device)
     except CgtoolError:
         raise
     except Exception as error:
@@ -75,80 +63,9 @@ def load(
         if own_fault(error):
             raise
         raise load_error(spec, error, otherwise=classifier.frames) from error
-    if refuse and refusals:
-        raise refusals[0]
-    notes = (*workload.notes, *notes)
-    return dataclasses.replace(workload, notes=notes, refusals=refusals)
-
-
-def _check_devices(
-    workload: Workload, device: str
-) -> tuple[tuple[str, ...], tuple[CgtoolError, ...]]:
-    """Notes on scalar CPU tensors, whose values the graph keeps; errors (exit 4) for arguments and
-    parameters on another device.
-
-    Raises CgtoolError (exit 4) for those without data.
-    """
-    wanted = torch.device(device)
-    notes, refusals = [], []
-    for part in workload.parts:
-        for name, tensor in _tensors_of(part):
-            if tensor.is_meta or is_fake(tensor):
-                kind = "on the meta device" if tensor.is_meta else "a FakeTensor"
-                raise user_code(
-                    f"{part.name}: {name} is {kind}: it has a shape but no data",
-                    frames=part.frames,
-                    why="a capture runs the code on real data",
-                    fix="allocate it with module.to_empty(device=device) and load the weights, or "
-                    "create it outside of the meta device and FakeTensorMode",
-                    phase="load",
-                )
-            device_type, index = tensor.device.type, tensor.device.index
-            any_index = wanted.type != "cuda" or wanted.index is None
-            if device_type == wanted.type and (any_index or index == wanted.index):
-                continue
-            is_host_scalar = device_type == "cpu" and tensor.dim() == 0
-            if is_host_scalar and workload.kind != "callables" and name.startswith("argument"):
-                notes.append(
-                    f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
-                )
-                continue
-            elsewhere = f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}"
-            why = "a CUDA graph contains only work of the device that it is captured on"
-            fix = "create it with device=device, or move it with .to(device)"
-            place = CPU_WORK_IN_REGION if device_type == "cpu" else MULTI_DEVICE_CAPTURE
-            finding = Finding(place, f"{elsewhere}: {why}", part.frames, phase="load", fix=fix)
-            refusals.append(
-                user_code(
-                    elsewhere,
-                    frames=part.frames,
-                    why=why,
-                    fix=fix,
-                    phase="load",
-                    findings=(finding,),
-                )
-            )
-    return tuple(notes), tuple(refusals)
-
-
-def _tensors_of(part: Part) -> list[tuple[str, torch.Tensor]]:
-    """The arguments and parameters, by the names that messages use."""
-    tensors = [
-        (f"argument {key}{path}", tensor)
-        for key, value in (*enumerate(part.args), *part.kwargs.items())
-        for path, tensor in tensors_in(value)
-        if all(tensor is not sizes for sizes in _batch_sizes(value))
-    ]
-    for prefix, module in part.modules.items():
-        start = f"{prefix}." if prefix else ""
-        tensors += [(f"parameter {start}{name}", each) for name, each in module.named_parameters()]
-    return tensors
-
-
-def _batch_sizes(value: Any) -> list[torch.Tensor]:
-    """Of the PackedSequences in ``value``: on the CPU, whatever their device."""
-    leaves = pytree.tree_leaves(value, is_leaf=lambda leaf: is_a(leaf, PackedSequence))
-    return [leaf.batch_sizes for leaf in leaves if is_a(leaf, PackedSequence)]
+    if refuse and workload.refusals:
+        raise workload.refusals[0]
+    return workload
 
 
 # --- imports

@@ -1,5 +1,5 @@
-"""A loaded entry point: callables with their sample arguments, the tensors that
-belong to them, and how the capture file describes both."""
+"""A loaded entry point: callables with their sample arguments, and the tensors that belong to
+them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
+from cgtool.findings import code
 from cgtool.model.capture import Frame
-from cgtool.model.failure import CgtoolError
+from cgtool.model.failure import CgtoolError, user_code
+from cgtool.model.finding import Finding
 from cgtool.observe.tensors import strided_parts
 from cgtool.program.objects import attribute, is_a, type_name
 from cgtool.program.reach import reach
-from cgtool.torch_compat.private import pytree
+from cgtool.torch_compat.private import is_fake, pytree
 
+CPU_WORK_IN_REGION = code("cpu-work-in-region")
+MULTI_DEVICE_CAPTURE = code("multi-device-capture")
 Named = tuple[str, torch.Tensor]
 """A tensor and its name."""
 
@@ -275,3 +280,75 @@ def _of_optimizer(
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield "optimizer", f"{name} {key} of {known}", value
+
+
+# --- devices
+
+
+def check_devices(workload: Workload, device: str) -> None:
+    """Add notes on scalar CPU tensors, whose values the graph keeps, and refusals (exit 4) for
+    arguments and parameters on another device.
+
+    Raises CgtoolError (exit 4) for those without data.
+    """
+    wanted = torch.device(device)
+    notes, refusals = [], []
+    for part in workload.parts:
+        for name, tensor in _tensors_to_check(part):
+            if tensor.is_meta or is_fake(tensor):
+                kind = "on the meta device" if tensor.is_meta else "a FakeTensor"
+                raise user_code(
+                    f"{part.name}: {name} is {kind}: it has a shape but no data",
+                    frames=part.frames,
+                    why="a capture runs the code on real data",
+                    fix="allocate it with module.to_empty(device=device) and load the weights, or "
+                    "create it outside of the meta device and FakeTensorMode",
+                    phase="load",
+                )
+            device_type, index = tensor.device.type, tensor.device.index
+            any_index = wanted.type != "cuda" or wanted.index is None
+            if device_type == wanted.type and (any_index or index == wanted.index):
+                continue
+            is_host_scalar = device_type == "cpu" and tensor.dim() == 0
+            if is_host_scalar and workload.kind != "callables" and name.startswith("argument"):
+                notes.append(
+                    f"{part.name}: {name} is a scalar tensor on the CPU; the graph keeps its value"
+                )
+                continue
+            elsewhere = f"{part.name}: {name} is on {tensor.device}, the capture is on {wanted}"
+            why = "a CUDA graph contains only work of the device that it is captured on"
+            fix = "create it with device=device, or move it with .to(device)"
+            place = CPU_WORK_IN_REGION if device_type == "cpu" else MULTI_DEVICE_CAPTURE
+            finding = Finding(place, f"{elsewhere}: {why}", part.frames, phase="load", fix=fix)
+            refusals.append(
+                user_code(
+                    elsewhere,
+                    frames=part.frames,
+                    why=why,
+                    fix=fix,
+                    phase="load",
+                    findings=(finding,),
+                )
+            )
+    workload.notes += tuple(notes)
+    workload.refusals = tuple(refusals)
+
+
+def _tensors_to_check(part: Part) -> list[tuple[str, torch.Tensor]]:
+    """The arguments and parameters, by the names that messages use."""
+    tensors = [
+        (f"argument {key}{path}", tensor)
+        for key, value in (*enumerate(part.args), *part.kwargs.items())
+        for path, tensor in tensors_in(value)
+        if all(tensor is not sizes for sizes in _batch_sizes(value))
+    ]
+    for prefix, module in part.modules.items():
+        start = f"{prefix}." if prefix else ""
+        tensors += [(f"parameter {start}{name}", each) for name, each in module.named_parameters()]
+    return tensors
+
+
+def _batch_sizes(value: Any) -> list[torch.Tensor]:
+    """Of the PackedSequences in ``value``: on the CPU, whatever their device."""
+    leaves = pytree.tree_leaves(value, is_leaf=lambda leaf: is_a(leaf, PackedSequence))
+    return [leaf.batch_sizes for leaf in leaves if is_a(leaf, PackedSequence)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -36,12 +36,9 @@ from cgtool.observe.origins import OriginTable
 from cgtool.program.boundary import first_line
 from cgtool.program.description import (
     address_of,
-    caveats_of,
+    describe,
     describe_tensor,
-    describe_tensors,
-    entry_of,
     labels_of,
-    modules_of,
 )
 from cgtool.program.phases import seed_all, warmup_iters
 from cgtool.program.workload import Workload
@@ -157,10 +154,13 @@ def assemble(session: CudaSession) -> Captured:
     """
     table = OriginTable(session.workload.entry_frame())
     templates = [graph.template for graph in session.captured]
-    # Labelled before provenance is joined, which may run the workload again and replace tensors.
-    tensors, unnamed = _named_tensors(session)
-    labels = labels_of(session, _on_gpu)
     handles = [[int(node) for node in nodes_of(template)] for template in templates]
+    named = zip(session.captured, handles, strict=True)
+    empty = [graph.name for graph, nodes in named if not nodes]
+    # Described before provenance is joined, which may run the workload again and replace tensors.
+    described = describe(session, session.accesses.number_of, empty, _on_gpu)
+    tensors = [*described.tensors, *_incoming_gradients(session)]
+    labels = labels_of(session, _on_gpu)
     joined = join(session, handles, table)
     workspaces = cublas_workspaces(session.device.index, session.pools)
     allocations = _named_allocations(
@@ -205,7 +205,7 @@ def assemble(session: CudaSession) -> Captured:
         _add_bodies(reader, graphs, read, index)
     in_capture = any(graph.exact is not None for graph in session.captured)
     capture = Capture(
-        entry=entry_of(session.workload, session.options),
+        entry=described.entry,
         environment=session.device.environment(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         cgtool=cgtool.__version__,
@@ -213,7 +213,7 @@ def assemble(session: CudaSession) -> Captured:
         frames=table.frames,
         origins=table.origins,
         argument_lists=session.accesses.argument_lists(),
-        modules=modules_of(session.workload),
+        modules=described.modules,
         functions=tuple(reader.functions.functions),
         streams=tuple(
             Stream(handle, "capture stream" if index == 0 else f"stream {index}")
@@ -225,7 +225,11 @@ def assemble(session: CudaSession) -> Captured:
         warmup_iters=session.warmup_iters,
         warmup_ns=session.warmup_ns,
         recorder="in-capture" if in_capture else "node-callbacks",
-        caveats=(*session.caveats, *unnamed, *_caveats(session, joined, addresses)),
+        caveats=(
+            *session.caveats,
+            *described.caveats,
+            *_caveats(session, joined, addresses),
+        ),
     )
     return capture, raw
 
@@ -263,18 +267,13 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def _named_tensors(session: CudaSession) -> tuple[list[Tensor], list[Caveat]]:
-    """The workload's own memory on the GPU, then the static incoming gradients; and caveats on
-    memory that has no name."""
-    tensors, caveats = describe_tensors(session.workload, session.accesses.number_of, _on_gpu)
+def _incoming_gradients(session: CudaSession) -> Iterator[Tensor]:
+    """The static incoming gradients that have memory."""
     for backward in session.backwards.values():
         for (name, _), tensor in zip(backward.outputs, backward.incoming, strict=True):
             if address_of(tensor) is not None:
-                label = f"incoming gradient of {name}"
-                tensors.append(
-                    describe_tensor(label, "gradient", tensor, session.accesses.number_of(tensor))
-                )
-    return tensors, caveats
+                number = session.accesses.number_of(tensor)
+                yield describe_tensor(f"incoming gradient of {name}", "gradient", tensor, number)
 
 
 def _named_allocations(
@@ -303,8 +302,7 @@ def _caveats(
     session: CudaSession, joined: Sequence[Joined], addresses: AddressBook
 ) -> list[Caveat]:
     graphs = list(zip(session.captured, joined, strict=True))
-    empty = [graph.name for graph, provenance in graphs if not provenance.origins]
-    caveats = caveats_of(session, empty)
+    caveats: list[Caveat] = []
     unmatched = sum(len(known.unmatched) for graph, known in graphs if graph.exact is None)
     if unmatched:
         caveats.append(

@@ -143,12 +143,14 @@ def cuda_calls(device: DeviceModel) -> dict[str, Any]:
 
     def get_state(*_: Any) -> torch.Tensor:
         state = torch.get_rng_state()
-        device.random_state("saved", state)
+        if device.capturing:
+            device.random_state("saved", state)
         return state
 
     def set_state(state: torch.Tensor, *_: Any) -> None:
         torch.set_rng_state(state)
-        device.random_state("restored", state)
+        if device.capturing:
+            device.random_state("restored", state)
 
     return _answers(_ANSWERS) | {
         INITIALIZED.name: True,

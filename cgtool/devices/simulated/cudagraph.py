@@ -72,7 +72,6 @@ class ScriptRecorder(CaptureRecorder):
     def stop(self) -> None:
         """Undo the effects of the capture at its end."""
         self.modules.__exit__(None, None, None)
-        self.device.random_state = lambda _action, _state: None
         for storage, before in self._before.values():
             storage.copy_(before)
         torch.set_rng_state(self._drawn)

@@ -32,7 +32,7 @@ from cgtool.observe.annotations import Annotations
 from cgtool.observe.annotations import watch as watch_annotations
 from cgtool.observe.ops import OpCall, Record, numbered
 from cgtool.observe.origins import OriginTable
-from cgtool.program.description import caveats_of, describe_tensors, entry_of, modules_of
+from cgtool.program.description import describe
 from cgtool.program.workload import Workload
 
 
@@ -126,17 +126,16 @@ class SimulatedDevice(Device):
             _graph(graph, session.record, table, streams, pool=index if separate else 0)
             for index, graph in enumerate(session.captured)
         )
-        tensors, unnamed = describe_tensors(session.workload, session.accesses.number_of)
         empty = [graph.name for graph in session.captured if not graph.graph.nodes]
+        described = describe(session, session.accesses.number_of, empty)
         simulated = Caveat(
             "simulated",
             f"simulated on CPU tensors ({self.simulated_because}): ops and their order are real, "
             "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
         )
-        caveats = simulated, *session.model.uncompiled, *unnamed, *caveats_of(session, empty)
-        memory = predict(session.lifetimes, graphs, separate, table, streams, tuple(tensors))
+        tensors = tuple(described.tensors)
         return Capture(
-            entry=entry_of(session.workload, session.options),
+            entry=described.entry,
             environment=self.environment(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             cgtool=cgtool.__version__,
@@ -144,13 +143,13 @@ class SimulatedDevice(Device):
             frames=table.frames,
             origins=table.origins,
             argument_lists=session.accesses.argument_lists(),
-            modules=modules_of(session.workload),
+            modules=described.modules,
             streams=tuple(Stream(index, name) for name, index in streams.items()),
-            memory=memory,
+            memory=predict(session.lifetimes, graphs, separate, table, streams, tensors),
             warmup_iters=session.warmup_iters,
             warmup_ns=session.warmup_ns,
             recorder="simulated",
-            caveats=caveats,
+            caveats=(simulated, *session.model.uncompiled, *described.caveats),
         )
 
     def eager_stream(self) -> AbstractContextManager[object]:

@@ -38,7 +38,7 @@ class DeviceModel(CaptureInProgress):
         self.default: Stream = self.stream_class(name="default stream")
         self.default.cuda_stream = self.default.stream_id = 0
         self.random_state: Callable[[str, torch.Tensor], None] = lambda _action, _state: None
-        """Called with ``saved`` or ``restored`` and the state when the user's code does either."""
+        """Called with ``saved`` or ``restored`` and the state when captured code does either."""
         self.uncompiled: tuple[Caveat, ...] = ()
         """A note, if captured code calls code of ``torch.compile``."""
 
@@ -51,10 +51,6 @@ class DeviceModel(CaptureInProgress):
         """Code of ``torch.compile`` is called."""
         if self.capturing:
             self.uncompiled = (UNCOMPILED_NOTE,)
-
-    def end(self) -> None:
-        super().end()
-        self.random_state = lambda _action, _state: None
 
 
 class Stream(Lane):

@@ -55,7 +55,6 @@ class SimulatedSession(Session[CapturedOps]):
         """Run the last warm-up iteration in the order of the capture, and record its allocations.
         Those that are alive at the end are labelled: outputs and gradients."""
         recorder = LifetimeRecorder(roots_of(self.workload), annotations, self.model)
-
         for phase in self.phases():
             with user_errors(phase.part, "warm-up", explain), recorder:
                 phase.result = phase.work()
@@ -116,7 +115,7 @@ def prepare(
     session.warmup_iters, _ = warmup_iters(workload, options)
     begin = time.perf_counter_ns()
     with watch_annotations(options.annotations) as annotations:
-        session.warm_up(max(0, session.warmup_iters - 1), annotations, progress)
+        session.run_eagerly(max(0, session.warmup_iters - 1), progress, explain)
         gc.collect()
         session.follow_lifetimes(annotations)
         session.warmup_ns = time.perf_counter_ns() - begin

@@ -236,7 +236,7 @@ class Runs:
     run: Callable[[], Capture]
     """One more worker process. Raises CgtoolError."""
     max_seconds: float
-    """Of all runs together, without the start of their workers: no run begins after that."""
+    """Time of all runs, without the start of their workers: no run begins after that."""
     ahead: Callable[[int], AbstractContextManager[int]] = nullcontext
     """Given how many more runs there will be: prepares some of them, and returns how many."""
     captures: list[Capture] = field(default_factory=list)

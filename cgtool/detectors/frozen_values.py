@@ -39,7 +39,7 @@ _DRAWS = {
     "host": (CPU_WORK_IN_REGION, "a value that other code on the host changes"),
     "copied": (CPU_WORK_IN_REGION, "a value that the device copies to the host"),
 }
-"""Of calls whose result is never the same: the code, and the value in words."""
+"""For calls whose result is never the same: the code, and the value in words."""
 
 
 def _resets(watched: Watched) -> bool:

@@ -241,7 +241,7 @@ class Detector:
     """Subscribes its methods that are marked with ``on``, and reports findings."""
 
     phase = "script"
-    """Of findings that name none."""
+    """The phase of findings that name none."""
 
     def __init__(self, script: ObservedScript, findings: FindingLog) -> None:
         self.script = script

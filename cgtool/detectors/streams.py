@@ -96,7 +96,7 @@ class CaptureInProgress(CapturedRegion):
         self.streams: list[Lane] = []
         """Streams of the capture in progress, the capture stream first."""
         self.nodes: list[LaneNode] = []
-        """Of the capture in progress, or of the last one."""
+        """The nodes of the capture in progress, or of the last one."""
         self._functions = Patches()
         """The functions of PyTorch that are replaced while a capture is in progress."""
         self._joins: list[Finding] = []

@@ -310,7 +310,7 @@ class Probes(Protocol):
 
     def replay(self) -> None: ...
     def results(self) -> OpResults:
-        """Of the last replay."""
+        """The results of the last replay."""
 
 
 class VerifyTarget(ABC):

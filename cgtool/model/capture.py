@@ -163,7 +163,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
     source: NodeId
     target: NodeId
     from_port: Byte = 0
-    """Of a kernel: 0 full completion, 1 programmatic, 2 launch order."""
+    """Which event of a kernel: 0 full completion, 1 programmatic, 2 launch order."""
     to_port: Byte = 0
     type: Byte = 0
     """0 an ordinary dependency, 1 programmatic (the two kernels may overlap)."""
@@ -197,13 +197,13 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     writes: tuple[Count, ...] = ()
     """Storages that it wrote or created."""
     read_bytes: Bytes = 0
-    """Of the tensors that it read, each once."""
+    """The bytes of the tensors that it read, each once."""
     written_bytes: Bytes = 0
     flops: Count | None = None
     """Floating-point operations by the formulas of ``torch.utils.flop_counter``; None for ops that
     it has no formula for."""
     dtype: str | None = None
-    """Of its first floating-point result: ``float32``, ``bfloat16``."""
+    """The type of its first floating-point result: ``float32``, ``bfloat16``."""
     arguments: ArgumentListIndex | None = None
     operands: tuple[Count, ...] = ()
     """Storages of the tensors among its arguments, in order."""
@@ -223,7 +223,7 @@ class Graph(msgspec.Struct, frozen=True, omit_defaults=True):
     nodes: tuple[Node, ...] = ()
     edges: tuple[Edge, ...] = ()
     parent: tuple[Count, Count] | None = None
-    """Of a body: index into ``Capture.graphs`` and id of the node there that runs it."""
+    """For a body: index into ``Capture.graphs`` and id of the node there that runs it."""
     capture_ns: DurationNs | None = None
     """Host time from the begin to the end of the capture."""
     instantiate_ns: DurationNs | None = None
@@ -262,10 +262,10 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     name: Annotated[str, UNLISTED]
     """Mangled."""
     registers: Count | None = None
-    """Of one thread."""
+    """For one thread."""
     static_shared_bytes: Annotated[Bytes | None, Meta(title="static shared memory")] = None
     local_bytes: Annotated[Bytes | None, Meta(title="local memory"), UNLISTED] = None
-    """Of one thread."""
+    """For one thread."""
     max_threads_per_block: Annotated[Count | None, UNLISTED] = None
     binary_version: Annotated[Count | None, UNLISTED] = None
     """Compute capability that it was compiled for: 90 is 9.0."""

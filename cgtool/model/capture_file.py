@@ -49,7 +49,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 """Timestamp of every part: equal captures make equal files."""
 MAX_PARTS = 20_000
 MAX_DIRECTORY_BYTES = 4 << 20
-"""Of the list of parts, which ``zipfile`` reads in one go."""
+"""The limit of the list of parts, which ``zipfile`` reads in one go."""
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_PART_BYTES = 512 << 20
 """Five times what a graph of a million nodes takes."""

@@ -17,7 +17,7 @@ import msgspec
 from cgtool.model.failure import CgtoolError, usage
 
 MAX_BYTES = 64 << 20
-"""Of one JSON file: ten thousand findings take a tenth of it."""
+"""The limit of one JSON file: ten thousand findings take a tenth of it."""
 
 T = TypeVar("T")
 

@@ -73,7 +73,7 @@ class Bench(msgspec.Struct, frozen=True, omit_defaults=True):
     samples: tuple[Samples, ...] = ()
     clock: Clock | None = None
     seed: Signed = 0
-    """Of the order of the rounds."""
+    """Seeds the order of the rounds."""
     timer_grain_ns: MeasuredNs | None = None
     """Resolution of the times between two CUDA events."""
 

@@ -100,7 +100,7 @@ class CaptureOption(NamedTuple):
     default: Any
     help: str
     choices: tuple[str, ...]
-    """Of a ``Literal``."""
+    """The accepted texts if the type is a ``Literal``."""
     metavar: str | None
     expected: str
     """What a value must be, for the message about a value that is not."""
@@ -163,9 +163,9 @@ def unexpected(name: str, value: object) -> str | None:
 
 
 FEWEST_PAIRS, PAIRS_A_LOOK = 16, 8
-"""Of ``bench --against``: pairs before the precision is first computed, and between two times."""
+"""For ``bench --against``: pairs before the precision is first computed, and between two times."""
 FIRST_RUNS, MAX_RUNS, MAX_SECONDS = 3, 20, 300.0
-"""Of an entry compared with a baseline: runs before the first comparison, and when to stop."""
+"""For an entry compared with a baseline: runs before the first comparison, and when to stop."""
 
 
 class BenchOptions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -64,7 +64,7 @@ PoolIndex = Annotated[int, _index("Memory.pools")]
 AllocationIndex = Annotated[int, _index("Memory.allocations")]
 TensorIndex = Annotated[int, _index("Memory.tensors")]
 NodeId = Annotated[int, _index("Graph.nodes")]
-"""Of a node of the same graph."""
+"""A node of the same graph."""
 
 
 @dataclass(frozen=True)

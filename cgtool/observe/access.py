@@ -34,23 +34,23 @@ UNKNOWN = Call()
 
 
 def _rows(args: Sequence[Any]) -> float:
-    """Of ``op(self, dim, index, ...)``."""
+    """For ``op(self, dim, index, ...)``."""
     whole, dim, index = args[:3]
     return float(index.numel() * whole.numel() / whole.size(dim))
 
 
 def _items(args: Sequence[Any]) -> float:
-    """Of ``op(self, dim, index, ...)``, an element for each index."""
+    """For ``op(self, dim, index, ...)``, an element for each index."""
     return float(args[2].numel())
 
 
 def _vectors(args: Sequence[Any]) -> float:
-    """Of ``embedding(weight, indices)``."""
+    """For ``embedding(weight, indices)``."""
     return float(args[1].numel() * args[0].numel() / args[0].size(0))
 
 
 def _indexed(args: Sequence[Any]) -> float:
-    """Of ``op(self, indices, ...)`` with an index, or None, for each of the first dimensions."""
+    """For ``op(self, indices, ...)`` with an index, or None, for each of the first dimensions."""
     whole, indices = args[:2]
     given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     shape = torch.broadcast_shapes(*(index.shape for _, index in given))
@@ -419,7 +419,7 @@ class FlopCounter:
 
 
 def _composite_formulas(library: Any) -> dict[Any, Callable[..., Any]]:
-    """Of composite ops, which a mode sees whole in inference mode, and of the CPU's attention."""
+    """For composite ops, which a mode sees whole in inference mode, and the CPU's attention."""
 
     def linear(x: Any, weight: Any, *_: Any, **_kwargs: Any) -> int:
         return int(2 * prod(x) * weight[0])

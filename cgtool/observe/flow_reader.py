@@ -71,7 +71,7 @@ def _part(chain: tuple[str, tuple[Step, ...]]) -> str | None:
 
 
 def _items(sources: Sources, key: str) -> Sources:
-    """Of containers among the sources only the items of one key, or the size."""
+    """For containers among the sources, only the items of one key, or the size."""
     return frozenset(
         Source("item", (source, key)) if source.kind == "state" else source for source in sources
     )

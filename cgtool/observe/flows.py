@@ -92,7 +92,7 @@ class Flows:
         self.facts: dict[Fact, set[Source]] = {}
         self.branches: dict[Position, Branch] = {}
         self.summaries: dict[int, dict[Fact, set[Source]]] = {number: {} for number in ran.codes}
-        """Of each function: the facts that depend on its parameters, and its ``return``."""
+        """For each function: the facts that depend on its parameters, and its ``return``."""
         self.changed = True
         """Whether a fact was added."""
         self.parents = {

@@ -23,7 +23,7 @@ from cgtool.torch_compat.private import no_torch_function, version_of_tensor
 _SMALL = 64
 """CPU tensors of up to this many elements are compared by value."""
 _MANY = 1000
-"""Of so many things that are no numbers in a container it is compared what they are."""
+"""How many things in a container that are not numbers are compared by what they are."""
 _NUMBERS = frozenset((bool, int, float, str))
 CONTAINERS = list, tuple, dict, set, frozenset, collections.deque
 SIZE = ""

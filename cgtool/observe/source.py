@@ -17,7 +17,7 @@ Step = tuple[str, str | int]
 """``("attribute", name)`` or ``("item", key)``."""
 
 Position = tuple[str, int, int, int, int]
-"""Of an expression: its file, first line and column, last line and column (UTF-8 offsets)."""
+"""The place of an expression: file, first line and column, last line and column (UTF-8 offsets)."""
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 

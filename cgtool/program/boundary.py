@@ -253,7 +253,7 @@ def _phase_error(
 
 
 def first_line(error: BaseException) -> str:
-    """Of the message; the type's name if there is none."""
+    """The first line of the message; the type's name if there is none."""
     lines = text_of(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

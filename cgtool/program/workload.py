@@ -349,6 +349,6 @@ def _tensors_to_check(part: Part) -> list[tuple[str, torch.Tensor]]:
 
 
 def _batch_sizes(value: Any) -> list[torch.Tensor]:
-    """Of the PackedSequences in ``value``: on the CPU, whatever their device."""
+    """The batch sizes of the PackedSequences in ``value``: on the CPU, whatever their device."""
     leaves = pytree.tree_leaves(value, is_leaf=lambda leaf: is_a(leaf, PackedSequence))
     return [leaf.batch_sizes for leaf in leaves if is_a(leaf, PackedSequence)]

@@ -23,7 +23,7 @@ _MARKER = (
 )
 
 Record = dict[str, Any]
-"""Of one ``graph.gate()``, as plain data: ``simulated`` (bool), ``gated`` (bool), ``written`` (a
+"""One ``graph.gate()`` as plain data: ``simulated`` (bool), ``gated`` (bool), ``written`` (a
 file, or empty), ``unchanged`` (bool), ``unjudged`` (pairs of a metric and why)."""
 
 REPORTED = pytest.StashKey[list[Record]]()

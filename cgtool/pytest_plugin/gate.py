@@ -100,8 +100,8 @@ class Gate:
         return report
 
     def _project(self) -> Budgets:
-        """Of the nearest ``pyproject.toml``. The baseline that it names is for ``cgtool gate``: a
-        test has its own."""
+        """The budgets of the nearest ``pyproject.toml``. The baseline that it names is for
+        ``cgtool gate``: a test has its own."""
         project = find_project(self._item.path.parent)
         if project is None:
             return Budgets()

@@ -28,7 +28,7 @@ class Options(CaptureOptions, frozen=True, omit_defaults=True):
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Seconds for each worker process."""
     requires_gpu: bool = False
-    """Of the marker only."""
+    """An argument of the marker only."""
 
     @property
     def capture_options(self) -> CaptureOptions:

@@ -106,7 +106,7 @@ _COUNTS: Sequence[Column[Any]] = (
         explanation="nodes that run in another order",
     ),
 )
-"""Of the rows of graphs and of modules."""
+"""In the rows of graphs and of modules."""
 GRAPHS: Sequence[Column[GraphChange]] = (
     Column("graph", lambda row: row.name),
     *_COUNTS,

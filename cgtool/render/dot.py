@@ -57,7 +57,7 @@ TYPES = {
     "alloc": OLIVE,
     "free": OLIVE,
 }
-"""Of each node type; the rest share ``OTHER``."""
+"""By node type; the rest share ``OTHER``."""
 SOFT = (BLUE, ORANGE, GREEN, VIOLET, RED, TEAL, YELLOW, PINK, SAND)
 """Colours of modules and streams, in order of their first node."""
 HEAT = (

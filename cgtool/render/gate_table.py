@@ -63,7 +63,7 @@ FIGURES: tuple[Column[tuple[str, float]], ...] = (
         numeric=True,
     ),
 )
-"""Of a target without budgets and baseline."""
+"""Shown for a target without budgets and baseline."""
 
 
 def render(report: GateReport, *, explain: bool = False) -> RenderableType:

@@ -22,7 +22,7 @@ from cgtool.model.finding import Finding, Report
 from cgtool.model.schema import Field, fields, reader
 
 _VERSIONS = {"cgtool-bench": 2, "cgtool-diff": 2, "cgtool-gate": 2, "cgtool-profile": 2}
-"""Of the schemas that have changed; 1 of all others."""
+"""The versions of the schemas that have changed; all others are at 1."""
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ACTED_ON = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON allows in a string and that terminals and editors act on: controls and

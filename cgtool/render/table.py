@@ -114,8 +114,8 @@ class Column(Generic[Row]):
     priority: int = 0
     """0: always shown. Else left out if there is no room, the largest number first."""
     wrap: Wrap = "words"
-    """Of a text too long for its column: continue it in the next line, leave out its middle, or
-    keep the column as wide as the text."""
+    """How to show a text too long for its column: continue it in the next line, leave out its
+    middle, or keep the column as wide as the text."""
     narrowest: int = 0
     """Cells that a longer text gets at least while a column can be left out for it; 0 takes 40, of
     a text that is cut 24."""

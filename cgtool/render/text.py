@@ -16,7 +16,7 @@ from pathlib import Path
 from cgtool.model.capture import Frame
 
 _MOST_BYTES = 8 << 20
-"""Of a source file."""
+"""The limit of a source file."""
 
 
 @lru_cache(maxsize=1 << 12)

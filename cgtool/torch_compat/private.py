@@ -214,7 +214,7 @@ def is_made_of_others(name: str) -> bool:
 
 
 schema: Callable[[str, str], Any] = _private("torch._C._get_schema", _OPS, _WATCHED_BY_A_MODE)
-"""Of the name of an op and that of its overload."""
+"""Takes the name of an op and that of its overload."""
 has_fallback: Callable[[Any], bool] = _private(
     "torch._C._dispatch_has_backend_fallback", _OPS, _WATCHED_BY_A_MODE
 )

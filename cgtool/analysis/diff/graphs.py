@@ -36,7 +36,7 @@ class OperandChange(NamedTuple):
     """An operand that is another tensor than before: ids of nodes, or names."""
 
     name: str
-    """Of the argument."""
+    """The argument."""
     a: int | str
     b: int | str
 
@@ -48,7 +48,7 @@ class Rewired:
     gone: list[EdgeTuple] = field(default_factory=list)
     new: list[EdgeTuple] = field(default_factory=list)
     moved: list[Pair] = field(default_factory=list)
-    """Of the nodes that moved, those that wait for others or that others wait for: without any,
+    """The nodes that moved and wait for others, or that others wait for: without any,
     only the order of creation is another, and the two graphs are one."""
 
 
@@ -65,7 +65,7 @@ class Matched:
     changed: list[Pair] = field(default_factory=list)
     """Matched nodes whose work differs."""
     operands: dict[Pair, list[OperandChange]] = field(default_factory=dict)
-    """Of those, the nodes whose op reads other tensors than before."""
+    """The nodes among those whose op reads other tensors than before."""
     elsewhere: list[Pair] = field(default_factory=list)
     """Matched nodes that do the same work, from another module or function."""
     streams: set[_Streams] = field(default_factory=set)
@@ -300,7 +300,7 @@ class _Operands:
         return self._sources[self._call_of[node]]
 
     def argument_names(self, call: Call) -> list[str]:
-        """Of each operand."""
+        """The name of each operand."""
         names: list[str] = []
         for argument in self._lists[call.arguments].arguments if call.arguments is not None else ():
             names += [argument.name] * min(argument.operands, len(call.operands) - len(names))

@@ -155,7 +155,7 @@ class Change(NamedTuple):
     before: Fact | None
     after: Fact | None
     line: Frame | None
-    """Of the node in ``b`` if it is there, else in ``a``."""
+    """That of the node in ``b`` if it is there, else in ``a``."""
 
     @property
     def operands(self) -> list[OperandChange]:
@@ -166,7 +166,7 @@ class Change(NamedTuple):
 
     @property
     def fact(self) -> Fact:
-        """Of the node in ``b`` if it is there, else in ``a``."""
+        """That of the node in ``b`` if it is there, else in ``a``."""
         fact = self.after or self.before
         assert fact is not None
         return fact

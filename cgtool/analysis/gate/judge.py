@@ -99,7 +99,7 @@ def not_measured(spec: str, error: Failure, files: tuple[str, ...] = ()) -> Judg
 
 
 def exit_code(report: GateReport) -> int:
-    """Of the first target that could not be measured, its own; else 1 when anything failed, 5 when
+    """That of the first target that could not be measured; else 1 when anything failed, 5 when
     nothing failed and something cannot be decided."""
     errors = [target.error.exit_code for target in report.targets if target.error is not None]
     if errors:

@@ -67,7 +67,7 @@ def _nodes_by_op(capture: Capture) -> dict[str, int]:
 
 
 def _capture_ns(captures: Sequence[Capture]) -> tuple[int, ...]:
-    """Of each run; nothing if the first does not have it, or is simulated."""
+    """The cost of each run; nothing if the first does not have it, or is simulated."""
     durations_ns = tuple(sum(graph.cost_ns for graph in capture.graphs) for capture in captures)
     known = durations_ns and durations_ns[0] and not captures[0].environment.simulated
     return durations_ns if known else ()

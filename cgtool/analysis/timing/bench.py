@@ -211,7 +211,7 @@ class PhaseVerdict(msgspec.Struct, frozen=True):
 
     phase: str
     base_ns: float
-    """Of the baseline, or of the other entry."""
+    """The time of the baseline, or of the other entry."""
     head_ns: float
     answer: Answer | None
     """None if the two must not be compared; ``reasons`` says why."""

@@ -85,7 +85,7 @@ class OrderRow(msgspec.Struct, frozen=True):
 
     name: str
     length_ns: int
-    """Of the critical path; ``share``: of the time of all nodes."""
+    """The length of the critical path; ``share``: of the time of all nodes."""
     share: float
     at_once: int
     overlapped_ns: int

@@ -44,7 +44,7 @@ MISS = 1 / 20
 """Chance that what is slower by more than the tolerance is called not slower, over all looks."""
 LOOKS = 4
 TOLERANCE, PAIR_TOLERANCE = 0.01, 0.002
-"""Of runs and of pairs: a slowdown up to this is not called slower. On an H200, 3% is then found
+"""For runs and for pairs: a slowdown up to this is not called slower. On an H200, 3% is then found
 between runs and 0.5% between pairs, and no change is called no change."""
 PRIOR = 0.014
 """Relative standard deviation that is assumed if there are too few runs to know it: the largest
@@ -147,7 +147,7 @@ class _Noise(NamedTuple):
     """What the runs of one side say of its noise, on the log scale."""
 
     number: int
-    """Of the runs."""
+    """How many runs."""
     spread: float
     """Standard deviation of a run."""
     freedom: int

@@ -67,7 +67,7 @@ class GraphBound(msgspec.Struct, frozen=True):
     """``launch``, or the bound with the most of the time; None: cannot tell."""
     sentence: str
     shares: dict[str, float]
-    """Of the replay: by bound, with ``gaps`` (no node ran) and ``unknown``."""
+    """Shares of the replay by bound, with ``gaps`` (no node ran) and ``unknown``."""
     at_roofs_ns: float | None
     """What the nodes that are known would take at their roofs; the others count in full."""
     filled: float | None

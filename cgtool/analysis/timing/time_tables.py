@@ -118,7 +118,7 @@ class TimeTables:
         self._files = {file: file if often[name] > 1 else name for file, name in files.items()}
         """As they are shown: by their whole path where two share a name."""
         self._types: dict[str, str] = {}
-        """Of modules by their path, filled by their table."""
+        """The types of modules by their path, filled by their table."""
         backwards = {
             index
             for index, origin in enumerate(capture.origins)

@@ -33,7 +33,7 @@ class Span(msgspec.Struct, gc=False):
     start_ns: int
     end_ns: int
     depth: int = 0
-    """Of a module: how many names of the node's module path it has, from 1."""
+    """For a module: how many names of the node's module path it has, from 1."""
 
 
 class Arrow(NamedTuple):

@@ -317,7 +317,7 @@ class AddressBook:
 
 
 def _reach(ends: Iterable[int]) -> list[int]:
-    """Of intervals sorted by start: how far each and those before it reach. An address beyond that
+    """How far each interval and those before it reach, sorted by start. An address beyond that
     is in none of them."""
     return list(accumulate(ends, max))
 

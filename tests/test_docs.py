@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -28,9 +29,16 @@ from tests.forked_workers import run_cgtool
 from tests.recorded import recorded
 
 ROOT = Path(__file__).resolve().parent.parent
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 CAPTURES = ROOT / "samples" / "captures"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "samples" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
+
+
+def test_the_words_of_the_architecture_are_classes():
+    words = re.findall(r"^\| [\w ]+ \| `(cgtool\.\S+)` \|", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert words
+    assert [word for word in words if not isinstance(pkgutil.resolve_name(word), type)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -36,7 +36,8 @@ def rows(spec: str) -> Iterator[dict[str, Any]]:
     from cgtool.analysis.timing import gaps
     from cgtool.devices.cuda import node_times, profile
     from cgtool.devices.cuda.capture import assemble, prepare, time_launches
-    from cgtool.devices.cuda.device import CudaDevice, empty_ns
+    from cgtool.devices.cuda.device import CudaDevice
+    from cgtool.devices.cuda.event_times import empty_ns
     from cgtool.model.measurements import Profile
     from cgtool.model.options import CaptureOptions
     from cgtool.program.load import load
@@ -92,7 +93,7 @@ class Part:
     def median_ns(self, session: Any, index: int) -> float:
         """Of replays after those of the graphs before it: a backward overwrites what it reads, and
         only another forward writes it again."""
-        from cgtool.devices.cuda.device import once_ns
+        from cgtool.devices.cuda.event_times import once_ns
 
         stream = self._cu.CUstream(session.stream.cuda_stream)
 

@@ -24,8 +24,8 @@ import torch
 
 from cgtool.devices.cuda import profiler_times
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
-from cgtool.devices.cuda.device import busy, device_ns, empty_ns
 from cgtool.devices.cuda.driver import cu
+from cgtool.devices.cuda.event_times import busy, device_ns, empty_ns
 from cgtool.devices.cuda.nodes import TIMED, nodes_of, type_of
 from cgtool.devices.cuda.profiler_times import Span
 from cgtool.devices.cuda.session import CudaSession

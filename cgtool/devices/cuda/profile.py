@@ -18,8 +18,8 @@ from cgtool.detectors.capture_errors import explain
 from cgtool.devices.cuda import bench, node_times
 from cgtool.devices.cuda.capture import assemble, prepare, time_launches
 from cgtool.devices.cuda.cupti import CuptiBusy, CuptiUnavailable
-from cgtool.devices.cuda.device import device_ns, empty_ns, once_ns
 from cgtool.devices.cuda.driver import DriverError, check, cu
+from cgtool.devices.cuda.event_times import device_ns, empty_ns, once_ns
 from cgtool.devices.cuda.node_times import INSTALL
 from cgtool.devices.cuda.nodes import nodes_of, type_of
 from cgtool.devices.cuda.session import CudaGraph, CudaSession

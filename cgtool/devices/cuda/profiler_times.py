@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from cgtool.analysis.graph.kernel_names import demangle
-from cgtool.devices.cuda.device import busy
+from cgtool.devices.cuda.event_times import busy
 from cgtool.devices.cuda.nodes import TIMED
 from cgtool.devices.cuda.session import CudaSession
 from cgtool.model.capture import Capture, Graph, Node

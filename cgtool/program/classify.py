@@ -16,7 +16,7 @@ from cgtool.program import callables
 from cgtool.program.boundary import first_line, load_error
 from cgtool.program.objects import attribute, is_a, short, type_name
 from cgtool.program.spec import InputSpec, input_text
-from cgtool.program.workload import Part, Workload, check_devices, make_part
+from cgtool.program.workload import Call, Workload
 
 Hint = tuple[str | None, str | None]
 """Why a user's object was called the way it was, and how to change that."""
@@ -339,13 +339,13 @@ class Classifier:
             raise self._user_error(
                 f" returned {len(functions)} callables and {len(arguments)} tuples of arguments"
             )
-        parts = []
+        calls: list[Call] = []
         names = callables.names_of(factory, functions)
         for name, function, given in zip(names, functions, arguments, strict=True):
             args = (given,) if is_a(given, torch.Tensor) else given
             self._check_shared(name, function, args)
-            parts.append(self._part(name, function, tuple(args), {}))
-        return self._workload("callables", *parts)
+            calls.append((name, function, tuple(args), {}))
+        return self._workload("callables", *calls)
 
     def _check_shared(self, name: str, function: Any, args: Any) -> None:
         self._check_runs(function, f": {name} is")
@@ -371,20 +371,12 @@ class Classifier:
     # --- the workload
 
     def _step(self, function: Any) -> Workload:
-        return self._workload("step", self._part(callables.name_of(function), function, (), {}))
+        return self._workload("step", (callables.name_of(function), function, (), {}))
 
     def _callable(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
-        part = self._part(callables.name_of(value), value, args, kwargs)
-        return self._workload("callable", part)
+        return self._workload("callable", (callables.name_of(value), value, args, kwargs))
 
-    def _part(
-        self, name: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Part:
-        part, notes = make_part(name, function, args, kwargs, self.device, self.frames)
-        self.notes += notes
-        return part
-
-    def _workload(self, kind: str, *parts: Part) -> Workload:
-        workload = Workload(self.spec, kind, parts, self.file, self.line, tuple(self.notes))
-        check_devices(workload, self.device)
+    def _workload(self, kind: str, *calls: Call) -> Workload:
+        workload = Workload(self.spec, kind, (), self.file, self.line, tuple(self.notes))
+        workload.add_parts(calls, self.device, self.frames)
         return workload

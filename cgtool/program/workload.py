@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -26,6 +26,10 @@ CPU_WORK_IN_REGION = code("cpu-work-in-region")
 MULTI_DEVICE_CAPTURE = code("multi-device-capture")
 Named = tuple[str, torch.Tensor]
 """A tensor and its name."""
+
+
+Call = tuple[str, Any, tuple[Any, ...], dict[str, Any]]
+"""A callable: its name, itself, and its positional and keyword arguments."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,15 @@ class Workload:
     refusals: tuple[CgtoolError, ...] = ()
     """Why it cannot be captured as it is, though it can run: only ``check`` goes on."""
 
+    def add_parts(self, calls: Iterable[Call], device: str, frames: tuple[Frame, ...]) -> None:
+        """Add callables that are to be captured on ``device``, with what they reach; and notes and
+        refusals. Raises CgtoolError (exit 4) for tensors without data."""
+        for name, function, args, kwargs in calls:
+            part, notes = _make_part(name, function, args, kwargs, device, frames)
+            self.parts += (part,)
+            self.notes += tuple(notes)
+        _check_devices(self, device)
+
     def becomes_step(self, name: str) -> None:
         """Called when the callable ``name`` calls ``backward()`` itself."""
         if self.kind != "step":
@@ -91,7 +104,7 @@ class Workload:
 _SHOWN = 5
 
 
-def make_part(
+def _make_part(
     name: str,
     function: Any,
     args: tuple[Any, ...],
@@ -285,7 +298,7 @@ def _of_optimizer(
 # --- devices
 
 
-def check_devices(workload: Workload, device: str) -> None:
+def _check_devices(workload: Workload, device: str) -> None:
     """Add notes on scalar CPU tensors, whose values the graph keeps, and refusals (exit 4) for
     arguments and parameters on another device.
 

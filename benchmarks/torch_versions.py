@@ -29,7 +29,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = {
     "samples": ("samples",),
-    "examples of pages": ("tests/findings/test_pages.py",),
+    "pages": ("tests/findings/test_pages.py",),
     "tests": (
         "tests/torch_compat", "tests/observe", "tests/program", "tests/simulated",
         "tests/detectors", "tests/verify", "tests/worker", "tests/devices", "tests/corpus",

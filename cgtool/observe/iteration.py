@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from cgtool.observe.frames import (
     chain_of,
     frames_of,
     is_internal,
+    is_internal_file,
     package_part,
     position_of,
 )
@@ -298,6 +300,8 @@ class _CallProfile:
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
+        if _is_silent(code.co_filename):
+            return
         if event == "call":
             if not is_internal(code):
                 self.reads.add_frame(frame)
@@ -386,6 +390,16 @@ _READS_OF_LIBRARIES = {
     "is_set": "/threading.py",
 }
 """Functions in Python that return what others on the host have changed, and their files."""
+_HEARD = (*_SOURCE_FILES, *_READS_OF_LIBRARIES.values(), "/torch/optim/lr_scheduler.py")
+
+
+@cache
+def _is_silent(file: str) -> bool:
+    """Whether nothing is noted of what the code of a file calls: most calls of an iteration are
+    PyTorch's and cgtool's own."""
+    return is_internal_file(file) and not file.endswith(_HEARD)
+
+
 _READS_IN_C: dict[str, tuple[str, tuple[str, ...]]] = {
     "_queue": ("host", ("get", "get_nowait", "qsize", "empty")),
     "_socket": ("host", ("recv", "recv_into", "recvfrom")),

@@ -223,8 +223,11 @@ class HostReads:
     def written_by_threads(self) -> set[Any]:
         """The keys of values that the running functions of other threads write."""
         others = HostReads()
-        for number, frame in sys._current_frames().items():
-            running: types.FrameType | None = frame if number != threading.get_ident() else None
+        frames = sys._current_frames()
+        # A frame in a local of its own is a cycle, which keeps alive what its callers hold.
+        del frames[threading.get_ident()]
+        for frame in frames.values():
+            running: types.FrameType | None = frame
             while running is not None:
                 if not is_internal(running.f_code):
                     others.add_frame(running)

@@ -253,7 +253,7 @@ class _Recorder(OpRecorder):
             host_scalar and not all_host,
             read_on_host,
             host_input=host_input,
-            in_optimizer=_inside(sys._getframe(2), "/torch/optim/"),
+            in_optimizer=inside(sys._getframe(2), "/torch/optim/"),
         )
 
 
@@ -273,7 +273,7 @@ def _range_of(tensor: torch.Tensor) -> range:
     return range(tensor.data_ptr(), tensor.data_ptr() + size)
 
 
-def _inside(frame: types.FrameType | None, part: str) -> bool:
+def inside(frame: types.FrameType | None, part: str) -> bool:
     """Whether a file of this part of PyTorch is between the op and the user's line."""
     while frame is not None and is_internal(frame.f_code):
         if package_part(frame.f_code.co_filename).startswith(part):
@@ -289,12 +289,12 @@ def _called_by_user(frame: types.FrameType | None) -> bool:
     return frame is not None and not is_internal(frame.f_code)
 
 
-class _CallProfile:
+class CallProfile:
     """Notes what the user's code calls: its own functions, whose frames are passed to ``reads``,
     and what returns random numbers or times."""
 
     def __init__(self, reads: HostReads, iteration: Iteration, recorder: OpRecorder) -> None:
-        self.reads, self.recorder = reads, recorder
+        self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
 
@@ -375,6 +375,23 @@ class _CallProfile:
     def __exit__(self, *_exc: Any) -> None:
         sys.setprofile(self._before)
 
+    def finish(self) -> None:
+        """Complete the iteration, whose ops are known by now."""
+        self.iteration.generators = {
+            position: state
+            for position, owner in self.owners.items()
+            if (state := random_state(owner)) is not None
+        }
+        for op in self.iteration.ops:
+            if not op.host:
+                positions = [position_of(site) for site in op.call.chain]
+                self.ran.ops.update(positions[:1])
+                self.ran.around.update(positions)
+                if op.fills_host:
+                    self.ran.drawn.update(dict.fromkeys(positions[:1], "copied"))
+            elif op.random and op.call.chain:
+                self.ran.drawn[position_of(op.call.chain[0])] = "random"
+
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PASSES_ARGUMENTS = ("_wrapped_call_impl", CALL_MODULE_CODE.co_name, "decorate_context", "inner")
@@ -440,7 +457,7 @@ def observe(
     recorder = _Recorder(roots, annotations, iteration, inputs)
     # As the end of autocast does: casts that it keeps would be ops of the first iteration only.
     torch.clear_autocast_cache()
-    profile = _CallProfile(reads, iteration, recorder)
+    profile = CallProfile(reads, iteration, recorder)
     # Callbacks and finalizers would look like the user's code. A profile sees one thread: autograd
     # has another one for each GPU, on which it runs the user's backward functions and hooks.
     one_thread = torch.autograd.set_multithreading_enabled(False)
@@ -448,18 +465,5 @@ def observe(
         run()
     iteration.state = reads.snapshot()
     iteration.record = recorder.record
-    iteration.generators = {
-        position: state
-        for position, owner in profile.owners.items()
-        if (state := random_state(owner)) is not None
-    }
-    for op in iteration.ops:
-        if not op.host:
-            positions = [position_of(site) for site in op.call.chain]
-            iteration.ran.ops.update(positions[:1])
-            iteration.ran.around.update(positions)
-            if op.fills_host:
-                iteration.ran.drawn.update(dict.fromkeys(positions[:1], "copied"))
-        elif op.random and op.call.chain:
-            iteration.ran.drawn[position_of(op.call.chain[0])] = "random"
+    profile.finish()
     return iteration

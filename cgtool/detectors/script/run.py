@@ -15,6 +15,7 @@ from cgtool.detectors.reporting import Detector, FindingLog, is_reported, mark_r
 from cgtool.detectors.script import (
     callables,
     capture_misuse,
+    frozen_flows,
     frozen_state,
     gradients,
     inputs,
@@ -45,6 +46,7 @@ _OBSERVERS = (
 
 _DETECTORS: tuple[type[Detector], ...] = (
     callables.Callables, inputs.Inputs, inputs.Copies, frozen_state.HostState,
+    frozen_flows.FrozenFlows,
     gradients.Gradients, gradients.StaleNodes, outputs.Outputs, outputs.SharedPools,
     outputs.Unordered, outputs.PinnedReads, capture_misuse.Misuse,
     capture_misuse.Randomness, capture_misuse.Disturbances, capture_misuse.Races,

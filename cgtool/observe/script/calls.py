@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
@@ -21,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cgtool.observe.frames import call_op, call_user
+from cgtool.observe.iteration import CallProfile
 from cgtool.observe.ops import op_name
 from cgtool.observe.script import events
 from cgtool.observe.script.script import ObservedScript, called_by_pytorch
@@ -284,6 +286,21 @@ def observe_compile(script: ObservedScript, patches: Patches) -> None:
     patches.wrap(torch, "compile", compile_)
 
 
+@contextlib.contextmanager
+def _paused() -> Iterator[None]:
+    """Neither ops nor calls are observed: Dynamo would trace the observers."""
+    profile = sys.getprofile()
+    is_own = isinstance(profile, CallProfile)
+    if is_own:
+        sys.setprofile(None)
+    try:
+        with op_key.paused():
+            yield
+    finally:
+        if is_own:
+            sys.setprofile(profile)
+
+
 def _pause_for_dynamo(script: ObservedScript, patches: Patches) -> None:
     def wrap(original: Any, context: Any, function: Any) -> Any:
         compiled = call_user(original, context, function)
@@ -291,7 +308,7 @@ def _pause_for_dynamo(script: ObservedScript, patches: Patches) -> None:
             return compiled
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with op_key.paused():
+            with _paused():
                 return call_user(compiled, *args, **kwargs)
 
         stand_in_for_compiled(call, compiled)
@@ -302,7 +319,7 @@ def _pause_for_dynamo(script: ObservedScript, patches: Patches) -> None:
         if script.capture is not None:
             script.publish(events.CompiledInCapture())
         # The backward of compiled code is compiled on autograd's thread, behind no wrapper.
-        with op_key.paused(), original(*args):
+        with _paused(), original(*args):
             yield
 
     patches.wrap(compile_context(), "__call__", wrap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import sys
@@ -191,11 +192,13 @@ def _is_of_torch(file: str) -> bool:
 
 
 def _running() -> Iterator[tuple[str, str]]:
-    """File and function of the running frames outside cgtool, innermost first."""
+    """File and function of the running frames outside cgtool and its context managers, innermost
+    first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         name = package_part(file)
-        if not name.startswith("/cgtool/") and not file.startswith("<"):
+        is_own = name.startswith("/cgtool/") or file == contextlib.__file__
+        if not is_own and not file.startswith("<"):
             yield name, frame.f_code.co_qualname
         frame = frame.f_back

@@ -134,6 +134,8 @@ class SimulatedDevice(Device):
             "there are no kernels and no GPU times, and the pool is a model of PyTorch's allocator",
         )
         tensors = tuple(described.tensors)
+        # Before the tables are read: blocks of memory have origins of their own.
+        memory = predict(session.lifetimes, graphs, separate, table, streams, tensors)
         return Capture(
             entry=described.entry,
             environment=self.environment(),
@@ -145,7 +147,7 @@ class SimulatedDevice(Device):
             argument_lists=session.accesses.argument_lists(),
             modules=described.modules,
             streams=tuple(Stream(index, name) for name, index in streams.items()),
-            memory=predict(session.lifetimes, graphs, separate, table, streams, tensors),
+            memory=memory,
             warmup_iters=session.warmup_iters,
             warmup_ns=session.warmup_ns,
             recorder="simulated",

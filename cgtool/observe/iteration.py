@@ -297,10 +297,15 @@ class CallProfile:
         self.reads, self.iteration, self.recorder = reads, iteration, recorder
         self.ran, self.scheduled = iteration.ran, iteration.scheduled
         self.owners: dict[Position, Any] = {}
+        self._imports = 0
+        """The imports that run, one inside the other: what they run is not the iteration's."""
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if _is_silent(code.co_filename):
+        if code.co_name == "_find_and_load" and code.co_filename == _IMPORT_FILE:
+            self._imports += (event == "call") - (event == "return")
+            return
+        if self._imports > 0 or _is_silent(code.co_filename):
             return
         if event == "call":
             if not is_internal(code):
@@ -393,6 +398,7 @@ class CallProfile:
                 self.ran.drawn[position_of(op.call.chain[0])] = "random"
 
 
+_IMPORT_FILE = "<frozen importlib._bootstrap>"
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _PASSES_ARGUMENTS = ("_wrapped_call_impl", CALL_MODULE_CODE.co_name, "decorate_context", "inner")
 """Functions of PyTorch that pass on their arguments in order."""

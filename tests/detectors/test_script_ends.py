@@ -55,6 +55,20 @@ def test_arguments_name_and_folder(tmp_path: Path) -> None:
     assert codes == []
 
 
+def test_what_an_import_in_a_capture_runs_is_not_the_captures(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text(
+        "import random\n\ndef drawn():\n    return random.random()\n\nSCALE = drawn()\n"
+    )
+    codes, _ = _check(
+        tmp_path,
+        "import torch\nx = torch.ones(2, device='cuda')\ng = torch.cuda.CUDAGraph()\n"
+        "def step():\n    import beside\n    return x * beside.SCALE\n"
+        "with torch.cuda.graph(g):\n    y = step()\n"
+        "g.replay()\n",
+    )
+    assert codes == []
+
+
 def test_what_was_looked_at(tmp_path: Path) -> None:
     _, looked = _check(
         tmp_path,

@@ -175,7 +175,10 @@ def test_wrong_use(run, saved: Path, arguments: list[str], code: int, words: str
     done = run(saved, *arguments)
     assert done.code == code
     assert words in done.err
-    assert done.out == ""
+    if "--json" in arguments:
+        assert json.loads(done.out)["error"]["exit_code"] == code
+    else:
+        assert done.out == ""
 
 
 def test_a_full_device(run, saved: Path) -> None:

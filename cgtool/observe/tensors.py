@@ -45,7 +45,7 @@ def _by_mark(tensor: torch.Tensor) -> str:
     if type(tensor) in _PLAIN or not dispatches_to_python(tensor):
         try:
             return _marks.get(storage_address(tensor)) or HOST
-        except (RuntimeError, NotImplementedError):
+        except RuntimeError:
             pass
     places = {_by_mark(part) for part in _wrapped(tensor)}
     # Not known: that can hide a mistake, but never invents one.
@@ -92,7 +92,7 @@ def put(tensor: torch.Tensor, place: str) -> None:
         # What has no mark is on the host.
         if place != HOST or _marks.get(storage_address(tensor)):
             _marks.put(tensor, place)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         for part in _wrapped(tensor):
             put(part, place)
 
@@ -155,7 +155,7 @@ def strided_parts(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         return [(".values", tensor.values())]
     try:
         readable = StorageRef(tensor).address != 0 or tensor.numel() == 0
-    except (RuntimeError, NotImplementedError, ValueError):  # the last: parameters of lazy modules
+    except (RuntimeError, ValueError):  # the last: parameters of lazy modules
         return []
     return [("", tensor)] if readable else []
 
@@ -207,7 +207,7 @@ def key_of(tensor: torch.Tensor) -> int | None:
     (sparse, nested, functorch's)."""
     try:
         return storage_address(tensor)
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return None
 
 

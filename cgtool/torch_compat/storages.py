@@ -8,6 +8,7 @@ program run other ops. So an object of cgtool's own is pointed at the storage fo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -113,6 +114,7 @@ class StorageMarks:
 
     def __init__(self) -> None:
         self._words: dict[int, str] = {}
+        self._dropping = threading.Lock()
         self._most = self._FEWEST
         """With more words than this, those of freed storages are dropped."""
 
@@ -121,7 +123,7 @@ class StorageMarks:
         return self._words.get(key)
 
     def put(self, tensor: torch.Tensor, word: str) -> None:
-        """Raises RuntimeError or NotImplementedError for a tensor without a storage of its own."""
+        """Raises RuntimeError for a tensor without a storage of its own."""
         self._put(storage_address(tensor), word, lambda: weak_reference(tensor))
 
     def put_storage(self, storage: torch.UntypedStorage, word: str) -> None:
@@ -130,12 +132,17 @@ class StorageMarks:
     def _put(self, key: int, word: str, refer: Callable[[], int]) -> None:
         if key not in self._words:
             refer()
-            if len(self._words) >= self._most:
-                self._drop_freed()
+            if len(self._words) >= self._most and self._dropping.acquire(blocking=False):
+                try:
+                    self._drop_freed()
+                finally:
+                    self._dropping.release()
         self._words[key] = word
 
     def _drop_freed(self) -> None:
-        for key in [key for key in self._words if weak_storage_expired(key)]:
-            del self._words[key]
-            free_weak_storage(key)
+        # A copy: other threads go on adding words.
+        for key in list(self._words):
+            if weak_storage_expired(key):
+                del self._words[key]
+                free_weak_storage(key)
         self._most = max(self._FEWEST, 2 * len(self._words))

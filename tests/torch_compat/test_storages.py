@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cgtool.torch_compat.private import storage_address, storage_use_count
-from cgtool.torch_compat.storages import StorageRef
+from cgtool.torch_compat.storages import StorageMarks, StorageRef
 
 
 def test_a_storage_is_named_and_measured() -> None:
@@ -46,3 +46,25 @@ def test_a_reference_adds_no_owner_and_sees_the_end() -> None:
 def test_a_tensor_without_a_storage_is_an_error() -> None:
     with pytest.raises(NotImplementedError):
         StorageRef(torch.eye(2).to_sparse())
+
+
+def test_marks_are_put_and_dropped_by_several_threads() -> None:
+    def mark() -> None:
+        kept = torch.ones(4)
+        marks.put(kept, "kept")
+        for _ in range(10_000):
+            fresh = torch.ones(4)
+            seen.add(marks.get(storage_address(fresh)))
+            marks.put(fresh, "freed")
+        ends.append(marks.get(storage_address(kept)))
+
+    marks = StorageMarks()
+    seen: set[str | None] = set()
+    ends: list[str | None] = []
+    threads = [threading.Thread(target=mark) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {None}
+    assert ends == ["kept"] * 4

@@ -15,10 +15,10 @@ CONFIDENCE = 0.95
 _MOST_ALIKE = 0.95
 _LEAST_FREEDOM = 2
 _FEWEST, _FEWEST_SHARE = 5, 0.1
-"""Values of a level: one that is rarer cannot be told from outliers."""
+"""A level has at least so many values, and such a share of all: fewer may be outliers."""
 _SEPARATE = 7.0
 _APART = 0.005
-"""Two captures of the same code differ by as much."""
+"""Two captures of the same code differ by so much; levels that are closer are not reported."""
 
 
 def spread(values: Sequence[float]) -> float | None:

@@ -159,9 +159,9 @@ def _check(
     except CgtoolError as error:
         if isinstance(error.__cause__, NotInThisRelease):
             raise error.__cause__ from None
-        if device == "simulated" and re.search(ONLY_ON_A_GPU, error.failure.what):
-            raise NotInThisRelease(error.failure.what) from None
-        outcome.stopped = f"{error.failure.what} {error.failure.why or ''}"
+        if device == "simulated" and re.search(ONLY_ON_A_GPU, error.failure.message):
+            raise NotInThisRelease(error.failure.message) from None
+        outcome.stopped = f"{error.failure.message} {error.failure.why or ''}"
         outcome.findings = _hazards(error.failure.findings)
         return
     outcome.findings = _hazards(report.findings)
@@ -192,7 +192,7 @@ def _verify(outcome: Outcome, device: str) -> None:
     try:
         _, report = _job(VerifyJob, factory, device)
     except CgtoolError as error:
-        outcome.verified = f"{error.failure.what} {error.failure.why or ''}"
+        outcome.verified = f"{error.failure.message} {error.failure.why or ''}"
         return
     code = exit_code(report)
     inexact = [each.name for each in report.comparisons if not each.exact]

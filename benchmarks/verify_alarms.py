@@ -69,7 +69,7 @@ def verify(spec: str, seed: int, device: str | None, is_forked: bool) -> Row:
     try:
         report = report_of(job, options)
     except CgtoolError as error:
-        return error.failure.exit_code, error.failure.what, {}
+        return error.failure.exit_code, error.failure.message, {}
     counts = Counter(
         "exact" if each.exact else "noisy" if each.error is None else "judged"
         for each in report.comparisons

@@ -78,7 +78,7 @@ def _open(*targets: str, options: opt.WorkerOptions) -> list[Capture]:
                 raise
             raise machine(
                 f"{target} must be captured on a GPU, like {first}",
-                why=error.failure.what,
+                why=error.failure.message,
                 fix="use a machine with a GPU, or compare two captures of the simulated device",
             ) from None
     return [opened[target] for target in targets]

@@ -166,7 +166,7 @@ def _measure_first(
         except CgtoolError as error:
             if error.failure.exit_code != EXIT_MACHINE:
                 raise
-            untimed = error.failure.what
+            untimed = error.failure.message
         else:
             return None
     if needs & {"capture", "bench"}:

@@ -130,7 +130,7 @@ def _shown(text: str) -> str:
 
 def show_failure(failure: Failure) -> None:
     """What is wrong, where, why and how to fix it, on standard error."""
-    lines = [f"cgtool: {_shown(failure.what)}"]
+    lines = [f"cgtool: {_shown(failure.message)}"]
     for number, frame in enumerate(failure.frames[:_SHOWN_FRAMES]):
         if not frame.file:
             # Rounds of a recursion that were left out.

@@ -109,7 +109,7 @@ def check_entry(
         known = {finding.code for finding in findings}
         unknown = (finding for finding in error.failure.findings if finding.code not in known)
         findings.extend(map(at_checkpoint, unknown))
-        checked.append(f"stopped in {error.failure.phase or 'the run'}: {error.failure.what}")
+        checked.append(f"stopped in {error.failure.phase or 'the run'}: {error.failure.message}")
         return tuple(checked)
     eager = _of_the_code(operation.call for operation in iteration.ops)
     query = next((frames for frames in region.capturing_queries if frames), None)

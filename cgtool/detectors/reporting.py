@@ -188,7 +188,7 @@ class CapturedRegion:
         explanation = page(finding.code)
         error = CgtoolError(
             Failure(
-                what=finding.reason,
+                message=finding.reason,
                 exit_code=EXIT_USER_CODE,
                 frames=finding.frames,
                 why=why,

@@ -21,8 +21,8 @@ EXIT_BUG = 70
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong, where, why, and how to fix it: the four lines that the user reads."""
 
-    what: str
-    """One sentence: ``model.py:build raised ValueError: ...``."""
+    message: str = msgspec.field(name="what")
+    """One sentence: ``model.py:build raised ValueError: ...``. JSON and files name it ``what``."""
     exit_code: int
     """2 wrong use, 3 this machine cannot, 4 the user's code could not be loaded or captured, 5 no
     answer, 70 a defect of cgtool."""
@@ -40,13 +40,13 @@ class CgtoolError(Exception):
     """Raised anywhere below the CLI; the CLI prints the failure and exits with its code."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.what)
+        super().__init__(failure.message)
         self.failure = failure
 
 
 def _error(
     exit_code: int,
-    what: str,
+    message: str,
     *,
     frames: tuple[Frame, ...] = (),
     why: str | None = None,
@@ -54,7 +54,7 @@ def _error(
     phase: str | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> CgtoolError:
-    return CgtoolError(Failure(what, exit_code, frames, why, fix, phase, findings))
+    return CgtoolError(Failure(message, exit_code, frames, why, fix, phase, findings))
 
 
 usage = partial(_error, EXIT_USAGE)

@@ -79,7 +79,7 @@ def _target(name: str, target: Judged, *, explain: bool) -> Screen:
     screen = Screen(simulated=target.simulated, explain=explain)
     if target.error is not None:
         # Standard error has all of it.
-        screen.line(f"{name} was not measured: {target.error.what}", f"bold {BAD}")
+        screen.line(f"{name} was not measured: {target.error.message}", f"bold {BAD}")
         return screen
     device = "" if target.simulated else f", {target.device}"
     screen.table(f"Gate of {name}{device}", VERDICTS, target.verdicts)
@@ -158,7 +158,7 @@ def error_lines(error: Failure) -> tuple[str, ...]:
     facts = (("why", error.why or ""), ("fix", error.fix or ""))
     codes = dict.fromkeys(finding.code for finding in error.findings)
     return (
-        error.what,
+        error.message,
         *itertools.islice(frames, _FRAMES),
         *(f"{word}: {line}" for word, text in facts for line in text.splitlines()),
         *(f"code: {code} (cgtool explain {code})" for code in codes),

@@ -47,7 +47,7 @@ def encode_failure(failure: Failure) -> bytes:
     place = failure.frames[0] if failure.frames else None
     error = {
         "code": cause.get("code"),
-        "message": failure.what,
+        "message": failure.message,
         "file": place.file if place else cause.get("file"),
         "line": place.line if place else cause.get("line"),
         "why": failure.why,

@@ -41,7 +41,7 @@ def refused(call, *words: str) -> None:
     failure = caught.value.failure
     assert failure.exit_code == 2
     for word in words:
-        assert word in f"{failure.what}\n{failure.why}\n{failure.fix}"
+        assert word in f"{failure.message}\n{failure.why}\n{failure.fix}"
 
 
 # --- options

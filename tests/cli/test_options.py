@@ -113,7 +113,7 @@ for more in ([], ["--threads", "3", "--scale", "0.5"], ["--threads", "0"]):
     except SystemExit:
         pass
     except CgtoolError as error:
-        print(error.failure.what)
+        print(error.failure.message)
 """
     )
     assert out.splitlines() == [
@@ -157,7 +157,7 @@ def test_every_option_has_a_help_text_and_takes_its_own_default(option):
 def test_the_marker_refuses_what_an_option_does_not_take(option):
     with pytest.raises(CgtoolError) as caught:
         of_marker("marker", {option.name: object})
-    assert f"expected {option.expected}" in caught.value.failure.what
+    assert f"expected {option.expected}" in caught.value.failure.message
 
 
 @pytest.mark.parametrize(

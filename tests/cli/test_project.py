@@ -37,8 +37,8 @@ def test_almost_the_name_of_an_entry_is_a_slip(project, table, spec, words):
         project(table, spec)
     failure = caught.value.failure
     assert failure.exit_code == 2
-    assert f'pyproject.toml: [tool.cgtool.gate."{table}"] names no entry' in failure.what
-    assert words in failure.what
+    assert f'pyproject.toml: [tool.cgtool.gate."{table}"] names no entry' in failure.message
+    assert words in failure.message
     assert failure.fix == f'did you mean [tool.cgtool.gate."{spec}"]?'
 
 
@@ -83,7 +83,7 @@ def test_almost_the_name_of_our_table_is_a_slip(tmp_path, table):
     with pytest.raises(CgtoolError) as caught:
         find_project(tmp_path)
     assert caught.value.failure.exit_code == 2
-    assert f"pyproject.toml: [{table}] is ignored" in caught.value.failure.what
+    assert f"pyproject.toml: [{table}] is ignored" in caught.value.failure.message
     assert caught.value.failure.fix == "did you mean [tool.cgtool.gate]?"
 
 

@@ -87,9 +87,9 @@ def _said(report: Callable[..., Any], entry: Entry) -> Said:
         answer = report(WorkerOptions(timeout=SECONDS, quiet=True))
     except CgtoolError as error:
         failure = error.failure
-        places = [(failure.what, list(failure.frames))]
+        places = [(failure.message, list(failure.frames))]
         places += [(finding.code, list(finding.frames)) for finding in failure.findings]
-        hazards = [(code, _line(frames, entry), failure.what) for code, frames in places]
+        hazards = [(code, _line(frames, entry), failure.message) for code, frames in places]
         return Said(failure.exit_code, hazards)
     except RuntimeError as bug:
         return Said(EXIT_BUG, [("bug", None, str(bug).strip().splitlines()[-1])])

@@ -79,7 +79,7 @@ def test_what_was_not_read_is_not_passed(name):
     with pytest.raises(CgtoolError) as raised:
         require_live_inputs(capture_of(Node(0, "empty"), Node(1, **UNREAD[name])))
     assert raised.value.failure.exit_code == 5
-    assert "node 1 of forward" in raised.value.failure.what
+    assert "node 1 of forward" in raised.value.failure.message
 
 
 def test_a_dead_input_is_worth_more_than_an_unread_one():

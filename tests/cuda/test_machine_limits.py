@@ -20,7 +20,7 @@ from cgtool.model.failure import CgtoolError
 try:
     import cgtool.devices.cuda.capture
 except CgtoolError as error:
-    print(error.failure.exit_code, error.failure.what, error.failure.fix)
+    print(error.failure.exit_code, error.failure.message, error.failure.fix)
 """
 
 
@@ -44,5 +44,5 @@ def test_without_bindings_the_machine_cannot():
 def test_a_graph_that_cannot_be_instantiated(error, code):
     failure = not_instantiated("forward", error).failure
     assert failure.exit_code == code
-    assert "forward was captured" in failure.what
+    assert "forward was captured" in failure.message
     assert failure.why == str(error).splitlines()[0]

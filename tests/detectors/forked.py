@@ -23,7 +23,7 @@ def _check(path: str, settings: dict[str, str]) -> dict:
         findings, looked = check_script(path, (), lambda _phase: None, ScriptDevice())
     except CgtoolError as error:
         findings, looked = error.failure.findings, ()
-        failure = error.failure.what
+        failure = error.failure.message
         failed_at = next((frame.line for frame in error.failure.frames if frame.file == path), None)
     return {
         "findings": [

@@ -35,7 +35,7 @@ def test_rules_and_entries_belong_together():
         if failure is not None:
             lines = {frame.line for frame in failure.frames}
             assert any(lines & set(guilty) for guilty in entry.guilty), entry.key
-            confirmed |= {each for each in subjects if each.removesuffix(",") in failure.what}
+            confirmed |= {each for each in subjects if each.removesuffix(",") in failure.message}
     assert confirmed == subjects
 
 
@@ -48,4 +48,4 @@ def test_rules_and_entries_belong_together():
 )
 def test_words(name, words):
     (entry,) = (entry for entry in ENTRIES if entry.name == name)
-    assert words in refusal(entry).what
+    assert words in refusal(entry).message

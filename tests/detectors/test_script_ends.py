@@ -80,7 +80,7 @@ def test_what_was_looked_at(tmp_path: Path) -> None:
 def test_an_exception_of_the_script_is_a_failure_with_its_line(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "x = 1\nraise ValueError('no such file')\n").failure
     assert failure.exit_code == 4
-    assert "ValueError: no such file" in failure.what
+    assert "ValueError: no such file" in failure.message
     assert failure.frames[0].line == 2
 
 
@@ -107,7 +107,7 @@ def test_an_exception_that_a_finding_explains_is_not_a_failure(tmp_path: Path) -
 def test_an_exception_in_a_capture_is_a_failure_with_its_line(tmp_path: Path) -> None:
     failure = _failure(tmp_path, _CAPTURE + "    {}['hidden']\n").failure
     assert failure.exit_code == 4
-    assert "KeyError: 'hidden'" in failure.what
+    assert "KeyError: 'hidden'" in failure.message
     assert failure.frames[0].line == 6
 
 
@@ -122,7 +122,7 @@ def test_a_capture_in_an_except_block(tmp_path: Path) -> None:
 def test_a_script_that_captures_nothing_was_not_checked(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "import torch\ntorch.ones(2, device='cuda').relu()\n").failure
     assert failure.exit_code == 5
-    assert "captured no CUDA graph" in failure.what
+    assert "captured no CUDA graph" in failure.message
     assert "one.py:NAME" in failure.fix
 
 
@@ -136,7 +136,7 @@ def test_exit_without_an_error(code: str, tmp_path: Path) -> None:
 def test_exit_with_an_error_is_a_failure(tmp_path: Path) -> None:
     failure = _failure(tmp_path, f"{_CAPTURE}import sys\nsys.exit('no data')\n").failure
     assert failure.exit_code == 4
-    assert "sys.exit('no data')" in failure.what
+    assert "sys.exit('no data')" in failure.message
     assert failure.frames[0].line == 7
 
 
@@ -170,7 +170,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_that_does_not_compile(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "x = (\n").failure
     assert failure.exit_code == 4
-    assert "SyntaxError" in failure.what
+    assert "SyntaxError" in failure.message
 
 
 def test_a_bug_in_a_detector_is_not_the_scripts(
@@ -213,5 +213,5 @@ def test_everything_that_is_patched_is_restored(tmp_path: Path) -> None:
 def test_what_the_simulated_device_has_not_is_one_sentence(tmp_path: Path) -> None:
     failure = _failure(tmp_path, "import torch\n\npool = torch.cuda.MemPool()\n").failure
     assert failure.exit_code == 4
-    assert "torch.cuda.MemPool has no counterpart" in failure.what
+    assert "torch.cuda.MemPool has no counterpart" in failure.message
     assert failure.frames[0].line == 3

@@ -50,10 +50,10 @@ def refuse(path: Path, *words: str) -> None:
         tracemalloc.stop()
     failure = caught.value.failure
     assert failure.exit_code == 2
-    assert str(path) in failure.what
-    assert "\n" not in failure.what
+    assert str(path) in failure.message
+    assert "\n" not in failure.message
     for word in words:
-        assert word in failure.what
+        assert word in failure.message
     assert peak < 50e6
 
 

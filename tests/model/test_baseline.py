@@ -40,11 +40,11 @@ def refuse(path: Path, *words: str) -> None:
         tracemalloc.stop()
     failure = caught.value.failure
     assert failure.exit_code == 2
-    assert str(path) in failure.what
-    assert "\n" not in failure.what
-    assert len(failure.what) < 700 + len(str(path))
+    assert str(path) in failure.message
+    assert "\n" not in failure.message
+    assert len(failure.message) < 700 + len(str(path))
     for word in words:
-        assert word in failure.what
+        assert word in failure.message
     assert peak < 3 * files.MAX_BYTES
 
 

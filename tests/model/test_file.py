@@ -73,8 +73,8 @@ def test_a_newer_schema_is_refused_with_the_remedy(tmp_path: Path) -> None:
         read(path)
     failure = caught.value.failure
     assert failure.exit_code == 2
-    assert "written by a newer cgtool" in failure.what
-    assert f"up to {SCHEMA_VERSION}" in failure.what
+    assert "written by a newer cgtool" in failure.message
+    assert f"up to {SCHEMA_VERSION}" in failure.message
     assert failure.fix == "upgrade cgtool"
 
 

@@ -56,7 +56,7 @@ write(Path("b.cgt"), with_first(capture, -1, None))
 try:
     refusal = str(read(Path("b.cgt")))
 except CgtoolError as error:
-    refusal = error.failure.what
+    refusal = error.failure.message
 views = [whole(0, capture.graphs[0])]
 difference = compare(capture, with_first(timed(small()), 8192, (4, 1, 1)))
 events = json.loads(perfetto.render(capture))["traceEvents"]

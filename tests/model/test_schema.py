@@ -170,4 +170,4 @@ def test_a_file_that_is_refused_says_what_is_wrong_and_where(tmp_path: Path) -> 
         write(file, replaced(capture, path, value), {"0.dot": ""})
         with pytest.raises(CgtoolError) as caught:
             read(file)
-        assert words in caught.value.failure.what
+        assert words in caught.value.failure.message

@@ -105,7 +105,7 @@ def test_every_dtype_is_pytorchs():
 )
 def test_points_at_the_character(text, marked, reason):
     failure = wrong(text)
-    assert reason in failure.what
+    assert reason in failure.message
     _, quoted, caret = failure.why.splitlines()
     rest = quoted[caret.index("^") :].rstrip("\"'")
     assert rest.startswith(marked) if marked else rest == ""
@@ -120,12 +120,12 @@ def test_the_caret_counts_escapes():
 
 
 def test_names_are_given_once():
-    assert "given twice" in wrong("x=f32[1]", "x=f32[2]").what
-    assert "given twice" in wrong("0=f32[1]", "00=f32[2]").what
+    assert "given twice" in wrong("x=f32[1]", "x=f32[2]").message
+    assert "given twice" in wrong("0=f32[1]", "00=f32[2]").message
 
 
 def test_positions_leave_none_out():
-    assert "position 2 but not 1" in wrong("0=f32[1]", "2=f32[1]").what
+    assert "position 2 but not 1" in wrong("0=f32[1]", "2=f32[1]").message
     assert len(parse_inputs(("1=f32[1]", "0=f32[1]", "x=f32[1]"))) == 3
 
 
@@ -175,6 +175,6 @@ def test_any_text_is_answered(text):
         spec = parse_inputs((text,))[0]
     except CgtoolError as error:
         assert error.failure.exit_code == 2
-        assert "^" in error.failure.why or "position" in error.failure.what
+        assert "^" in error.failure.why or "position" in error.failure.message
     else:
         assert spec.scalar != spec.scalar or parse_input(input_text(spec)) == spec

@@ -105,4 +105,4 @@ def test_an_error_without_a_message(refused):
         def build(): raise Bad
         """
     )
-    assert "raised Bad: (its message raised ValueError)" in failure.what
+    assert "raised Bad: (its message raised ValueError)" in failure.message

@@ -60,7 +60,7 @@ def test_a_module_of_the_same_name_in_each_folder_is_refused(tmp_path):
         widths(first, second)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_USAGE
-    assert "own module layers" in failure.what
+    assert "own module layers" in failure.message
     assert str(tmp_path / "a" / "layers.py") in failure.why
     assert "--baseline" in failure.fix
 

@@ -189,7 +189,7 @@ def test_a_module_name(write, tmp_path, monkeypatch):
     assert ran() == 1
     failure = failure_of("pack_two.modle:build")
     assert failure.exit_code == 2
-    assert "no module named pack_two.modle" in failure.what
+    assert "no module named pack_two.modle" in failure.message
 
 
 def test_a_file_given_without_its_suffix(write, tmp_path, monkeypatch):
@@ -226,7 +226,7 @@ def test_an_exception_while_importing(write):
     failure = failure_of(f"{path}:build")
     assert failure.exit_code == 4
     assert failure.phase == "load"
-    assert failure.what.endswith("model.py raised ValueError: first")
+    assert failure.message.endswith("model.py raised ValueError: first")
     assert failure.why == "second"
     assert [(frame.file, frame.line, frame.function) for frame in failure.frames] == [
         (str(path), 4, "inner"),
@@ -246,7 +246,7 @@ def test_a_syntax_error_has_line_and_caret(write):
     assert failure.exit_code == 4
     assert failure.frames[0].file == str(path)
     assert failure.frames[0].line == 4
-    assert "SyntaxError: '(' was never closed" in failure.what
+    assert "SyntaxError: '(' was never closed" in failure.message
     source, caret = failure.why.splitlines()
     assert source.strip() == "return torch.ones(2"
     assert source[caret.index("^")] == "("
@@ -282,7 +282,7 @@ def test_a_missing_library_says_where_to_install_it(write):
 def test_exit_while_importing(write):
     failure = failure_of(f"{write('import sys' + chr(10) + 'sys.exit(3)')}:build")
     assert failure.exit_code == 4
-    assert "sys.exit(3)" in failure.what
+    assert "sys.exit(3)" in failure.message
     assert "__main__" in failure.fix
 
 
@@ -294,7 +294,7 @@ def test_raising_generator_exit(write):
 def test_an_error_whose_message_raises(write):
     path = write("class Bad(Exception):\n    def __str__(self): raise ValueError\nraise Bad")
     failure = failure_of(f"{path}:build")
-    assert "raised Bad" in failure.what
+    assert "raised Bad" in failure.message
 
 
 def test_interrupt_passes(write):

@@ -68,7 +68,7 @@ def test_no_room():
     with pytest.raises(CgtoolError) as caught:
         input_of("x=float64[1000000,1000000]")
     assert caught.value.failure.exit_code == 2
-    assert "cannot be created on cpu" in caught.value.failure.what
+    assert "cannot be created on cpu" in caught.value.failure.message
 
 
 def test_positions_come_in_order():

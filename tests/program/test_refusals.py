@@ -24,7 +24,7 @@ from cgtool.program.load import load
 def test_the_wrong_thing_is_pointed_at(refused, text, name, reason):
     failure = refused(text, name)
     assert failure.exit_code == 2
-    assert reason in failure.what
+    assert reason in failure.message
     assert "an entry point is one of" in failure.why
     assert failure.phase == "load"
 
@@ -74,8 +74,8 @@ def test_nonsense_from_a_factory(refused, returned, reason):
         """
     )
     assert failure.exit_code == 4
-    assert reason in failure.what
-    assert len(failure.what) < 400
+    assert reason in failure.message
+    assert len(failure.message) < 400
     assert failure.why
     (frame,) = failure.frames
     assert (frame.line, frame.function) == (7, "build")
@@ -83,14 +83,14 @@ def test_nonsense_from_a_factory(refused, returned, reason):
 
 def test_a_step_that_returns_a_number_is_refused_with_the_reason(refused):
     failure = refused("def build(): return torch.ones(1).item()")
-    assert "returned a float, 1.0" in failure.what
+    assert "returned a float, 1.0" in failure.message
     assert "replay" in failure.fix
 
 
 def test_a_function_without_inputs(refused):
     failure = refused("def f(x, y, z=1): return x", "f")
     assert failure.exit_code == 2
-    assert failure.what.endswith("f takes x, y, but no inputs are given")
+    assert failure.message.endswith("f takes x, y, but no inputs are given")
     assert "--input 'x=" in failure.fix
     assert "f_inputs(device)" in failure.fix
     failure = refused("def f(x: torch.Tensor): return x", "f")
@@ -104,12 +104,12 @@ def test_a_function_without_inputs(refused):
 def test_a_single_parameter_is_taken_for_the_device_with_a_note(refused):
     failure = refused("def f(x):\n    return x.sum()", "f")
     assert failure.exit_code == 4
-    assert "'str' object has no attribute 'sum'" in failure.what
+    assert "'str' object has no attribute 'sum'" in failure.message
     assert "called as a factory, with the device 'cpu'" in failure.why
     assert "--input 'x=" in failure.fix
     assert failure.frames[0].line == 4
     failure = refused("def f(x):\n    return x * 2", "f")
-    assert "returned a str, 'cpucpu'" in failure.what
+    assert "returned a str, 'cpucpu'" in failure.message
     assert "called as a factory" in failure.why
 
 
@@ -124,13 +124,13 @@ def test_a_module_class_that_needs_arguments(refused):
         "class Net(nn.Module):\n    def __init__(self, width): super().__init__()", "Net"
     )
     assert failure.exit_code == 2
-    assert failure.what.endswith("Net cannot be created without width")
+    assert failure.message.endswith("Net cannot be created without width")
 
 
 def test_a_module_without_inputs(refused):
     failure = refused("net = nn.Linear(1, 1)", "net")
     assert failure.exit_code == 2
-    assert "net(input): no inputs are given" in failure.what
+    assert "net(input): no inputs are given" in failure.message
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_module_without_inputs(refused):
 def test_inputs_that_do_not_fit(refused, inputs, reason):
     failure = refused("def f(x, k=1): return x", "f", *inputs)
     assert failure.exit_code == 2
-    assert "f(x, k=1): " in failure.what
-    assert reason in failure.what
+    assert "f(x, k=1): " in failure.message
+    assert reason in failure.message
 
 
 @pytest.mark.parametrize("target", ["build", "step", "several"])
@@ -161,19 +161,19 @@ def test_inputs_that_nothing_takes(refused, target):
         "x=f32[1]",
     )
     assert failure.exit_code == 2
-    assert "which takes no --input" in failure.what
+    assert "which takes no --input" in failure.message
 
 
 def test_an_inputs_function_that_returns_nonsense(refused):
     text = "def f(x): return x\ndef f_inputs(device): return {}"
     failure = refused(text.format(3), "f")
     assert failure.exit_code == 4
-    assert "f_inputs returned an int, 3" in failure.what
+    assert "f_inputs returned an int, 3" in failure.message
     failure = refused(text.format("()"), "f")
     assert failure.exit_code == 4
-    assert "missing a required argument" in failure.what
+    assert "missing a required argument" in failure.message
     failure = refused("def f(x): return x\ndef f_inputs(a, b): return a", "f")
-    assert "takes more parameters than a device" in failure.what
+    assert "takes more parameters than a device" in failure.message
 
 
 def test_a_factory_that_raises(refused):
@@ -187,7 +187,7 @@ def test_a_factory_that_raises(refused):
     )
     assert failure.exit_code == 4
     assert failure.phase == "load"
-    assert "raised RuntimeError" in failure.what
+    assert "raised RuntimeError" in failure.message
     assert [(frame.line, frame.function) for frame in failure.frames] == [
         (5, "inner"),
         (7, "build"),
@@ -213,20 +213,20 @@ def test_tensors_on_another_device(refused):
         """
     )
     assert failure.exit_code == 4
-    assert "Linear: argument 0['x'][0] is on the meta device" in failure.what
+    assert "Linear: argument 0['x'][0] is on the meta device" in failure.message
     assert failure.frames[0].line == 4
     assert "to_empty(device=device)" in failure.fix
     failure = refused("def build():\n    return (nn.Tanh(),), ((torch.ones(1, device='meta'),),)")
-    assert "Tanh: argument 0 is on the meta device" in failure.what
+    assert "Tanh: argument 0 is on the meta device" in failure.message
     failure = refused("def build(): return nn.Linear(1, 1, device='meta'), (torch.ones(1, 1),)")
-    assert "parameter weight is on the meta device" in failure.what
+    assert "parameter weight is on the meta device" in failure.message
 
 
 def test_cpu_tensors_for_a_capture_on_cuda(write):
     path = write("def f(x, k): return x * k\ndef build(): return f, (torch.ones(2), 1)")
     with pytest.raises(CgtoolError) as caught:
         load(f"{path}:build", device="cuda")
-    assert "argument 0 is on cpu, the capture is on cuda" in caught.value.failure.what
+    assert "argument 0 is on cpu, the capture is on cuda" in caught.value.failure.message
 
 
 def test_a_host_scalar_is_only_noted(write):

@@ -42,23 +42,23 @@ def test_no_name_offers_the_functions_of_the_file(write, suffix):
 
 def test_no_name_and_no_file():
     assert "model:build" in wrong("model").fix
-    assert "before the colon" in wrong(":build").what
+    assert "before the colon" in wrong(":build").message
     assert wrong("").fix
     assert wrong(":").fix
 
 
 @pytest.mark.parametrize("text", ["x.cgt", "x.cgt:build", "a/b.cgt"])
 def test_a_capture_file(text):
-    assert "is a capture file" in wrong(text).what
+    assert "is a capture file" in wrong(text).message
 
 
 def test_a_folder(write, tmp_path, monkeypatch):
     write("", "models/one.py")
     failure = wrong(f"{tmp_path}/models:build")
-    assert "is a folder" in failure.what
+    assert "is a folder" in failure.message
     assert f"{tmp_path}/models/one.py:build" in failure.fix
     monkeypatch.chdir(tmp_path)
-    assert "is a folder" in wrong("models:build").what
+    assert "is a folder" in wrong("models:build").message
     write("", "models/__init__.py")
     assert not parse_entry("models:build").is_file
 
@@ -66,25 +66,25 @@ def test_a_folder(write, tmp_path, monkeypatch):
 def test_no_such_file_names_close_ones(write, tmp_path):
     write("", "transformer.py")
     failure = wrong(f"{tmp_path}/transfomer.py:build")
-    assert failure.what.endswith("no such file")
+    assert failure.message.endswith("no such file")
     assert f"{tmp_path}/transformer.py:build" in failure.fix
     assert wrong(f"{tmp_path}/transformer:build").fix.endswith("transformer.py:build?")
-    assert wrong("/no/such/folder/model.py:build").what.endswith("no such file")
+    assert wrong("/no/such/folder/model.py:build").message.endswith("no such file")
 
 
 def test_not_python(write):
     assert "nbconvert" in wrong(f"{write('', 'notebook.ipynb')}:build").fix
-    assert "is not a Python file" in wrong(f"{write('', 'weights.pt')}:build").what
+    assert "is not a Python file" in wrong(f"{write('', 'weights.pt')}:build").message
 
 
 @pytest.mark.parametrize("name", ["2x", "a-b", "a.", ".a", "a b", "a..b", "f()", "a\nb"])
 def test_no_python_name(write, name):
-    assert "is not a Python name" in wrong(f"{write('')}:{name}").what
+    assert "is not a Python name" in wrong(f"{write('')}:{name}").message
 
 
 def test_paths_that_the_system_refuses():
-    assert "no such file" in wrong(f"{'x' * 5000}/m.py:build").what
-    assert "no such file" in wrong("a\0b.py:build").what
+    assert "no such file" in wrong(f"{'x' * 5000}/m.py:build").message
+    assert "no such file" in wrong("a\0b.py:build").message
 
 
 @given(st.text(max_size=40))

@@ -155,7 +155,7 @@ def test_seed(cudagraph):
 def test_an_unknown_budget_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
         budgets_of("gate", given)
-    assert raised.value.failure.what.startswith(said)
+    assert raised.value.failure.message.startswith(said)
     assert raised.value.failure.exit_code == 2
 
 
@@ -197,7 +197,7 @@ def test_options_of_the_call_go_before_those_of_the_marker():
 def test_an_unknown_option_is_named(given, said):
     with pytest.raises(CgtoolError) as raised:
         options_of("cudagraph()", given)
-    assert raised.value.failure.what.startswith(said)
+    assert raised.value.failure.message.startswith(said)
 
 
 WRONG = [

@@ -48,7 +48,7 @@ def test_bad_dot_is_one_sentence() -> None:
     with pytest.raises(CgtoolError, match=r"could not lay the graph out: .*syntax") as caught:
         dot.lay_out("digraph { a -> ", "svg")
     assert caught.value.failure.exit_code == 2
-    assert "\n" not in caught.value.failure.what
+    assert "\n" not in caught.value.failure.message
 
 
 def test_a_layout_past_its_time_is_ended() -> None:

@@ -199,7 +199,7 @@ def test_what_backward_reads_on_the_host_is_refused(function, reason):
     with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         captured(device, function, _ones())
     assert caught.value.failure.phase == "capture backward"
-    assert reason in caught.value.failure.what
+    assert reason in caught.value.failure.message
 
 
 def test_what_a_refused_function_calls_is_not_refused_for_other_reasons():
@@ -217,7 +217,7 @@ def test_a_function_in_cpp_that_compares_tensors_is_named():
 
     with SimulatedDevice("test").active() as device, pytest.raises(CgtoolError) as caught:
         captured(device, reconstruct, torch.hann_window(64, device="cuda"))
-    assert caught.value.failure.what.startswith("`istft`, which calls `torch.equal`, is not")
+    assert caught.value.failure.message.startswith("`istft`, which calls `torch.equal`, is not")
 
 
 @pytest.mark.parametrize("function", [torch.max, torch.median, torch.nanmedian])
@@ -454,8 +454,8 @@ def test_random_state_belongs_to_the_graph():
         torch.cuda.manual_seed(torch.cuda.initial_seed() + 1)
         return x + 1
 
-    assert "torch.Generator" in failure_of(makes_one, ones).what
-    assert "manual_seed" in failure_of(seeds, ones).what
+    assert "torch.Generator" in failure_of(makes_one, ones).message
+    assert "manual_seed" in failure_of(seeds, ones).message
 
 
 def test_an_optimizer_that_is_not_capturable_is_refused():
@@ -469,7 +469,7 @@ def test_an_optimizer_that_is_not_capturable_is_refused():
 
         with pytest.raises(CgtoolError) as caught:
             captured(device, step, kind="step")
-    assert "capturable is False" in caught.value.failure.what
+    assert "capturable is False" in caught.value.failure.message
 
 
 def test_a_graph_inside_the_workload_is_refused():
@@ -477,12 +477,12 @@ def test_a_graph_inside_the_workload_is_refused():
         torch.cuda.CUDAGraph()
         return x + 1
 
-    assert "no counterpart" in failure_of(function, ones).what
+    assert "no counterpart" in failure_of(function, ones).message
 
 
 def test_work_on_host_tensors_alone_is_an_empty_graph():
     failure = failure_of(lambda x: x * 2, lambda: torch.ones(3), kind="step")
-    assert "nothing was captured" in failure.what
+    assert "nothing was captured" in failure.message
     assert "CPU" in failure.why
 
 

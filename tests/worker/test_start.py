@@ -23,8 +23,8 @@ def test_no_worker_can_be_started(tmp_path: Path, monkeypatch) -> None:
         capture_of(CaptureJob("model.py:build"), output)
     failure = caught.value.failure
     assert failure.exit_code == EXIT_MACHINE
-    assert failure.what.startswith("a worker process cannot be started: ")
-    assert "No such file" in failure.what
+    assert failure.message.startswith("a worker process cannot be started: ")
+    assert "No such file" in failure.message
     assert not list(tmp_path.iterdir())
 
 

@@ -269,7 +269,7 @@ def check(
                 dry.findings.add(finding)
         if not len(dry.findings):
             raise
-        looked = (*looked, f"a capture, which failed: {error.failure.what}")
+        looked = (*looked, f"a capture, which failed: {error.failure.message}")
     return (dry.findings.all(), looked), captured
 
 

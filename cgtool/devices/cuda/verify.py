@@ -109,7 +109,7 @@ class CudaVerifyTarget(VerifyTarget):
                 return []
             return [
                 Finding(
-                    INPUT_FREED_BEFORE_REPLAY, failure.what, failure.frames, phase=failure.phase
+                    INPUT_FREED_BEFORE_REPLAY, failure.message, failure.frames, phase=failure.phase
                 )
             ]
         return []

@@ -95,7 +95,7 @@ class SimulatedDevice(Device):
             if error.failure.exit_code != EXIT_UNKNOWN or not model.uncompiled:
                 raise
             raise cannot_tell(
-                error.failure.what,
+                error.failure.message,
                 why=model.uncompiled[0].text,
                 fix=f"name the function that is compiled: `cgtool check {path}:NAME`; or check the "
                 "script on a machine with a GPU",
